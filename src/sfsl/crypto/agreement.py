@@ -1,0 +1,63 @@
+"""X25519 key agreement and the keys that come out of it (spec 2.3)."""
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from sfsl.crypto.kdf import derive
+from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Secret
+from sfsl.errors import AuthenticationFailed
+
+KEY_BYTES = 32
+
+# Any scalar serves to find out whether a point has small order; this one is no one's key.
+_PROBE = X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40")
+
+
+class KeyPair:
+    """An X25519 key pair. The private half leaves only through ``private`` (to be shared, spec 4.2)."""
+
+    __slots__ = ("_key", "private", "public")
+
+    def __init__(self, private: Secret) -> None:
+        self._key = X25519PrivateKey.from_private_bytes(private.reveal())
+        self.private = private
+        self.public = self._key.public_key().public_bytes_raw()
+
+    @classmethod
+    def generate(cls, randomness: Randomness) -> "KeyPair":
+        return cls(Secret(randomness.bytes(KEY_BYTES)))
+
+    def agree(self, peer_public: bytes) -> Secret:
+        """The raw shared secret; an all-zero result (a small-order key) is an error."""
+        return Secret(_exchange(self._key, peer_public))
+
+    def __repr__(self) -> str:
+        return "KeyPair(redacted)"
+
+
+def require_contributory(public: bytes) -> None:
+    """Refuse a public key of small order: agreeing with it would give everyone the same secret."""
+    _exchange(_PROBE, public)
+
+
+def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise AuthenticationFailed("a public key of small order or wrong length") from None
+
+
+def channel_keys(own: KeyPair, peer: bytes, binding: bytes) -> tuple[Secret, Secret]:
+    """For sending and for receiving. They differ, so no nonce is ever shared between the two ends."""
+    shared = own.agree(peer)
+    return (
+        derive(shared, "channel", binding, own.public, peer),
+        derive(shared, "channel", binding, peer, own.public),
+    )
+
+
+def pair_mask_key(own: KeyPair, peer: bytes, binding: bytes, context: bytes, low: int, high: int) -> Secret:
+    """Canonical for the pair at roster positions ``low < high``: both ends derive the same key."""
+    first, second = sorted((own.public, peer))
+    places = low.to_bytes(4, "big") + high.to_bytes(4, "big")
+    return derive(own.agree(peer), "pair-mask", binding, context, places, first, second)

@@ -1,0 +1,98 @@
+"""Every error this package raises, in one tree.
+
+::
+
+    SfslError
+    ├── LocalError                    the caller's own input or settings
+    │   ├── InputError                a vector, id or set that cannot be used (also a ValueError)
+    │   └── ParameterError            settings that are unsafe or contradict each other (also a ValueError)
+    ├── RemoteError                   the other party's fault; our state is as it was before
+    │   ├── DecodeError               bytes that are not one whole, canonical message
+    │   │   ├── Oversize              more bytes than this message may have
+    │   │   └── WrongVersion          another version of the protocol
+    │   ├── WrongPhase                a message that does not belong here and now
+    │   ├── WrongRound                a message of another round or another sum
+    │   ├── UnexpectedSender          someone who has no place in this phase
+    │   ├── ConflictingMessage        a second, different message where one was accepted
+    │   ├── InvalidMessage            well-formed bytes with impossible content
+    │   ├── AuthenticationFailed      a seal, signature or key that does not verify
+    │   └── Refused                   a request that our policy or the protocol's safety forbids
+    └── Aborted                       the round is over and opened nothing
+        ├── TooFewClients             fewer clients are left than the threshold
+        └── KeyMismatch               a reconstructed secret is not the one that was published
+
+``LocalError``: fix the call. ``RemoteError``: drop the message, keep going. ``Aborted``: start a new
+round with new keys; a round is never continued or repeated (DESIGN §3).
+"""
+
+
+class SfslError(Exception):
+    """Root of the tree."""
+
+
+class LocalError(SfslError):
+    """The caller's own input or settings."""
+
+
+class InputError(LocalError, ValueError):
+    """A vector, id or set that cannot be used."""
+
+
+class ParameterError(LocalError, ValueError):
+    """Settings that are unsafe or contradict each other."""
+
+
+class RemoteError(SfslError):
+    """The other party's fault; our state is as it was before."""
+
+
+class DecodeError(RemoteError):
+    """Bytes that are not one whole, canonical message."""
+
+
+class Oversize(DecodeError):
+    """More bytes than this message may have."""
+
+
+class WrongVersion(DecodeError):
+    """Another version of the protocol."""
+
+
+class WrongPhase(RemoteError):
+    """A message that does not belong here and now."""
+
+
+class WrongRound(RemoteError):
+    """A message of another round or another sum."""
+
+
+class UnexpectedSender(RemoteError):
+    """Someone who has no place in this phase."""
+
+
+class ConflictingMessage(RemoteError):
+    """A second, different message where one was accepted."""
+
+
+class InvalidMessage(RemoteError):
+    """Well-formed bytes with impossible content."""
+
+
+class AuthenticationFailed(RemoteError):
+    """A seal, signature or key that does not verify."""
+
+
+class Refused(RemoteError):
+    """A request that our policy or the protocol's safety forbids."""
+
+
+class Aborted(SfslError):
+    """The round is over and opened nothing."""
+
+
+class TooFewClients(Aborted):
+    """Fewer clients are left than the threshold."""
+
+
+class KeyMismatch(Aborted):
+    """A reconstructed secret is not the one that was published."""

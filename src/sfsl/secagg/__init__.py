@@ -1,0 +1,30 @@
+"""Secure aggregation with double masking that survives dropouts."""
+
+from sfsl.secagg.client import Client, Start
+from sfsl.secagg.contributors import default_min_contributors
+from sfsl.secagg.facade import Aggregate, AggregateRows, Cost, aggregate, aggregate_rows
+from sfsl.secagg.graph import GraphPlan, plan_graph
+from sfsl.secagg.params import Layout, Policy, SessionParams, SumParams, TableShape, default_threshold
+from sfsl.secagg.server import Server
+from sfsl.secagg.total import Opened
+
+__all__ = [
+    "Aggregate",
+    "AggregateRows",
+    "Client",
+    "Cost",
+    "GraphPlan",
+    "Layout",
+    "Opened",
+    "Policy",
+    "Server",
+    "SessionParams",
+    "Start",
+    "SumParams",
+    "TableShape",
+    "aggregate",
+    "aggregate_rows",
+    "default_min_contributors",
+    "default_threshold",
+    "plan_graph",
+]

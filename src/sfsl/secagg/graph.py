@@ -1,0 +1,158 @@
+"""Who masks with whom (spec 6): everyone with everyone, or a union of random cycles.
+
+On a sparse graph two things must hold whatever fraction of clients drops out or colludes with the
+server: no client has ``threshold`` corrupt neighbours (they could open its secrets), and the honest
+survivors stay connected (otherwise the server learns one sum per component). And for the sum to
+come out, every client must keep ``threshold`` neighbours. ``plan_graph`` finds the smallest degree
+for which all three fail with at most a given probability, and the threshold that goes with it.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfsl.crypto.kdf import digest
+from sfsl.crypto.prg import MaskStream
+from sfsl.crypto.ring import Z64
+from sfsl.crypto.secret import Secret
+from sfsl.errors import ParameterError
+from sfsl.secagg.params import SessionParams
+
+Peers = tuple[tuple[int, ...], ...]
+
+
+def peers(params: SessionParams) -> Peers:
+    """Each position's peers, ascending. The cycles of a sparse graph follow from the round id."""
+    if params.neighbours is None:
+        everyone = range(params.clients)
+        return tuple(tuple(k for k in everyone if k != i) for i in everyone)
+    return random_cycles(params.clients, params.neighbours, params.round_id)
+
+
+def random_cycles(clients: int, neighbours: int, seed: bytes) -> Peers:
+    """The union of ``neighbours / 2`` random cycles through all clients.
+
+    Cycle c visits the positions in the order of their 64-bit words in a stream made from the public
+    seed, ties by position. Edges that occur twice count once, so a degree may fall a little short.
+    """
+    if neighbours % 2 or not 2 <= neighbours < clients:
+        raise ParameterError(
+            f"{neighbours} neighbours among {clients} clients: an even number below the cohort size is needed"
+        )
+    words = Z64.zeros(neighbours // 2 * clients)
+    MaskStream(Secret(digest("graph", seed)), Z64).fill(words)
+    order = np.argsort(words.reshape(-1, clients), axis=1, kind="stable")
+    ahead = np.roll(order, -1, axis=1)
+    found: list[set[int]] = [set() for _ in range(clients)]
+    for one, other in zip(order.ravel().tolist(), ahead.ravel().tolist(), strict=True):
+        if one != other:
+            found[one].add(other)
+            found[other].add(one)
+    return tuple(tuple(sorted(each)) for each in found)
+
+
+@dataclass(frozen=True)
+class GraphPlan:
+    """A degree, its threshold, and bounds on what can go wrong."""
+
+    neighbours: int
+    threshold: int
+    opened: float  # some client has `threshold` corrupt neighbours
+    split: float  # the honest survivors are not connected
+    stuck: float  # some client keeps fewer than `threshold` share holders
+
+
+def plan_graph(clients: int, *, dropout: float, corruption: float, failure: float) -> GraphPlan:
+    """The smallest even degree with a threshold that keeps every failure below ``failure``."""
+    if clients < 3:
+        raise ParameterError(f"a sparse graph needs at least 3 clients, not {clients}")
+    if not (0 <= dropout < 1 and 0 <= corruption < 1 and dropout + corruption < 1):
+        raise ParameterError("dropout and corruption are fractions that add up to less than 1")
+    if not 0 < failure < 1:
+        raise ParameterError("failure is a probability between 0 and 1")
+    dropped, corrupt = ceil(dropout * clients), ceil(corruption * clients)
+    honest = clients - dropped - corrupt
+    if honest < 2:
+        raise ParameterError("fewer than two honest clients would be left")
+    splits = _split_by_one_cycle(honest, clients - honest)
+    # One step adds one cycle: exact distributions of distinct corrupt and of distinct lasting neighbours.
+    bad = _start(clients)
+    lasting = _start(clients)
+    for cycles in range(1, (clients - 1) // 2 + 1):
+        bad = _one_more_cycle(bad, clients - 1, corrupt)
+        lasting = _one_more_cycle(lasting, clients - 1, clients - 1 - dropped)
+        split = float(np.exp(min(0.0, np.logaddexp.reduce(splits[0] + cycles * splits[1]))))
+        if split > failure:
+            continue
+        at_least = np.cumsum(bad[::-1])[::-1]
+        for threshold in range(2, 2 * cycles + 1):
+            opened = min(1.0, clients * float(at_least[threshold]))
+            if opened <= failure:
+                # A surviving client holds a share of its own seed; a dropped one does not count itself.
+                stuck = min(1.0, clients * float(lasting[:threshold].sum()))
+                if stuck <= failure:
+                    return GraphPlan(2 * cycles, threshold, opened, split, stuck)
+                break
+    raise ParameterError(
+        f"no sparse graph on {clients} clients tolerates {dropout:.0%} dropouts and {corruption:.0%} corrupt "
+        f"clients with failure {failure:g}; use the complete graph or tolerate less"
+    )
+
+
+def _start(clients: int) -> NDArray[np.float64]:
+    distribution = np.zeros(clients)
+    distribution[0] = 1.0
+    return distribution
+
+
+def _one_more_cycle(distribution: NDArray[np.float64], others: int, marked: int) -> NDArray[np.float64]:
+    """Distinct marked neighbours after one more cycle, which adds a uniform pair of the others."""
+    found = np.arange(len(distribution))
+    new = np.clip(marked - found, 0, None).astype(np.float64)
+    old = others - new
+    pairs = others * (others - 1)
+    after: NDArray[np.float64] = distribution * (old * (old - 1) / pairs)
+    after[1:] += (distribution * (2 * new * old / pairs))[:-1]
+    after[2:] += (distribution * (new * (new - 1) / pairs))[:-2]
+    return after
+
+
+def _split_by_one_cycle(honest: int, gone: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """For s = 1 … honest/2: log of the number of s-sets, and log of the probability that one random
+    cycle has no edge between a given s-set of the honest and the other honest clients.
+
+    The ``gone`` clients cut the cycle into as many gaps; each gap must hold clients of one side only.
+    With a gaps for the s-set: C(gone, a) C(s-1, a-1) ways to place it, and the other side fills the
+    remaining gaps freely (stars and bars), out of C(honest, s) C(honest+gone-1, gone-1).
+    """
+    sizes = np.arange(1, honest // 2 + 1)
+    ways = _log_choose(np.full(len(sizes), honest), sizes)
+    if gone == 0:
+        return ways, np.full(len(sizes), -np.inf)
+    total = _log_choose(np.array([honest + gone - 1]), np.array([gone - 1]))[0]
+    logs = np.empty(len(sizes))
+    for place, size in enumerate(sizes.tolist()):
+        gaps = np.arange(1, min(size, gone - 1) + 1)
+        if len(gaps) == 0:
+            logs[place] = -np.inf
+            continue
+        rest = honest - size
+        terms = (
+            _log_choose(np.full(len(gaps), gone), gaps)
+            + _log_choose(np.full(len(gaps), size - 1), gaps - 1)
+            + _log_choose(gone - gaps + rest - 1, np.full(len(gaps), rest))
+        )
+        logs[place] = np.logaddexp.reduce(terms) - ways[place] - total
+    return ways, logs
+
+
+def _log_choose(n: NDArray[np.int64], k: NDArray[np.int64]) -> NDArray[np.float64]:
+    table = _log_factorials(int(n.max()))
+    result: NDArray[np.float64] = table[n] - table[k] - table[n - k]
+    return result
+
+
+def _log_factorials(largest: int) -> NDArray[np.float64]:
+    return np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, largest + 1)))))

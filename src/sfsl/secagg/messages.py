@@ -1,0 +1,136 @@
+"""The messages of a session, in the order in which they travel (spec 4)."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from sfsl.codec import Codec, Message
+from sfsl.crypto.shamir import SHARE_BYTES
+from sfsl.secagg.params import MAX_CLIENTS, MAX_SUMS, Layout, RoundId, SessionParams
+
+ClientId = Annotated[str, Meta(min_length=1, max_length=64)]
+Position = Annotated[int, Meta(ge=0, lt=MAX_CLIENTS)]
+Positions = Annotated[tuple[Position, ...], Meta(max_length=MAX_CLIENTS)]
+SumIndex = Annotated[int, Meta(ge=0, lt=MAX_SUMS)]
+Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
+KeyPerSum = Annotated[tuple[Key, ...], Meta(min_length=1, max_length=MAX_SUMS)]
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+Share = Annotated[bytes, Meta(min_length=SHARE_BYTES, max_length=SHARE_BYTES)]
+Box = Annotated[bytes, Meta(max_length=16 + 2 * SHARE_BYTES * MAX_SUMS)]
+
+
+class Keys(Message, frozen=True, tag="keys"):
+    """Client to server, with the check-in: public keys and commitments, used for one session only."""
+
+    client: ClientId
+    channel: Key
+    masks: KeyPerSum
+    commitments: KeyPerSum
+    signature: Signature | None
+
+
+class Member(Message, frozen=True, tag="member"):
+    """A client's place in the roster."""
+
+    position: Position
+    keys: Keys
+
+
+class Roster(Message, frozen=True, tag="roster"):
+    """Server to client: the parameters and who is there (on a sparse graph: oneself and one's neighbours)."""
+
+    params: SessionParams
+    members: Annotated[tuple[Member, ...], Meta(max_length=MAX_CLIENTS)]
+
+
+class SealedShares(Message, frozen=True, tag="sealed-shares"):
+    """Client to server: a sealed box of shares per peer, in roster order.
+
+    ``request`` holds a bitmap of rows per table where the first sum has tables.
+    """
+
+    round_id: RoundId
+    sender: Position
+    boxes: Annotated[tuple[Box, ...], Meta(max_length=MAX_CLIENTS)]
+    request: Annotated[tuple[bytes, ...], Meta(max_length=64)]
+
+
+class InboundShares(Message, frozen=True, tag="inbound-shares"):
+    """Server to client: the boxes meant for it, from everyone who is still there.
+
+    ``requesters`` tells which of them asked for which of the receiver's rows (spec 5.2).
+    """
+
+    round_id: RoundId
+    senders: Positions
+    boxes: Annotated[tuple[Box, ...], Meta(max_length=MAX_CLIENTS)]
+    requesters: bytes
+
+
+class MaskedVector(Message, frozen=True, tag="masked-vector"):
+    """Client to server: one vector under all its masks."""
+
+    round_id: RoundId
+    sum: SumIndex
+    sender: Position
+    words: bytes
+
+
+class Survivors(Message, frozen=True, tag="survivors"):
+    """Server to client, active mode: whose vectors arrived, to be signed before anything is opened."""
+
+    round_id: RoundId
+    sum: SumIndex
+    survivors: Positions
+    dropped: Positions
+
+
+class Consistency(Message, frozen=True, tag="consistency"):
+    """Client to server, active mode: a signature over the lists it was shown."""
+
+    round_id: RoundId
+    sum: SumIndex
+    sender: Position
+    signature: Signature
+
+
+class UnmaskRequest(Message, frozen=True, tag="unmask-request"):
+    """Server to client: which masks to open. In active mode with the others' signatures."""
+
+    round_id: RoundId
+    sum: SumIndex
+    survivors: Positions
+    dropped: Positions
+    signatures: Annotated[tuple[tuple[Position, Signature], ...], Meta(max_length=MAX_CLIENTS)]
+
+
+class UnmaskShares(Message, frozen=True, tag="unmask-shares"):
+    """Client to server: per client one share, of its self-mask seed or of its mask key, never both.
+
+    In ascending order of position over survivors and dropped together.
+    """
+
+    round_id: RoundId
+    sum: SumIndex
+    sender: Position
+    shares: Annotated[tuple[Share, ...], Meta(max_length=MAX_CLIENTS)]
+
+
+CODEC = Codec(
+    Keys,
+    Roster,
+    SealedShares,
+    InboundShares,
+    MaskedVector,
+    Survivors,
+    Consistency,
+    UnmaskRequest,
+    UnmaskShares,
+)
+
+
+def size_limit(params: SessionParams, layout: Layout, word_bytes: int) -> int:
+    """No message of a session with this layout is larger; anything that is, is refused unread."""
+    rows = sum(table.rows for table in layout.tables)
+    per_client = 512 + 2 * SHARE_BYTES * len(params.sums) + 64 * len(params.sums) + rows // 8
+    return 4096 + params.clients * per_client + layout.words * word_bytes

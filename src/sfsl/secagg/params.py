@@ -1,0 +1,106 @@
+"""Public parameters of a secure-aggregation session: frozen, validated, nothing secure by silent default."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sfsl.errors import ParameterError
+
+MAX_COMPLETE = 512  # clients on a complete graph; a larger fleet runs several cohorts (DESIGN §4)
+MAX_CLIENTS = 65_535
+MAX_SUMS = 8
+
+RoundId = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Count = Annotated[int, Meta(ge=0, le=2**40)]
+
+
+class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Checks its fields' annotations when constructed too, not only when decoded."""
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(self):
+            try:
+                msgspec.convert(getattr(self, field.name), field.type)
+            except msgspec.ValidationError as error:
+                raise ParameterError(f"{type(self).__name__}.{field.name}: {error}") from None
+
+
+class TableShape(_Params, frozen=True):
+    """A table of rows, of which each client uploads the ones it asked for."""
+
+    rows: Count
+    width: Annotated[int, Meta(ge=1, le=2**24)]
+
+
+class Layout(_Params, frozen=True):
+    """What one summed vector is made of: dense words, then tables in declared order."""
+
+    dense: Count
+    tables: Annotated[tuple[TableShape, ...], Meta(max_length=64)] = ()
+
+    @property
+    def words(self) -> int:
+        return self.dense + sum(table.rows * table.width for table in self.tables)
+
+
+class SumParams(_Params, frozen=True):
+    """One sum of the session. ``layout`` is absent where it is known only when the sum starts."""
+
+    label: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
+    ring: Literal["z32", "z64", "f31"]
+    min_contributors: Annotated[int, Meta(ge=1, le=MAX_CLIENTS)]
+    layout: Layout | None
+
+
+class SessionParams(_Params, frozen=True):
+    """Everything about a session that its members must agree on (spec 4.1).
+
+    ``clients`` is the size of the roster, ``threshold`` the number of shares that open a secret;
+    ``neighbours`` is None on the complete graph and the degree aimed at on a sparse one.
+    """
+
+    round_id: RoundId
+    clients: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)]
+    threshold: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)]
+    neighbours: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] | None
+    active: bool
+    sums: Annotated[tuple[SumParams, ...], Meta(min_length=1, max_length=MAX_SUMS)]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        labels = [one.label for one in self.sums]
+        if len(set(labels)) != len(labels):
+            raise ParameterError(f"two sums of one session have the same label: {labels}")
+        if self.threshold > self.clients:
+            raise ParameterError(f"threshold {self.threshold} is more than all {self.clients} clients")
+        if self.neighbours is None:
+            if self.clients > MAX_COMPLETE:
+                raise ParameterError(
+                    f"{self.clients} clients on a complete graph; above {MAX_COMPLETE} run several cohorts, "
+                    "or one aligned sum on a sparse graph (neighbours=…)"
+                )
+            if self.active and self.threshold < default_threshold(self.clients):
+                raise ParameterError(
+                    f"active mode needs a threshold above two thirds: at least "
+                    f"{default_threshold(self.clients)} of {self.clients}, not {self.threshold}"
+                )
+            return
+        if self.active:
+            raise ParameterError("active mode needs the complete graph: a server must not choose neighbours")
+        if any(one.layout is None or one.layout.tables for one in self.sums):
+            raise ParameterError("misaligned rows need the complete graph (DESIGN §4)")
+
+
+class Policy(_Params, frozen=True):
+    """What a client insists on, whatever the server says. It declines a session that does not fit."""
+
+    min_clients: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)]
+    min_threshold: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)]
+    min_contributors: Annotated[int, Meta(ge=1, le=MAX_CLIENTS)]
+    max_words: Count
+
+
+def default_threshold(group: int) -> int:
+    """More than two thirds of those who hold shares of one secret (Bonawitz et al. 2017, §4)."""
+    return 2 * group // 3 + 1

@@ -1,0 +1,92 @@
+"""What keys, commitments and signatures are bound to: both sides compute the same bytes (spec 4.4)."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from sfsl.crypto.agreement import KeyPair
+from sfsl.crypto.identity import verify
+from sfsl.crypto.kdf import derive, digest
+from sfsl.crypto.secret import Secret
+from sfsl.errors import AuthenticationFailed, InvalidMessage, KeyMismatch, Refused
+from sfsl.secagg.messages import CODEC, Keys, Roster
+from sfsl.secagg.params import Layout
+
+
+def point(position: int) -> int:
+    """Where the client at a roster position evaluates the sharing polynomials; zero is the secret's."""
+    return position + 1
+
+
+def commitment(seed: Secret) -> bytes:
+    """Published with the keys; the seed is uniform, so its hash hides it."""
+    return digest("seed-commitment", seed.reveal())
+
+
+def binding(roster: Roster) -> bytes:
+    """Parameters and roster, which every derived key is bound to.
+
+    Members of a sparse graph see different parts of the roster, so there only the parameters count.
+    """
+    if roster.params.neighbours is not None:
+        roster = Roster(roster.params, ())
+    return digest("roster", CODEC.encode(roster))
+
+
+def sum_context(label: str, layout: Layout, participants: Sequence[int] | None, context: bytes) -> bytes:
+    """What one sum's masks are bound to. ``participants`` is None on a sparse graph, where each client
+    sees only its own neighbours; ``context`` is the caller's, e.g. hashes of the union and the model."""
+    listed = b"neighbours" if participants is None else position_bytes(participants)
+    return digest("sum", label.encode(), msgspec.msgpack.encode(layout), listed, context)
+
+
+def self_mask_key(seed: Secret, bound: bytes, context: bytes, position: int) -> Secret:
+    return derive(seed, "self-mask", bound, context, position.to_bytes(4, "big"))
+
+
+def keys_parts(keys: Keys) -> list[bytes]:
+    """What a client signs at check-in."""
+    return [keys.client.encode(), keys.channel, b"".join(keys.masks), b"".join(keys.commitments)]
+
+
+def lists_parts(
+    bound: bytes, sum_index: int, survivors: Sequence[int], dropped: Sequence[int]
+) -> list[bytes]:
+    """What a survivor signs before anything is opened."""
+    return [bound, bytes((sum_index,)), position_bytes(survivors), position_bytes(dropped)]
+
+
+def position_bytes(positions: Sequence[int]) -> bytes:
+    return b"".join(position.to_bytes(4, "big") for position in positions)
+
+
+def require_keys(keys: Keys, sums: int, identities: Mapping[str, bytes] | None) -> None:
+    """One mask key and one commitment per sum and, in active mode, the owner's signature."""
+    if not len(keys.masks) == len(keys.commitments) == sums:
+        raise InvalidMessage(f"keys of client {keys.client!r} are not for {sums} sums")
+    if identities is None:
+        return
+    public = identities.get(keys.client, b"")
+    if keys.signature is None or not public:
+        raise AuthenticationFailed(f"client {keys.client!r} is unknown or did not sign its keys")
+    verify(public, keys.signature, "keys", *keys_parts(keys))
+
+
+def require_distinct(keys: Sequence[Keys]) -> None:
+    """No key may occur twice: two clients with one key would share a mask stream."""
+    publics = [public for one in keys for public in (one.channel, *one.masks)]
+    names = [one.client for one in keys]
+    if len(set(publics)) != len(publics) or len(set(names)) != len(names):
+        raise Refused("a client or a public key is listed twice")
+
+
+def require_seed(seed: Secret, published: bytes) -> None:
+    if commitment(seed) != published:
+        raise KeyMismatch("a reconstructed self-mask seed does not match its commitment")
+
+
+def require_key_pair(private: Secret, published: bytes) -> KeyPair:
+    pair = KeyPair(private)
+    if pair.public != published:
+        raise KeyMismatch("a reconstructed mask key does not match the published one")
+    return pair
