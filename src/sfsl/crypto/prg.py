@@ -10,7 +10,7 @@ from sfsl.crypto.ring import F31, Ring, Words
 from sfsl.crypto.secret import Secret
 
 # Small enough for the second-level cache, large enough that a call costs nothing beside its bytes.
-CHUNK_BYTES = 1 << 17
+CHUNK_BYTES = 1 << 18
 _ZEROS = memoryview(bytes(CHUNK_BYTES))
 _REDRAW_SHIFT = 96
 
@@ -39,6 +39,8 @@ class MaskStream:
     def _reject(self, out: Words) -> None:
         """Keep 31 bits of each word; a word equal to p is redrawn, so every element is equally likely."""
         np.bitwise_and(out, np.uint32(F31.modulus), out=out)
+        if not len(out) or int(out.max()) != F31.modulus:  # all but once in 2^31 words
+            return
         for index in np.flatnonzero(out == F31.modulus):
             out[index] = self._redraw(self._position + int(index))
 

@@ -1,0 +1,44 @@
+"""The command ``sfsl``. One file per group of commands; this one puts them together."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from sfsl import __version__
+from sfsl.cli import bench
+from sfsl.cli.output import fail
+from sfsl.errors import SfslError
+
+app = typer.Typer(
+    name="sfsl",
+    help="Secure federated submodel learning.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.add_typer(bench.app, name="bench")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sfsl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command; errors of ours become one line on stderr and exit status 1."""
+    try:
+        app()
+    except SfslError as error:
+        fail(error)
+        sys.exit(1)

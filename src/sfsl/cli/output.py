@@ -1,0 +1,39 @@
+"""What commands print: one JSON object for scripts, tables for people, errors on stderr."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from sfsl.errors import SfslError
+
+
+def emit_json(result: Mapping[str, Any]) -> None:
+    typer.echo(json.dumps(result, indent=2))
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """The first column names things and is left-aligned; the others hold figures."""
+    made = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        made.add_column(column, justify="left" if number == 0 else "right")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def console() -> Console:
+    return Console()
+
+
+def progress_console() -> Console:
+    """Progress goes to stderr, so that --json output stays clean."""
+    return Console(stderr=True)
+
+
+def fail(error: SfslError) -> None:
+    typer.echo(f"sfsl: {error}", file=sys.stderr)
