@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from sfsl.union.sizing import QUARTERS, sketch_quarter
 
-# Elements peeled side by side: enough that a numpy call costs little beside its work, few enough for the cache.
+# Elements peeled side by side: enough that a numpy call costs little beside its work, yet in the cache.
 BATCH_ELEMENTS = 200_000
 
 # Load at which the 2-core of a random 4-uniform hypergraph appears, in the limit of large tables.
@@ -73,9 +73,7 @@ def left_over(cells: Integers, counts: Integers, quarter: int) -> Integers:
     return left
 
 
-def critical_loads(
-    rng: np.random.Generator, runs: int, quarter: int
-) -> tuple[NDArray[np.float64], Integers]:
+def critical_loads(rng: np.random.Generator, runs: int, quarter: int) -> tuple[NDArray[np.float64], Integers]:
     """For each run: the least load (elements per cell) at which peeling fails, and what is then left."""
     cells = QUARTERS * quarter
     loads, remains = [], []
@@ -200,7 +198,9 @@ def bound(elements: int, quarter: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("measurement", choices=("critical", "failures", "bound"))
     parser.add_argument("--elements", type=int, help="elements in the table (failures, bound)")
     parser.add_argument("--quarter", type=int, help="cells in a quarter of the table")

@@ -19,7 +19,8 @@
     │   └── Refused                   a request that our policy or the protocol's safety forbids
     └── Aborted                       the round is over and opened nothing
         ├── TooFewClients             fewer clients are left than the threshold
-        └── KeyMismatch               a reconstructed secret is not the one that was published
+        ├── KeyMismatch               a reconstructed secret is not the one that was published
+        └── UnionFailed               the sum does not decode to a union; nothing partial is returned
 
 ``LocalError``: fix the call. ``RemoteError``: drop the message, keep going. ``Aborted``: start a new
 round with new keys; a round is never continued or repeated (DESIGN §3).
@@ -96,3 +97,11 @@ class TooFewClients(Aborted):
 
 class KeyMismatch(Aborted):
     """A reconstructed secret is not the one that was published."""
+
+
+class UnionFailed(Aborted):
+    """The sum does not decode to a union; nothing partial is returned. ``capacity`` is one that would do."""
+
+    def __init__(self, message: str, *, capacity: int) -> None:
+        super().__init__(message)
+        self.capacity = capacity

@@ -132,7 +132,7 @@ class Client:
         require_members(roster, self._keys, self._identities)
         layout = params.sums[0].layout or Layout(dense=0)
         asked = own_rows(layout, rows)
-        own = next(member.position for member in roster.members if member.keys == self._keys)
+        own = next(member.position for member in roster.members if member.keys.client == self._id)
         bound = binding(roster)
         points = [point(member.position) for member in roster.members]
         # Per secret the shares for all members; per member then one box with its share of each secret.
@@ -254,7 +254,10 @@ class Client:
         answer = UnmaskShares(self._params.round_id, self._sum, self._position, shares)
         self._alive = survivors
         self._sum += 1
-        self.phase = Phase.READY if self._sum < len(self._params.sums) else Phase.FINISHED
+        self.phase = Phase.READY
+        if self._sum == len(self._params.sums):
+            self.phase = Phase.FINISHED
+            del self._secrets, self._shares, self._inbound_keys  # nothing of this session is needed again
         log.debug("client %s opened %d self-masks, %d mask keys", self._id, len(alive), len(dropped))
         return answer
 

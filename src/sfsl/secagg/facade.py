@@ -4,6 +4,7 @@ All clients and the server run in this process, but on the real state machines a
 messages: what comes out is what a network would give, and the cost is the protocol's own.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.crypto.ring import Words, ring_named
-from sfsl.errors import InputError
+from sfsl.errors import InputError, Refused
 from sfsl.secagg.client import Client
 from sfsl.secagg.contributors import DEFAULT_DROPOUT, default_min_contributors
 from sfsl.secagg.graph import plan_graph, random_cycles
@@ -24,6 +25,7 @@ from sfsl.secagg.messages import (
     CODEC,
     InboundShares,
     Keys,
+    MaskedVector,
     Roster,
     Survivors,
     UnmaskRequest,
@@ -40,6 +42,8 @@ from sfsl.secagg.params import (
 )
 from sfsl.secagg.server import Server
 from sfsl.secagg.total import Opened
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -220,7 +224,10 @@ class _Session:
         active: bool,
         randomness: Randomness,
     ) -> None:
-        self._names = sorted(names)
+        given = list(names)
+        if any(not isinstance(name, str) or not 1 <= len(name) <= 64 for name in given):
+            raise InputError("client ids are strings of 1 to 64 characters")
+        self._names = sorted(given)
         if len(self._names) < 2:
             raise InputError(f"a secure sum needs at least two clients, not {len(self._names)}")
         round_id = randomness.bytes(16)
@@ -278,27 +285,21 @@ class _Session:
         server = self._at_server(Server, self.params, keys, self._pinned)
 
         for name, roster in self._down(self._at_server(server.rosters), Roster, no_shares):
-            shares = self._at_client(name, clients[name].handle_roster, roster, rows.get(name, ()))
-            self._post(server, name, shares)
+            self._answer(server, name, clients[name].handle_roster, roster, rows.get(name, ()))
 
         gone = no_shares | no_upload
         for name, inbound in self._down(self._at_server(server.close_phase), InboundShares, gone):
-            start = self._at_client(name, clients[name].handle_inbound, inbound)
-            masked = self._at_client(
-                name, clients[name].create_masked, start, dense.get(name, ()), tables.get(name, ())
-            )
-            self._post(server, name, masked)
+            values = (dense.get(name, ()), tables.get(name, ()))
+            self._answer(server, name, _mask, clients[name], inbound, *values)
 
         gone |= no_unmask
         outbound = self._at_server(server.close_phase)
         if self.params.active:
             for name, lists in self._down(outbound, Survivors, gone):
-                signed = self._at_client(name, clients[name].handle_survivors, lists)
-                self._post(server, name, signed)
+                self._answer(server, name, clients[name].handle_survivors, lists)
             outbound = self._at_server(server.close_phase)
         for name, request in self._down(outbound, UnmaskRequest, gone):
-            opened = self._at_client(name, clients[name].handle_unmask, request)
-            self._post(server, name, opened)
+            self._answer(server, name, clients[name].handle_unmask, request)
         self._at_server(server.close_phase)
         return server.opened
 
@@ -323,7 +324,15 @@ class _Session:
         assert isinstance(received, kind)  # noqa: S101 - our own client made it
         return received
 
-    def _post(self, server: Server, name: str, message: Message) -> None:
+    def _answer(
+        self, server: Server, name: str, work: Callable[P, Message], *args: P.args, **options: P.kwargs
+    ) -> None:
+        """Let a client answer. One that refuses (too few of its neighbours are left) is a dropout."""
+        try:
+            message = self._at_client(name, work, *args, **options)
+        except Refused as reason:
+            log.debug("client %s declined: %s", name, reason)
+            return
         received = self._up(name, Message, message)
         self._at_server(server.receive, name, received)
 
@@ -342,6 +351,12 @@ class _Session:
             received = self._at_client(name, CODEC.decode, data, limit=self._limit)
             assert isinstance(received, kind)  # noqa: S101 - our own server made it
             yield name, received
+
+
+def _mask(
+    client: Client, inbound: InboundShares, dense: ArrayLike, tables: Sequence[ArrayLike]
+) -> MaskedVector:
+    return client.create_masked(client.handle_inbound(inbound), dense, tables)
 
 
 def _graph(

@@ -133,35 +133,45 @@ class Server:
 
     def receive(self, client: str, message: Message) -> None:
         """Accept one message, or raise and leave the state as it was. The same message again is silent."""
-        phase = PHASE_OF.get(type(message))
-        if phase is None or not isinstance(message, SealedShares | MaskedVector | Consistency | UnmaskShares):
+        if not isinstance(message, SealedShares | MaskedVector | Consistency | UnmaskShares):
             raise WrongPhase(f"{type(message).__name__} is not a client's message")
-        position = self._place.get(client)
-        if position is None or message.sender != position:
-            raise UnexpectedSender(f"client {client!r} is not who this message says")
-        if message.round_id != self._params.round_id:
-            raise WrongRound(f"client {client!r} answers another round")
+        position = self._require_sender(client, message.sender)
+        self._require_round(client, message.round_id)
+        phase = PHASE_OF[type(message)]
         sum_index = 0 if isinstance(message, SealedShares) else message.sum
         slot = (phase, sum_index, position)
         fingerprint = hashlib.sha256(CODEC.encode(message)).digest()
         if slot in self._accepted:
             self._require_same(client, fingerprint, self._accepted[slot])
             return
-        if phase is not self.phase:
-            raise WrongPhase(f"{type(message).__name__} from {client!r} in phase {self.phase.name}")
-        if sum_index != self._sum_index:
-            raise WrongRound(f"client {client!r} answers another sum")
-        if position not in self._awaited:
-            raise UnexpectedSender(f"client {client!r} dropped out earlier in this round")
+        self._require_due(client, slot)
         self._accept(position, message)
         self._accepted[slot] = fingerprint
-        self._awaited.remove(position)
+        self._awaited.discard(position)
 
-    @staticmethod
-    def _require_same(client: str, fingerprint: bytes, accepted: bytes) -> None:
+    def _require_sender(self, client: str, claimed: int) -> int:
+        """``client`` is who the transport authenticated; the message must not claim to be another."""
+        position = self._place.get(client)
+        if position is None or claimed != position:
+            raise UnexpectedSender(f"client {client!r} is not who this message says")
+        return position
+
+    def _require_round(self, client: str, round_id: bytes) -> None:
+        if round_id != self._params.round_id:
+            raise WrongRound(f"client {client!r} answers another round")
+
+    def _require_same(self, client: str, fingerprint: bytes, accepted: bytes) -> None:
         """Two different vectors under one mask would be a two-time pad; a repeated message is nothing new."""
         if fingerprint != accepted:
             raise ConflictingMessage(f"a second, different message from client {client!r}")
+
+    def _require_due(self, client: str, slot: tuple[Phase, int, int]) -> None:
+        """Neither early nor late, and from someone who missed nothing so far."""
+        phase, sum_index, position = slot
+        if (phase, sum_index) != self._now:
+            raise WrongPhase(f"{phase.name} of sum {sum_index} from {client!r}, now is {self.phase.name}")
+        if position not in self._awaited:
+            raise UnexpectedSender(f"client {client!r} dropped out earlier in this round")
 
     def _accept(
         self, position: int, message: SealedShares | MaskedVector | Consistency | UnmaskShares

@@ -1,0 +1,49 @@
+# Two commands are all a newcomer needs: make demo, make test.
+PYTHON ?= python3
+VENV ?= .venv
+FLOWER_VENV ?= .venv-flower
+BIN := $(VENV)/bin
+
+.PHONY: help demo test test-slow lint format vectors bench clean
+
+help:  ## Show this list.
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+# Everything is installed into a virtual environment of its own, again whenever the requirements change.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,plot]'
+	@touch $@
+
+demo: $(VENV)/.installed  ## Run the main job on embedded defaults and show the result.
+	@$(BIN)/python examples/secure_sum.py
+
+test: lint  ## All checks: style, types, layering, tests (minutes).
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"
+
+test-slow: $(VENV)/.installed  ## The tests that take longer.
+	$(BIN)/python -m pytest -q -m slow
+
+lint: $(VENV)/.installed  ## Style, types, import contracts.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed  ## Put the code into shape.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+vectors: $(VENV)/.installed  ## Make our known-answer vectors again.
+	$(BIN)/python tests/vectors/make.py
+
+$(FLOWER_VENV)/.installed: bench/requirements-flower.txt
+	$(PYTHON) -m venv $(FLOWER_VENV)
+	$(FLOWER_VENV)/bin/pip install --quiet --disable-pip-version-check -r bench/requirements-flower.txt
+	@touch $@
+
+bench: $(VENV)/.installed $(FLOWER_VENV)/.installed  ## Measure costs, also against Flower (about ten minutes).
+	$(BIN)/python bench/secagg_figures.py --flower-python $(FLOWER_VENV)/bin/python --out out/bench
+
+clean:  ## Remove environments and caches.
+	rm -rf $(VENV) $(FLOWER_VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

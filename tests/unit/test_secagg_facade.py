@@ -1,0 +1,124 @@
+"""The facades: what comes back, and what is refused with a word of advice."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sfsl.errors import InputError, ParameterError, TooFewClients
+from sfsl.secagg import aggregate, aggregate_rows
+
+
+def test_the_ten_line_example() -> None:
+    vectors = {"c1": [1, 2], "c2": [10, 20], "c3": [100, 200]}
+    result = aggregate(vectors, threshold=2, dropped_before_upload={"c2"})
+    assert result.total.tolist() == [101, 202]
+    assert result.survivors == {"c1", "c3"}
+    assert set(result.cost.client_bytes_up) == set(vectors)
+    assert min(result.cost.client_bytes_up.values()) > 0
+    assert min(result.cost.client_bytes_down.values()) > 0
+    assert min(result.cost.client_seconds.values()) > 0
+    assert result.cost.server_seconds > 0
+
+
+def test_who_uploads_and_then_vanishes_is_still_in_the_sum() -> None:
+    result = aggregate({f"c{i}": [1] for i in range(6)}, dropped_before_unmask={"c0"})
+    assert result.total.tolist() == [6]
+    assert "c0" in result.survivors
+
+
+def test_rows_in_any_order() -> None:
+    result = aggregate_rows(
+        requests={"c1": [9, 0, 3], "c2": [3, 0], "c3": [9, 3]},
+        values={"c1": [[9, 9], [1, 1], [3, 3]], "c2": [[30, 30], [10, 10]], "c3": [[90, 90], [300, 300]]},
+        rows=10,
+        min_contributors=2,
+    )
+    assert result.totals[[0, 3, 9]].tolist() == [[11, 11], [333, 333], [99, 99]]
+    assert result.contributors.tolist() == [2, 0, 0, 3, 0, 0, 0, 0, 0, 2]
+
+
+def test_min_contributors_is_computed_from_the_requests() -> None:
+    # One row with two requesters: a chance of 0.18 that one of them uploads alone, so it is left out.
+    requests = {"a": [0, 1], "b": [0, 1], "c": [0], "d": [0], "e": [0]}
+    values = {name: np.ones((len(rows), 1), int) for name, rows in requests.items()}
+    result = aggregate_rows(requests, values, rows=2)
+    assert result.min_contributors == 3
+    assert result.totals.tolist() == [[5], [0]]
+    lenient = aggregate_rows(requests, values, rows=2, tolerated_dropout=0.0)
+    assert lenient.min_contributors == 2
+    assert lenient.totals.tolist() == [[5], [2]]
+
+
+def test_a_cohort_above_512_gets_a_sparse_graph_by_itself() -> None:
+    result = aggregate({f"c{i}": [i] for i in range(513)}, dropped_before_upload={"c5"})
+    assert result.params.neighbours is not None
+    assert result.total.tolist() == [512 * 513 // 2 - 5]
+
+
+GOOD: dict[str, Any] = {"c1": [1, 2], "c2": [3, 4], "c3": [5, 6]}
+
+
+@pytest.mark.parametrize(
+    ("vectors", "options", "error", "says"),
+    [
+        ({}, {}, InputError, "at least two"),
+        ({"c1": [1]}, {}, InputError, "at least two"),
+        ({"c1": [1], "c2": [1, 2]}, {}, InputError, "one length"),
+        ({"c1": [[1]], "c2": [[2]]}, {}, InputError, "flat"),
+        ({"c1": [0.5], "c2": [1]}, {}, InputError, "quantize"),
+        ({"c1": [float("nan")], "c2": [1]}, {}, InputError, "whole numbers"),
+        ({"c1": ["x"], "c2": [1]}, {}, InputError, "whole numbers"),
+        ({"c1": [-1], "c2": [1]}, {}, InputError, "do not fit"),
+        ({"c1": [2**32], "c2": [1]}, {}, InputError, "do not fit"),
+        ({"c1": [2**31 - 1], "c2": [1]}, {"ring": "f31"}, InputError, "do not fit"),
+        (GOOD, {"ring": "z16"}, ParameterError, "z32, z64, f31"),
+        (GOOD, {"threshold": 1}, ParameterError, "threshold"),
+        (GOOD, {"threshold": 4}, ParameterError, "threshold"),
+        ({f"c{i}": [1] for i in range(6)}, {"threshold": 4, "active": True}, ParameterError, "two thirds"),
+        ({f"c{i}": [1] for i in range(9)}, {"neighbours": 4, "active": True}, ParameterError, "complete"),
+        ({f"c{i}": [1] for i in range(9)}, {"neighbours": 3}, ParameterError, "even"),
+        (
+            {f"c{i}": [1] for i in range(9)},
+            {"neighbours": 2, "threshold": 9},
+            ParameterError,
+            "share holders",
+        ),
+        (GOOD, {"dropped_before_upload": {"c9"}}, InputError, "c9"),
+        (GOOD, {"dropped_before_upload": {"c1", "c2"}}, TooFewClients, "nothing was opened"),
+        ({"": [1], "c2": [2]}, {}, InputError, "1 to 64"),
+        ({"x" * 65: [1], "c2": [2]}, {}, InputError, "1 to 64"),
+        ({7: [1], "c2": [2]}, {}, InputError, "1 to 64"),
+    ],
+)
+def test_bad_input(vectors: Any, options: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        aggregate(vectors, **options)
+
+
+@pytest.mark.parametrize(
+    ("requests", "values", "says"),
+    [
+        ({"a": [0], "b": [0]}, {"a": [[1]], "c": [[1]]}, "different clients"),
+        ({"a": [0], "b": [9]}, {"a": [[1]], "b": [[1]]}, "0..3"),
+        ({"a": [0], "b": [-1]}, {"a": [[1]], "b": [[1]]}, "0..3"),
+        ({"a": [0, 0], "b": [1]}, {"a": [[1], [2]], "b": [[1]]}, "distinct"),
+        ({"a": [0, 1], "b": [1]}, {"a": [[1]], "b": [[1]]}, "2 rows asked for"),
+        ({"a": [0], "b": [1]}, {"a": [[1]], "b": [[1, 2]]}, "widths"),
+        ({"a": [0.5], "b": [1]}, {"a": [[1]], "b": [[1]]}, "row numbers"),
+        ({"a": [0], "b": [1]}, {"a": [[float("nan")]], "b": [[1]]}, "whole numbers"),
+    ],
+)
+def test_bad_rows(requests: Any, values: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        aggregate_rows(requests, values, rows=4)
+
+
+def test_clients_without_rows_may_take_part() -> None:
+    result = aggregate_rows(
+        {"a": [], "b": [1], "c": [1]},
+        {"a": np.zeros((0, 2), int), "b": [[1, 2]], "c": [[3, 4]]},
+        rows=3,
+        min_contributors=2,
+    )
+    assert result.totals.tolist() == [[0, 0], [4, 6], [0, 0]]

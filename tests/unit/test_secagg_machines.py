@@ -1,0 +1,235 @@
+"""Every illegal (phase, message) pair raises and changes nothing, on both sides."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from sfsl.errors import RemoteError, TooFewClients, WrongPhase
+from sfsl.secagg import Client, Layout, Policy, Server
+from sfsl.secagg import client as client_module
+from sfsl.secagg import server as server_module
+from sfsl.secagg.messages import Survivors
+from sfsl.testing import SeededRandomness
+from world import World, frozen
+
+ClientPhase, ServerPhase = client_module.Phase, server_module.Phase
+
+
+def messages(active: bool) -> tuple[World, dict[str, Any]]:
+    """All messages of one honest session: what c0 is sent, and what it sends."""
+    world = World(n=4, threshold=3, active=active).share()
+    sent: dict[str, Any] = {"roster": world.rosters["c0"], "inbound": world.inbound["c0"]}
+    world.mask()
+    outbound: dict[str, Any] = world.close()
+    sent["survivors"] = Survivors(world.params.round_id, 0, (0, 1, 2, 3), ())
+    if active:
+        sent["survivors"] = outbound["c0"]
+        for name, lists in outbound.items():
+            world.server.receive(name, world.clients[name].handle_survivors(lists))
+        outbound = world.close()
+    sent["unmask"] = outbound["c0"]
+    return world, sent
+
+
+def client_in(phase: ClientPhase, active: bool) -> Client:
+    """A client c0 in the given phase, in the very session of ``messages``."""
+    world = World(n=4, threshold=3, active=active)
+    client = world.clients["c0"]
+    if phase is ClientPhase.NEW:
+        return client
+    if phase is ClientPhase.CHECKED_IN:
+        return world.check_in().clients["c0"]
+    world.share()
+    if phase is ClientPhase.SHARED:
+        return client
+    if phase is ClientPhase.READY:
+        world.starts()
+        return client
+    world.mask()
+    if phase is ClientPhase.MASKED:
+        return client
+    requests: dict[str, Any] = world.close()
+    if active:
+        for name, lists in requests.items():
+            world.server.receive(name, world.clients[name].handle_survivors(lists))
+        if phase is ClientPhase.CONFIRMED:
+            return client
+        requests = world.close()
+    client.handle_unmask(requests["c0"])
+    return client
+
+
+STEPS: dict[str, tuple[ClientPhase, Callable[[Client, dict[str, Any]], Any]]] = {
+    "create_keys": (ClientPhase.NEW, lambda client, sent: client.create_keys()),
+    "handle_roster": (ClientPhase.CHECKED_IN, lambda client, sent: client.handle_roster(sent["roster"])),
+    "handle_inbound": (ClientPhase.SHARED, lambda client, sent: client.handle_inbound(sent["inbound"])),
+    "create_masked": (
+        ClientPhase.READY,
+        lambda client, sent: client.create_masked(
+            client_module.Start(Layout(dense=8), (0, 1, 2, 3)), np.arange(8)
+        ),
+    ),
+    "handle_survivors": (ClientPhase.MASKED, lambda client, sent: client.handle_survivors(sent["survivors"])),
+    "handle_unmask": (ClientPhase.CONFIRMED, lambda client, sent: client.handle_unmask(sent["unmask"])),
+}
+
+
+@pytest.mark.parametrize("active", [False, True], ids=["curious", "active"])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("phase", list(ClientPhase), ids=lambda phase: phase.name)
+def test_client(phase: ClientPhase, step: str, active: bool) -> None:
+    if phase is ClientPhase.CONFIRMED and not active:
+        return
+    legal, act = STEPS[step]
+    if step == "handle_unmask" and not active:
+        legal = ClientPhase.MASKED
+    client = client_in(phase, active)
+    assert client.phase is phase
+    before = frozen(client)
+    _, sent = messages(active)
+    if phase is legal and (active or step != "handle_survivors"):
+        act(client, sent)
+        assert client.phase is not phase
+    else:
+        with pytest.raises(WrongPhase):
+            act(client, sent)
+        assert frozen(client) == before
+
+
+@pytest.mark.parametrize("phase", list(ServerPhase), ids=lambda phase: phase.name)
+@pytest.mark.parametrize("kind", ["SealedShares", "MaskedVector", "Consistency", "UnmaskShares", "Roster"])
+def test_server(phase: ServerPhase, kind: str) -> None:
+    """A client's message in any phase but its own, and a server's message in any."""
+    world = World(n=4, threshold=3, active=True).check_in()
+    answers: dict[str, Any] = {"Roster": world.rosters["c0"]}
+    c0 = world.clients["c0"]
+    answers["SealedShares"] = c0.handle_roster(world.rosters["c0"])
+    reached = {
+        ServerPhase.SHARES: 0,
+        ServerPhase.MASKED: 1,
+        ServerPhase.CONSISTENCY: 2,
+        ServerPhase.UNMASK: 3,
+    }
+    others = [name for name in world.names if name != "c0"]
+    # Run the session without c0's answers being taken, up to the phase in question.
+    steps: list[Callable[[Client, Any], Any]] = [
+        lambda client, message: client.handle_roster(message),
+        lambda client, message: client.create_masked(client.handle_inbound(message), np.arange(8)),
+        lambda client, message: client.handle_survivors(message),
+        lambda client, message: client.handle_unmask(message),
+    ]
+    outbound: dict[str, Any] = dict(world.rosters)
+    for step in steps[: reached.get(phase, 4)]:
+        for name in others:
+            world.server.receive(name, step(world.clients[name], outbound[name]))
+        outbound = world.close()
+    if phase is ServerPhase.ABORTED:
+        world = World(n=4, threshold=3, active=True).check_in()
+        with pytest.raises(TooFewClients):
+            world.server.close_phase()
+    assert world.server.phase is phase
+    full = World(n=4, threshold=3, active=True).to_unmask()
+    answers["MaskedVector"] = full.uploads["c0"]
+    answers["UnmaskShares"] = full.clients["c0"].handle_unmask(full.requests["c0"])
+    answers["Consistency"] = msgspec.convert(
+        {
+            "type": "consistency",
+            "round_id": full.params.round_id,
+            "sum": 0,
+            "sender": 0,
+            "signature": bytes(64),
+        },
+        server_module.Consistency,
+    )
+    if kind == "SealedShares" and phase is ServerPhase.SHARES:
+        world.server.receive("c0", answers[kind])
+        return
+    before = frozen(world.server)
+    with pytest.raises(RemoteError):
+        world.server.receive("c0", answers[kind])
+    assert frozen(world.server) == before
+
+
+def test_an_aborted_or_finished_session_cannot_be_continued() -> None:
+    world = World(n=3, threshold=3).check_in()
+    with pytest.raises(TooFewClients):
+        world.server.close_phase()
+    with pytest.raises(WrongPhase):
+        world.server.close_phase()
+    with pytest.raises(WrongPhase):
+        _ = world.server.opened
+    done = World(n=3, threshold=3).to_unmask()
+    done.unmask()
+    with pytest.raises(WrongPhase):
+        done.server.close_phase()
+    with pytest.raises(WrongPhase):
+        done.server.start_sum(done.names, Layout(dense=8), {})
+
+
+def test_content_that_cannot_be_is_refused_and_changes_nothing() -> None:
+    replace = msgspec.structs.replace
+    world = World(n=4, threshold=3).share()
+    inbound, client = world.inbound["c0"], world.clients["c0"]
+    before = frozen(client)
+    for bad in (
+        replace(inbound, senders=(1, 2)),  # a box too many
+        replace(inbound, senders=(3, 2, 1)),  # out of order
+        replace(inbound, senders=(1, 2, 9)),  # a stranger
+        replace(inbound, senders=(0, 1, 2)),  # itself
+        replace(inbound, requesters=b"\0"),  # bits for rows it never asked for
+        replace(inbound, boxes=(b"", *inbound.boxes[1:])),  # a box cut short
+        replace(inbound, round_id=bytes(16)),
+    ):
+        with pytest.raises(RemoteError):
+            client.handle_inbound(bad)
+        assert frozen(client) == before
+    assert client.handle_inbound(inbound).participants == (0, 1, 2, 3)
+
+    world = World(n=4, threshold=3).to_unmask()
+    server = world.server
+    answer = world.clients["c1"].handle_unmask(world.requests["c1"])
+    before = frozen(server)
+    for bad in (
+        replace(answer, shares=answer.shares[1:]),
+        replace(answer, shares=(b"\xff" * 33, *answer.shares[1:])),  # not a field element
+        replace(answer, sum=1),
+    ):
+        with pytest.raises(RemoteError):
+            server.receive("c1", bad)
+        assert frozen(server) == before
+
+
+@pytest.mark.parametrize("words", [bytes(31), bytes(36), b""])
+def test_a_vector_of_the_wrong_length_is_refused(words: bytes) -> None:
+    world = World(n=3, threshold=2).share()
+    start = world.starts()["c0"]
+    masked = world.clients["c0"].create_masked(start, world.vectors["c0"])
+    before = frozen(world.server)
+    with pytest.raises(RemoteError):
+        world.server.receive("c0", msgspec.structs.replace(masked, words=words))
+    assert frozen(world.server) == before
+    world.server.receive("c0", masked)
+
+
+def test_servers_are_built_only_from_fitting_keys() -> None:
+    world = World(n=3, threshold=2).check_in()
+    keys = list(world.keys.values())
+    for bad, identities in (
+        (keys[:2], None),
+        ([keys[0], keys[0], keys[1]], None),
+        ([msgspec.structs.replace(keys[0], masks=(keys[1].masks[0],)), *keys[1:]], None),
+        ([msgspec.structs.replace(keys[0], commitments=(bytes(32), bytes(32))), *keys[1:]], None),
+        (keys, {}),
+    ):
+        with pytest.raises(Exception, match=r".") as caught:
+            Server(world.params, bad, identities)
+        assert type(caught.value).__module__ == "sfsl.errors"
+
+
+def test_half_an_active_client_is_refused() -> None:
+    policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=1)
+    with pytest.raises(ValueError, match="identity"):
+        Client("c", policy, SeededRandomness(0), identities={})
