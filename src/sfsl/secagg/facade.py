@@ -4,20 +4,16 @@ All clients and the server run in this process, but on the real state machines a
 messages: what comes out is what a network would give, and the cost is the protocol's own.
 """
 
-import logging
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.crypto.ring import Words, ring_named
-from sfsl.errors import InputError, Refused
+from sfsl.errors import InputError
 from sfsl.secagg.client import Client
 from sfsl.secagg.contributors import DEFAULT_DROPOUT, default_min_contributors
 from sfsl.secagg.graph import plan_graph, random_cycles
@@ -31,6 +27,7 @@ from sfsl.secagg.messages import (
     UnmaskRequest,
     size_limit,
 )
+from sfsl.secagg.meter import Cost, Meter
 from sfsl.secagg.params import (
     MAX_COMPLETE,
     Layout,
@@ -43,26 +40,10 @@ from sfsl.secagg.params import (
 from sfsl.secagg.server import Server
 from sfsl.secagg.total import Opened
 
-log = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-T = TypeVar("T")
-M = TypeVar("M", bound=Message)
-
 # What an automatic sparse graph tolerates.
 SPARSE_DROPOUT = 0.2
 SPARSE_CORRUPTION = 0.1
 SPARSE_FAILURE = 2.0**-40
-
-
-@dataclass
-class Cost:
-    """What the protocol took: CPU seconds and encoded bytes, per client, and the server's CPU seconds."""
-
-    client_seconds: dict[str, float] = field(default_factory=dict)
-    client_bytes_up: dict[str, int] = field(default_factory=dict)
-    client_bytes_down: dict[str, int] = field(default_factory=dict)
-    server_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -224,12 +205,7 @@ class _Session:
         active: bool,
         randomness: Randomness,
     ) -> None:
-        given = list(names)
-        if any(not isinstance(name, str) or not 1 <= len(name) <= 64 for name in given):
-            raise InputError("client ids are strings of 1 to 64 characters")
-        self._names = sorted(given)
-        if len(self._names) < 2:
-            raise InputError(f"a secure sum needs at least two clients, not {len(self._names)}")
+        self._names = checked_names(names)
         round_id = randomness.bytes(16)
         degree, least = _graph(len(self._names), neighbours, threshold, round_id)
         one = SumParams(label="sum", ring=ring, min_contributors=min_contributors, layout=layout)  # type: ignore[arg-type]
@@ -241,18 +217,16 @@ class _Session:
             active=active,
             sums=(one,),
         )
-        self.cost = Cost(
-            dict.fromkeys(self._names, 0.0), dict.fromkeys(self._names, 0), dict.fromkeys(self._names, 0)
-        )
-        self._limit = size_limit(self.params, layout, ring_named(ring).word_bytes)
-        self._randomness = randomness
+        limit = size_limit(self.params, layout, ring_named(ring).word_bytes)
+        self._meter = Meter(self._names, CODEC, limit)
+        self.cost = self._meter.cost
         policy = Policy(
             min_clients=2, min_threshold=2, min_contributors=min_contributors, max_words=layout.words
         )
         identities = {name: Identity.generate(randomness) for name in self._names} if active else {}
         self._pinned = {name: identity.public for name, identity in identities.items()} if active else None
         self._clients = {
-            name: self._at_client(
+            name: self._meter.at_client(
                 name,
                 Client,
                 name,
@@ -272,85 +246,49 @@ class _Session:
         tables: Mapping[str, Sequence[ArrayLike]],
         dropped: tuple[Collection[str], Collection[str], Collection[str]],
     ) -> Opened:
-        strangers = set().union(*dropped) - set(self._names)
-        if strangers:
-            raise InputError(f"dropped clients that do not take part: {sorted(strangers)}")
-        no_shares, no_upload, no_unmask = (set(names) for names in dropped)
+        no_shares, no_upload, no_unmask = (checked_dropouts(names, self._names) for names in dropped)
 
         clients = self._clients
         keys = [
-            self._up(name, Keys, self._at_client(name, client.create_keys))
+            self._meter.up(name, Keys, self._meter.at_client(name, client.create_keys))
             for name, client in clients.items()
         ]
-        server = self._at_server(Server, self.params, keys, self._pinned)
+        server = self._meter.at_server(Server, self.params, keys, self._pinned)
 
-        for name, roster in self._down(self._at_server(server.rosters), Roster, no_shares):
-            self._answer(server, name, clients[name].handle_roster, roster, rows.get(name, ()))
+        for name, roster in self._meter.down(self._meter.at_server(server.rosters), Roster, no_shares):
+            self._meter.answer(server, name, clients[name].handle_roster, roster, rows.get(name, ()))
 
         gone = no_shares | no_upload
-        for name, inbound in self._down(self._at_server(server.close_phase), InboundShares, gone):
+        for name, inbound in self._meter.down(self._meter.at_server(server.close_phase), InboundShares, gone):
             values = (dense.get(name, ()), tables.get(name, ()))
-            self._answer(server, name, _mask, clients[name], inbound, *values)
+            self._meter.answer(server, name, _mask, clients[name], inbound, *values)
 
         gone |= no_unmask
-        outbound = self._at_server(server.close_phase)
+        outbound = self._meter.at_server(server.close_phase)
         if self.params.active:
-            for name, lists in self._down(outbound, Survivors, gone):
-                self._answer(server, name, clients[name].handle_survivors, lists)
-            outbound = self._at_server(server.close_phase)
-        for name, request in self._down(outbound, UnmaskRequest, gone):
-            self._answer(server, name, clients[name].handle_unmask, request)
-        self._at_server(server.close_phase)
+            for name, lists in self._meter.down(outbound, Survivors, gone):
+                self._meter.answer(server, name, clients[name].handle_survivors, lists)
+            outbound = self._meter.at_server(server.close_phase)
+        for name, request in self._meter.down(outbound, UnmaskRequest, gone):
+            self._meter.answer(server, name, clients[name].handle_unmask, request)
+        self._meter.at_server(server.close_phase)
         return server.opened
 
-    def _at_client(self, name: str, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        start = time.thread_time()
-        try:
-            return work(*args, **options)
-        finally:
-            self.cost.client_seconds[name] += time.thread_time() - start
 
-    def _at_server(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        start = time.thread_time()
-        try:
-            return work(*args, **options)
-        finally:
-            self.cost.server_seconds += time.thread_time() - start
+def checked_names(names: Iterable[str]) -> list[str]:
+    given = list(names)
+    if any(not isinstance(name, str) or not 1 <= len(name) <= 64 for name in given):
+        raise InputError("client ids are strings of 1 to 64 characters")
+    if len(given) < 2:
+        raise InputError(f"at least two clients are needed, not {len(given)}")
+    return sorted(given)
 
-    def _up(self, name: str, kind: type[M], message: Message) -> M:
-        data = self._at_client(name, CODEC.encode, message)
-        self.cost.client_bytes_up[name] += len(data)
-        received = self._at_server(CODEC.decode, data, limit=self._limit)
-        assert isinstance(received, kind)  # noqa: S101 - our own client made it
-        return received
 
-    def _answer(
-        self, server: Server, name: str, work: Callable[P, Message], *args: P.args, **options: P.kwargs
-    ) -> None:
-        """Let a client answer. One that refuses (too few of its neighbours are left) is a dropout."""
-        try:
-            message = self._at_client(name, work, *args, **options)
-        except Refused as reason:
-            log.debug("client %s declined: %s", name, reason)
-            return
-        received = self._up(name, Message, message)
-        self._at_server(server.receive, name, received)
-
-    def _down(
-        self, outbound: Mapping[str, Message], kind: type[M], gone: Collection[str]
-    ) -> Iterable[tuple[str, M]]:
-        """Encode each message once, and deliver it to those who are still there."""
-        encoded: dict[int, bytes] = {}
-        for name, message in outbound.items():
-            if name in gone:
-                continue
-            if id(message) not in encoded:
-                encoded[id(message)] = self._at_server(CODEC.encode, message)
-            data = encoded[id(message)]
-            self.cost.client_bytes_down[name] += len(data)
-            received = self._at_client(name, CODEC.decode, data, limit=self._limit)
-            assert isinstance(received, kind)  # noqa: S101 - our own server made it
-            yield name, received
+def checked_dropouts(dropped: Collection[str], names: Collection[str]) -> set[str]:
+    strangers = set(dropped) - set(names)
+    if strangers:
+        raise InputError(f"dropped clients that do not take part: {sorted(strangers)}")
+    return set(dropped)
 
 
 def _mask(
