@@ -10,7 +10,7 @@ from typing import Any, Union
 
 import msgspec
 
-from sfsl.errors import DecodeError, Oversize, WrongVersion
+from sfsl.errors import DecodeError, Oversize, ParameterError, WrongVersion
 
 VERSION = 1
 
@@ -24,6 +24,17 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
     def __rich_repr__(self) -> Any:
         yield repr(self)
+
+
+class Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Public parameters, whose annotations are checked when constructed too, not only when decoded."""
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(self):
+            try:
+                msgspec.convert(getattr(self, field.name), field.type)
+            except msgspec.ValidationError as error:
+                raise ParameterError(f"{type(self).__name__}.{field.name}: {error}") from None
 
 
 def _size(value: object) -> str:

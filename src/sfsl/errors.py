@@ -5,7 +5,12 @@
     SfslError
     ├── LocalError                    the caller's own input or settings
     │   ├── InputError                a vector, id or set that cannot be used (also a ValueError)
-    │   └── ParameterError            settings that are unsafe or contradict each other (also a ValueError)
+    │   ├── ParameterError            settings that are unsafe or contradict each other (also a ValueError)
+    │   └── StateError                a client's durable state cannot be read, written or trusted
+    │       └── RolledBack            it is older than what this client has already sent
+    ├── Declined                      this client's own limits say no; nothing has left the device
+    │   ├── BudgetExhausted           an epsilon or an exposure limit is reached
+    │   └── PeriodFrozen              data or parameters changed within a period: they wait for the next
     ├── RemoteError                   the other party's fault; our state is as it was before
     │   ├── DecodeError               bytes that are not one whole, canonical message
     │   │   ├── Oversize              more bytes than this message may have
@@ -22,8 +27,8 @@
         ├── KeyMismatch               a reconstructed secret is not the one that was published
         └── UnionFailed               the sum does not decode to a union; nothing partial is returned
 
-``LocalError``: fix the call. ``RemoteError``: drop the message, keep going. ``Aborted``: start a new
-round with new keys; a round is never continued or repeated (DESIGN §3).
+``LocalError``: fix the call. ``Declined``: sit this round out. ``RemoteError``: drop the message, keep
+going. ``Aborted``: start a new round with new keys; a round is never continued or repeated (DESIGN §3).
 """
 
 
@@ -41,6 +46,26 @@ class InputError(LocalError, ValueError):
 
 class ParameterError(LocalError, ValueError):
     """Settings that are unsafe or contradict each other."""
+
+
+class StateError(LocalError):
+    """A client's durable state cannot be read, written or trusted."""
+
+
+class RolledBack(StateError):
+    """The state is older than what this client has already sent."""
+
+
+class Declined(SfslError):
+    """This client's own limits say no; nothing has left the device."""
+
+
+class BudgetExhausted(Declined):
+    """An epsilon or an exposure limit is reached."""
+
+
+class PeriodFrozen(Declined):
+    """Data or parameters changed within a period: they wait for the next."""
 
 
 class RemoteError(SfslError):

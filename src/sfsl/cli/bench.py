@@ -5,7 +5,8 @@ from typing import Annotated, Any
 import typer
 
 from sfsl.bench.secagg import bench_secagg
-from sfsl.cli.output import console, emit_json, progress_console, table
+from sfsl.bench.union import bench_union
+from sfsl.cli.output import console, emit_json, progress_console, shown, table
 
 app = typer.Typer(help="Measure what things cost on this machine.", no_args_is_help=True)
 
@@ -46,15 +47,41 @@ def secagg(
             active=active,
             seed=seed,
         )
+    _report("Secure aggregation", result, json)
+
+
+@app.command(
+    epilog="Examples:  sfsl bench union --clients 100 --domain 143534 --set-size 301 --unique 0.867   |   "
+    "sfsl bench union --domain 2000000000 --dropout 0.2 --json"
+)
+def union(
+    clients: Annotated[int, typer.Option(help="Clients in the cohort.")] = 100,
+    domain: Annotated[int, typer.Option(help="Indices are 0..D-1; up to 2^63.")] = 143_534,
+    set_size: Annotated[int, typer.Option(help="Indices per client.")] = 301,
+    unique: Annotated[float, typer.Option(help="Share of the union that only one client holds.")] = 0.867,
+    dropout: Annotated[float, typer.Option(help="Share of clients that vanish before they upload.")] = 0.0,
+    encoding: Annotated[str, typer.Option(help="auto, identity, bloom or sketch.")] = "auto",
+    capacity: Annotated[int | None, typer.Option(help="Default: clients times set size.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the made-up sets and dropouts, not of any key.")] = 0,
+    json: Json = False,
+) -> None:
+    """A private set union: bytes per client, CPU of client and server."""
+    with progress_console().status(f"{clients} sets of {set_size} from {domain:,}"):
+        result = bench_union(
+            clients,
+            domain,
+            set_size,
+            unique,
+            dropout=dropout,
+            encoding=encoding,
+            capacity=capacity,
+            seed=seed,
+        )
+    _report("Private set union", result, json)
+
+
+def _report(title: str, result: dict[str, Any], json: bool) -> None:
     if json:
         emit_json(result)
     else:
-        console().print(
-            table("Secure aggregation", ("", ""), [(key, _shown(value)) for key, value in result.items()])
-        )
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+        console().print(table(title, ("", ""), [(key, shown(value)) for key, value in result.items()]))

@@ -162,7 +162,7 @@ class Client:
 
     # -- exchange 2: inbound shares -> masked vector -------------------------------------------
 
-    def handle_inbound(self, inbound: InboundShares) -> Start:
+    def handle_inbound(self, inbound: InboundShares, context: bytes = b"") -> Start:
         """Open the boxes of the peers that are still there; they take part in the first sum."""
         self._require_phase(Phase.SHARED)
         self._require_round(inbound.round_id)
@@ -179,7 +179,7 @@ class Client:
         self._alive = participants
         self.phase = Phase.READY
         layout = self._params.sums[0].layout or Layout(dense=0)
-        return Start(layout, participants, self._asked, requesters)
+        return Start(layout, participants, self._asked, requesters, context)
 
     def create_masked(self, start: Start, dense: ArrayLike, tables: Sequence[ArrayLike] = ()) -> MaskedVector:
         """Mask the vector of the current sum: ``dense`` words and, per table, values of the own rows."""

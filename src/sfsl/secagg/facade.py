@@ -207,7 +207,7 @@ class _Session:
     ) -> None:
         self._names = checked_names(names)
         round_id = randomness.bytes(16)
-        degree, least = _graph(len(self._names), neighbours, threshold, round_id)
+        degree, least = choose_graph(len(self._names), neighbours, threshold, round_id)
         one = SumParams(label="sum", ring=ring, min_contributors=min_contributors, layout=layout)  # type: ignore[arg-type]
         self.params = SessionParams(
             round_id=round_id,
@@ -297,7 +297,7 @@ def _mask(
     return client.create_masked(client.handle_inbound(inbound), dense, tables)
 
 
-def _graph(
+def choose_graph(
     clients: int, neighbours: int | None, threshold: int | None, seed: bytes
 ) -> tuple[int | None, int]:
     """The degree (None: complete) and the threshold to use."""

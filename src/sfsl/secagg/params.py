@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
+from sfsl.codec import Checked
 from sfsl.errors import ParameterError
 
 MAX_COMPLETE = 512  # clients on a complete graph; a larger fleet runs several cohorts (DESIGN §4)
@@ -15,25 +15,14 @@ RoundId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Count = Annotated[int, Meta(ge=0, le=2**40)]
 
 
-class _Params(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Checks its fields' annotations when constructed too, not only when decoded."""
-
-    def __post_init__(self) -> None:
-        for field in msgspec.structs.fields(self):
-            try:
-                msgspec.convert(getattr(self, field.name), field.type)
-            except msgspec.ValidationError as error:
-                raise ParameterError(f"{type(self).__name__}.{field.name}: {error}") from None
-
-
-class TableShape(_Params, frozen=True):
+class TableShape(Checked, frozen=True):
     """A table of rows, of which each client uploads the ones it asked for."""
 
     rows: Count
     width: Annotated[int, Meta(ge=1, le=2**24)]
 
 
-class Layout(_Params, frozen=True):
+class Layout(Checked, frozen=True):
     """What one summed vector is made of: dense words, then tables in declared order."""
 
     dense: Count
@@ -44,7 +33,7 @@ class Layout(_Params, frozen=True):
         return self.dense + sum(table.rows * table.width for table in self.tables)
 
 
-class SumParams(_Params, frozen=True):
+class SumParams(Checked, frozen=True):
     """One sum of the session. ``layout`` is absent where it is known only when the sum starts."""
 
     label: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
@@ -53,7 +42,7 @@ class SumParams(_Params, frozen=True):
     layout: Layout | None
 
 
-class SessionParams(_Params, frozen=True):
+class SessionParams(Checked, frozen=True):
     """Everything about a session that its members must agree on (spec 4.1).
 
     ``clients`` is the size of the roster, ``threshold`` the number of shares that open a secret;
@@ -92,7 +81,7 @@ class SessionParams(_Params, frozen=True):
             raise ParameterError("misaligned rows need the complete graph (DESIGN §4)")
 
 
-class Policy(_Params, frozen=True):
+class Policy(Checked, frozen=True):
     """What a client insists on, whatever the server says. It declines a session that does not fit."""
 
     min_clients: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)]

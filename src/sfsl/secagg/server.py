@@ -79,10 +79,18 @@ PHASE_OF: dict[type[Message], Phase] = {
 
 
 class Server:
-    """Runs one session for the clients whose ``keys`` were taken at check-in."""
+    """Runs one session for the clients whose ``keys`` were taken at check-in.
+
+    ``context`` is what the masks of the first sum are bound to besides parameters and roster.
+    """
 
     def __init__(
-        self, params: SessionParams, keys: Sequence[Keys], identities: Mapping[str, bytes] | None = None
+        self,
+        params: SessionParams,
+        keys: Sequence[Keys],
+        identities: Mapping[str, bytes] | None = None,
+        *,
+        context: bytes = b"",
     ) -> None:
         if len(keys) != params.clients:
             raise ParameterError(f"keys of {len(keys)} clients for a session of {params.clients}")
@@ -96,6 +104,7 @@ class Server:
         self.phase = Phase.SHARES
         self._params = params
         self._identities = identities
+        self._context = context
         self._keys = sorted(keys, key=lambda one: one.client)
         self._place = {one.client: position for position, one in enumerate(self._keys)}
         self._peers = peers(params)
@@ -231,7 +240,7 @@ class Server:
 
     def _deliver_shares(self, heard: tuple[int, ...]) -> dict[str, Message]:
         layout = self._params.sums[0].layout or Layout(dense=0)
-        requesters = self._begin(heard, layout, self._requests)
+        requesters = self._begin(heard, layout, self._requests, self._context)
         outbound: dict[str, Message] = {}
         for position in heard:
             senders = tuple(k for k in self._peers[position] if k in self._boxes)
@@ -273,7 +282,7 @@ class Server:
         participants: Sequence[int],
         layout: Layout,
         requests: Mapping[int, tuple[Bits, ...]],
-        context: bytes = b"",
+        context: bytes,
     ) -> dict[int, bytes]:
         params = self._params.sums[self._sum_index]
         listed = participants if self._params.neighbours is None else None
@@ -368,10 +377,19 @@ class Server:
         return weights[points].secret([self._shares[k][position] for k in holders[: len(points)]])
 
     @property
+    def round_id(self) -> bytes:
+        return self._params.round_id
+
+    @property
     def opened(self) -> Opened:
         if self._opened is None or self.phase is not Phase.OPENED:
             raise WrongPhase(f"no sum is open in phase {self.phase.name.lower()}")
         return self._opened
+
+    @property
+    def answered(self) -> tuple[str, ...]:
+        """Who answered every exchange of the opened sum and so may take part in what follows."""
+        return tuple(self._keys[place].client for place in sorted(self._shares)) if self._opened else ()
 
     def _dropped(self) -> tuple[int, ...]:
         return tuple(k for k in self._sum.participants if k not in set(self._survivors))

@@ -1,0 +1,113 @@
+"""A Bloom filter with a partition vector, set bits replaced by uniform words (paper Alg. 3)."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfsl.crypto.prg import uniform
+from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.ring import Z32, Ring, Words
+from sfsl.union.encoding import Indices, check_domain, checked_sum, fail, index_set
+from sfsl.union.hashing import KeyedHash
+from sfsl.union.sizing import BloomSize, bloom_size, estimated_elements
+
+# Indices tested at a time: the work arrays stay in the cache and memory is bounded.
+CHUNK = 2**17
+# A union at capacity exceeds its expected fill by so many deviations once in 10^9 rounds.
+FILL_DEVIATIONS = 6
+
+
+@dataclass(frozen=True)
+class Bloom:
+    """A superset of the union: each index tested that is not in it is kept at ``false_positive_rate``.
+
+    The vector is the filter, then the partitions. A word of the sum that is zero by chance (2^-32 for each)
+    would drop an index; but the other words of that index then belong to no one, so it is nearly always
+    found out and the union fails rather than lose it.
+    """
+
+    domain: int
+    capacity: int
+    seed: bytes
+    false_positive_rate: float = 1e-4
+    reason: str = "asked for by name"
+    name: ClassVar[str] = "bloom"
+    ring: ClassVar[Ring] = Z32
+
+    def __post_init__(self) -> None:
+        check_domain(self.domain, self.capacity)
+        _ = self.size, self._hashes  # refuse now, not at the first use
+
+    @cached_property
+    def size(self) -> BloomSize:
+        return bloom_size(self.domain, self.capacity, self.false_positive_rate)
+
+    @cached_property
+    def _hashes(self) -> tuple[KeyedHash, ...]:
+        return tuple(KeyedHash(self.seed, "bloom", number) for number in range(self.size.hashes))
+
+    @property
+    def length(self) -> int:
+        return self.size.length
+
+    @property
+    def false_positives_expected(self) -> float:
+        tested = self.capacity * self.size.width if self.size.partitions else self.domain
+        return self.false_positive_rate * max(0, min(tested, self.domain) - self.capacity)
+
+    def encode(self, indices: Indices, randomness: Randomness) -> Words:
+        held = np.flatnonzero(self._bits(index_set(indices, self.domain, self.capacity)))
+        vector = self.ring.zeros(self.length)
+        # One draw for each bit, also where several elements of this client set it.
+        vector[held] = uniform(self.ring, len(held), randomness)
+        return vector
+
+    def decode(self, total: Words) -> Indices:
+        bits = checked_sum(total, self.ring, self.length) != 0
+        filled, hit = bits[: self.size.cells], np.flatnonzero(bits[self.size.cells :])
+        if filled.sum() > self._most_filled or len(hit) > self.capacity:
+            self._fail("too many cells are set for a union of this capacity", bits)
+        found = [self._members(chunk, filled) for chunk in self._candidates(hit)]
+        union = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int64)
+        if not np.array_equal(self._bits(union), bits):
+            self._fail("some cells are set that no index in the union sets", bits)
+        return union
+
+    def _bits(self, elements: Indices) -> NDArray[np.bool_]:
+        bits = np.zeros(self.length, np.bool_)
+        for function in self._hashes:
+            bits[function.below(elements, self.size.cells)] = True
+        if self.size.partitions:
+            bits[self.size.cells + elements // self.size.width] = True
+        return bits
+
+    def _candidates(self, hit: Indices) -> Iterator[Indices]:
+        """The indices of hit partitions, a chunk at a time: whole partitions, or pieces of one."""
+        starts = hit * self.size.width if self.size.partitions else np.zeros(1, np.int64)
+        together = max(1, CHUNK // self.size.width)
+        for begin in range(0, self.size.width, CHUNK):
+            offsets = np.arange(begin, min(begin + CHUNK, self.size.width))
+            for first in range(0, len(starts), together):
+                chunk = (starts[first : first + together, None] + offsets).ravel()
+                yield chunk[chunk < self.domain] if chunk[-1] >= self.domain else chunk
+
+    def _members(self, candidates: Indices, filled: NDArray[np.bool_]) -> Indices:
+        for function in self._hashes:
+            candidates = candidates[filled[function.below(candidates, self.size.cells)]]
+        return candidates
+
+    @property
+    def _most_filled(self) -> float:
+        cells, load = self.size.cells, self.size.hashes * self.capacity / self.size.cells
+        deviation = math.sqrt(cells * (math.exp(-load) - (1 + load) * math.exp(-2 * load)))
+        return cells * -math.expm1(-load) + FILL_DEVIATIONS * deviation + 1
+
+    def _fail(self, why: str, bits: NDArray[np.bool_]) -> NoReturn:
+        cells = self.size.cells
+        occupied = int(bits[:cells].sum())
+        fail(why, estimated_elements(occupied, cells, cells, self.size.hashes), self.domain, self.capacity)

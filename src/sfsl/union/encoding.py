@@ -1,0 +1,106 @@
+"""What the encodings have in common: a set in, a vector out; the sum of vectors in, the union out.
+
+For every encoding, the distribution of the sum depends on the union alone: each owner adds an independent
+uniform factor, and a sum of one or more of those is uniform (paper Thm. 4). So factors may be zero: a
+draw that avoids zero would make the number of owners show. The price is that an index of the union is
+missed, undetectably, with the small probability that its factor is zero.
+"""
+
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.ring import Ring, Words
+from sfsl.errors import InputError, ParameterError, UnionFailed
+from sfsl.union.sizing import LARGEST_DOMAIN
+
+Indices = NDArray[np.int64]
+
+
+class Encoding(Protocol):
+    """How one round represents index sets. Everybody in the round has the same."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def ring(self) -> Ring: ...
+    @property
+    def length(self) -> int:
+        """Words of a vector."""
+
+    @property
+    def domain(self) -> int:
+        """Indices are 0..domain - 1."""
+
+    @property
+    def capacity(self) -> int:
+        """The largest union that is sure to decode, but for a stated small probability."""
+
+    @property
+    def reason(self) -> str:
+        """Why this encoding, in words."""
+
+    @property
+    def false_positives_expected(self) -> float:
+        """Indices that a union at capacity gains, at most, on average."""
+
+    def encode(self, indices: Indices, randomness: Randomness) -> Words:
+        """One client's vector. Duplicates count once; anything that cannot be held is an ``InputError``."""
+
+    def decode(self, total: Words) -> Indices:
+        """The union, ascending, from the sum of all vectors; ``UnionFailed`` instead of a part of it."""
+
+
+def check_domain(domain: int, capacity: int) -> None:
+    for what, value in (("domain", domain), ("capacity", capacity)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ParameterError(f"{what}: {value!r} is not a whole number from 1")
+    if domain > LARGEST_DOMAIN:
+        raise ParameterError(f"a domain has at most 2^63 indices, not {domain}")
+
+
+def index_set(indices: Any, domain: int, capacity: int) -> Indices:
+    """A caller's indices, checked, ascending, each once."""
+    try:
+        array = np.asarray(indices)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"an index set is a flat array of whole numbers ({error})") from None
+    if array.ndim != 1:
+        raise InputError(f"an index set is a flat array of whole numbers, not one of {array.ndim} dimensions")
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "ui":
+        raise InputError(f"an index set holds whole numbers, not {array.dtype}")
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high >= domain:
+        raise InputError(f"indices {low}..{high} are not all in the domain 0..{domain - 1}")
+    elements = np.unique(array.astype(np.int64))
+    if len(elements) > capacity:
+        # Never trimmed to fit: what is left out would depend on the client's data (DESIGN §3).
+        raise InputError(f"a set of {len(elements)} indices where the whole union may have {capacity}")
+    return elements
+
+
+def checked_sum(total: Any, ring: Ring, length: int) -> Words:
+    words = ring.vector(total, "sum of encoded sets")
+    if words.shape != (length,):
+        raise InputError(f"a sum of encoded sets has {length} words, not shape {words.shape}")
+    return words
+
+
+def fail(why: str, estimate: float, domain: int, capacity: int) -> NoReturn:
+    """Raise ``UnionFailed`` with a capacity that would do: the estimate and a tenth, if that is more."""
+    if estimate <= capacity:
+        raise UnionFailed(
+            f"{why}; the sum holds about {estimate:.0f} elements, within the capacity of {capacity}: someone "
+            f"sent noise, or the hash seed was unlucky. Start a new round with a new seed",
+            capacity=capacity,
+        )
+    enough = min(domain, int(1.1 * estimate) + 1)
+    raise UnionFailed(
+        f"{why}; the sum holds about {estimate:.0f} elements or more, over the capacity of {capacity}. "
+        f"Start a new round with a capacity of {enough}",
+        capacity=max(capacity, enough),
+    )

@@ -1,0 +1,59 @@
+"""The server of a private set union, on top of its secure-aggregation session (spec 9.3)."""
+
+from sfsl.codec import Message
+from sfsl.errors import Aborted, UnionFailed, WrongPhase
+from sfsl.secagg.server import Phase, Server
+from sfsl.union.client import most_indices
+from sfsl.union.encoding import Indices
+from sfsl.union.messages import Invitation, Union
+from sfsl.union.packing import pack
+from sfsl.union.params import UnionParams
+
+
+class UnionServer:
+    """Runs the first sum of ``session`` as a union, and hands the union to those who lasted.
+
+    A union that does not decode aborts: nothing partial is returned, and a retry is a new round with new
+    keys, id and seed that exposes its members a second time. The caller decides (spec 9.6).
+    """
+
+    def __init__(self, session: Server, params: UnionParams) -> None:
+        self._session = session
+        self._params = params
+        self._encoding = params.build()
+        self._union: Indices | None = None
+        self._failed = False
+
+    def invitations(self) -> dict[str, Invitation]:
+        made: dict[int, Invitation] = {}
+        rosters = self._session.rosters()
+        for roster in rosters.values():
+            made.setdefault(id(roster), Invitation(roster, self._params))
+        return {name: made[id(roster)] for name, roster in rosters.items()}
+
+    def receive(self, client: str, message: Message) -> None:
+        self._session.receive(client, message)
+
+    def close_phase(self) -> dict[str, Message]:
+        """As the session's; when the sum is open, the union for everyone who answered to the end."""
+        if self._union is not None or self._failed:
+            raise WrongPhase("this union is finished")
+        outbound = self._session.close_phase()
+        if self._session.phase is not Phase.OPENED:
+            return outbound
+        try:
+            union = self._encoding.decode(self._session.opened.dense)
+            if len(union) > most_indices(self._encoding):
+                raise UnionFailed("the sum decodes to more indices than the capacity", capacity=len(union))
+        except Aborted:
+            self._failed = True
+            raise
+        self._union = union
+        message = Union(self._session.round_id, len(union), pack(union, self._params.domain))
+        return dict.fromkeys(self._session.answered, message)
+
+    @property
+    def union(self) -> Indices:
+        if self._union is None:
+            raise WrongPhase("there is no union yet")
+        return self._union

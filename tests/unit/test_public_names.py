@@ -1,0 +1,37 @@
+"""The public surface. A change here is a change for users: say so in the changelog."""
+
+import importlib
+
+import pytest
+
+PUBLIC = {
+    "sfsl.secagg": {
+        "Aggregate", "AggregateRows", "Client", "Cost", "GraphPlan", "Layout", "Opened", "Policy", "Server",
+        "SessionParams", "Start", "SumParams", "TableShape", "aggregate", "aggregate_rows",
+        "default_min_contributors", "default_threshold", "plan_graph",
+    },
+    "sfsl.union": {
+        "Encoding", "UnionClient", "UnionParams", "UnionResult", "UnionServer", "choose", "hash_strings",
+        "planned_capacity", "private_set_union",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_names(name: str) -> None:
+    module = importlib.import_module(name)
+    assert set(module.__all__) == PUBLIC[name]
+    assert all(hasattr(module, public) for public in module.__all__)
+
+
+def test_protocol_layers_import_without_torch() -> None:
+    """In a process of its own: another test may have imported torch here."""
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import sfsl.cli, sfsl.secagg, sfsl.union\n"
+        "assert 'torch' not in sys.modules or sys.modules['torch'] is None"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603
