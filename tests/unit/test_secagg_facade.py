@@ -7,6 +7,8 @@ import pytest
 
 from sfsl.errors import InputError, ParameterError, TooFewClients
 from sfsl.secagg import aggregate, aggregate_rows
+from sfsl.secagg.graph import random_cycles
+from sfsl.testing import SeededRandomness
 
 
 def test_the_ten_line_example() -> None:
@@ -54,6 +56,25 @@ def test_a_cohort_above_512_gets_a_sparse_graph_by_itself() -> None:
     result = aggregate({f"c{i}": [i] for i in range(513)}, dropped_before_upload={"c5"})
     assert result.params.neighbours is not None
     assert result.total.tolist() == [512 * 513 // 2 - 5]
+
+
+def test_a_dropout_all_of_whose_neighbours_are_gone_needs_no_opening() -> None:
+    """Nobody who is left masked with it, so its key is not asked for and not missed."""
+    n, degree, threshold = 24, 4, 2
+    for seed in range(200):
+        graph = random_cycles(n, degree, SeededRandomness(seed).bytes(16))
+        gone = {0, *graph[0]}
+        if all(len(set(near) - gone) >= threshold for i, near in enumerate(graph) if i != 0):
+            break
+    names = [f"c{i:02d}" for i in range(n)]
+    result = aggregate(
+        {name: [1] for name in names},
+        neighbours=degree,
+        threshold=threshold,
+        dropped_before_upload={names[i] for i in gone},
+        randomness=SeededRandomness(seed),
+    )
+    assert result.total.tolist() == [n - len(gone)]
 
 
 GOOD: dict[str, Any] = {"c1": [1, 2], "c2": [3, 4], "c3": [5, 6]}

@@ -156,7 +156,6 @@ class Server:
         self._require_due(client, slot)
         self._accept(position, message)
         self._accepted[slot] = fingerprint
-        self._awaited.discard(position)
 
     def _require_sender(self, client: str, claimed: int) -> int:
         """``client`` is who the transport authenticated; the message must not claim to be another."""
