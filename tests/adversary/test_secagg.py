@@ -526,9 +526,30 @@ def a_server_that_wants_to_open_lonely_rows() -> bool:
 
 @attack(refusal=Refused, weaken=remove(Client, "_require_start"))
 def more_words_than_the_client_allows() -> bool:
-    policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=7)
-    world = World(n=3, threshold=2, policy=policy).share()
-    return bool(world.clients["c0"].create_masked(world.starts()["c0"], world.vectors["c0"]).words)
+    table = Layout(dense=0, tables=(TableShape(rows=10, width=10),))
+    one = SumParams(label="sum", ring="z32", min_contributors=1, layout=table)
+    policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=50)
+    world = World(n=3, threshold=2, sums=(one,), policy=policy)
+    world.share(rows={name: [list(range(8))] for name in world.names})
+    start = world.starts()["c0"]
+    return bool(world.clients["c0"].create_masked(start, [], [np.zeros((8, 10), int)]).words)
+
+
+@attack(
+    refusal=Refused,
+    weaken=lambda patch: patch.setattr(sfsl.secagg.client, "require_policy", lambda *_, **__: None),
+)
+def announcing_a_table_too_large_to_hold() -> bool:
+    """A client that allowed it would allocate a bitmap of 2^30 rows just to say that it wants three."""
+    huge = SumParams(
+        label="sum",
+        ring="z32",
+        min_contributors=1,
+        layout=Layout(dense=0, tables=(TableShape(rows=2**30, width=1),)),
+    )
+    policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=10**6)
+    world = World(n=3, threshold=2, sums=(huge,), policy=policy).check_in()
+    return bool(world.clients["c0"].handle_roster(world.rosters["c0"], [[1, 2, 3]]).request)
 
 
 # -- what needs no attack table: silence and noise ------------------------------------------------

@@ -1,17 +1,18 @@
 """Every illegal (phase, message) pair raises and changes nothing, on both sides."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 
-from sfsl.errors import RemoteError, TooFewClients, WrongPhase
-from sfsl.secagg import Client, Layout, Policy, Server
+from sfsl.errors import InputError, ParameterError, Refused, RemoteError, TooFewClients, WrongPhase
+from sfsl.secagg import Client, Layout, Policy, Server, SumParams
 from sfsl.secagg import client as client_module
 from sfsl.secagg import server as server_module
-from sfsl.secagg.messages import Survivors
+from sfsl.secagg.messages import Survivors, UnmaskRequest
 from sfsl.testing import SeededRandomness
 from world import World, frozen
 
@@ -170,7 +171,7 @@ def test_an_aborted_or_finished_session_cannot_be_continued() -> None:
 
 
 def test_content_that_cannot_be_is_refused_and_changes_nothing() -> None:
-    replace = msgspec.structs.replace
+    replace = msgspec.structs.replace  # the messages' own; Start is a dataclass
     world = World(n=4, threshold=3).share()
     inbound, client = world.inbound["c0"], world.clients["c0"]
     before = frozen(client)
@@ -202,6 +203,64 @@ def test_content_that_cannot_be_is_refused_and_changes_nothing() -> None:
         assert frozen(server) == before
 
 
+def test_starts_and_lists_that_cannot_be() -> None:
+    world = World(n=4, threshold=3).share()
+    client = world.clients["c0"]
+    start = world.starts()["c0"]
+    before = frozen(client)
+    for bad in (
+        replace(start, participants=(1, 2, 3)),  # without this client
+        replace(start, participants=(0, 1, 2, 7)),  # a stranger
+        replace(start, participants=(0, 2, 1, 3)),  # out of order
+        replace(start, participants=(0, 1)),  # too few
+        replace(start, layout=Layout(dense=9)),  # not what was announced
+        replace(start, rows=(np.array([0]),)),  # rows of a table there is not
+    ):
+        with pytest.raises(RemoteError):
+            client.create_masked(bad, np.arange(8))
+        assert frozen(client) == before
+    client.create_masked(start, np.arange(8))
+    before = frozen(client)
+    for survivors, dropped in (
+        ((3, 2, 1, 0), ()),
+        ((0, 1, 2, 3, 3), ()),
+        ((0, 1), (3, 2)),
+        ((), (0, 1, 2, 3)),
+    ):
+        with pytest.raises(Refused):
+            client.handle_unmask(UnmaskRequest(world.params.round_id, 0, survivors, dropped, ()))
+        assert frozen(client) == before
+
+
+def test_a_finished_client_has_forgotten_its_secrets() -> None:
+    world = World(n=3, threshold=2).to_unmask()
+    client = world.clients["c0"]
+    assert any("Secret" in repr(value) for value in vars(client).values())
+    client.handle_unmask(world.requests["c0"])
+    assert not any("Secret" in repr(value) or "KeyPair" in repr(value) for value in vars(client).values())
+    assert not hasattr(client, "_shares")
+
+
+def test_a_second_sum_is_started_only_among_those_who_lasted() -> None:
+    one, two = (
+        SumParams(label=label, ring="z32", min_contributors=1, layout=Layout(dense=8)) for label in ("a", "b")
+    )
+    world = World(n=4, threshold=2, sums=(one, two)).to_unmask()
+    world.unmask(drop={"c3"})
+    assert world.server.answered == ("c0", "c1", "c2")
+    for names, layout in (
+        (["c0", "c1", "c3"], Layout(dense=8)),  # c3 missed an exchange
+        (["c0", "c1", "c1"], Layout(dense=8)),
+        (["c0", "c1"], Layout(dense=9)),
+    ):
+        with pytest.raises(ParameterError):
+            world.server.start_sum(names, layout, {})
+    with pytest.raises(TooFewClients):
+        world.server.start_sum(["c0"], Layout(dense=8), {})
+    world.server.start_sum(["c0", "c1", "c2"], Layout(dense=8), {})
+    assert world.server.phase is ServerPhase.MASKED
+
+
 @pytest.mark.parametrize("words", [bytes(31), bytes(36), b""])
 def test_a_vector_of_the_wrong_length_is_refused(words: bytes) -> None:
     world = World(n=3, threshold=2).share()
@@ -227,6 +286,23 @@ def test_servers_are_built_only_from_fitting_keys() -> None:
         with pytest.raises(Exception, match=r".") as caught:
             Server(world.params, bad, identities)
         assert type(caught.value).__module__ == "sfsl.errors"
+
+
+def test_values_that_do_not_fit_the_sum_are_the_callers_fault() -> None:
+    world = World(n=3, threshold=2).share()
+    start, client = world.starts()["c0"], world.clients["c0"]
+    before = frozen(client)
+    for dense, tables in ((np.arange(7), ()), (np.arange(8), ([[1]],)), (np.array([0.5] * 8), ())):
+        with pytest.raises(InputError):
+            client.create_masked(start, dense, tables)
+        assert frozen(client) == before
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65, 7])
+def test_client_ids(name: Any) -> None:
+    policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=1)
+    with pytest.raises(InputError, match="client id"):
+        Client(name, policy, SeededRandomness(0))
 
 
 def test_half_an_active_client_is_refused() -> None:

@@ -20,8 +20,13 @@ def require_policy(params: SessionParams, policy: Policy, sums: int, *, active: 
     if params.threshold < policy.min_threshold:
         raise Refused(f"a threshold of {params.threshold}, this client wants {policy.min_threshold}")
     for one in params.sums:
-        rows = one.layout is None or one.layout.tables
-        if rows and one.min_contributors < policy.min_contributors:
+        tables = one.layout.tables if one.layout else ()
+        dense = one.layout.dense if one.layout else 0
+        # Before anything of that size is allocated. Rows are asked for in a bitmap over all of them.
+        largest = max(dense, sum(table.rows for table in tables) // 32)
+        if largest > policy.max_words:
+            raise Refused(f"a sum of {largest} words or more, this client allows {policy.max_words}")
+        if (one.layout is None or tables) and one.min_contributors < policy.min_contributors:
             raise Refused(
                 f"rows with {one.min_contributors} contributors would be opened, "
                 f"this client wants at least {policy.min_contributors}"

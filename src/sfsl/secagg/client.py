@@ -23,6 +23,7 @@ from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRo
 from sfsl.secagg.admission import ascending, require_members, require_policy
 from sfsl.secagg.masking import Masker, Rows, restrict, views
 from sfsl.secagg.messages import (
+    MAX_ID,
     Consistency,
     InboundShares,
     Keys,
@@ -93,6 +94,8 @@ class Client:
         identity: Identity | None = None,
         identities: Mapping[str, bytes] | None = None,
     ) -> None:
+        if not isinstance(client_id, str) or not 1 <= len(client_id) <= MAX_ID:
+            raise InputError(f"a client id is a string of 1 to {MAX_ID} characters")
         if (identity is None) != (identities is None):
             raise InputError("active mode needs both the own identity and the identities of the others")
         self.phase = Phase.NEW
@@ -193,6 +196,8 @@ class Client:
         vector = ring.zeros(shape.words)
         dense_part, table_parts = views(vector, shape)
         dense_part[:] = _shaped(ring.vector(dense, "the dense part"), dense_part.shape, "the dense part")
+        if len(tables) != len(table_parts):
+            raise InputError(f"values of {len(tables)} tables, the sum has {len(table_parts)}")
         for number, (values, part, keep) in enumerate(zip(tables, table_parts, kept, strict=True)):
             what = f"table {number}"
             part[:] = _shaped(ring.vector(values, what), (len(keep), part.shape[1]), what)[keep]

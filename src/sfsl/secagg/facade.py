@@ -19,6 +19,7 @@ from sfsl.secagg.contributors import DEFAULT_DROPOUT, default_min_contributors
 from sfsl.secagg.graph import plan_graph, random_cycles
 from sfsl.secagg.messages import (
     CODEC,
+    MAX_ID,
     InboundShares,
     Keys,
     MaskedVector,
@@ -277,8 +278,8 @@ class _Session:
 
 def checked_names(names: Iterable[str]) -> list[str]:
     given = list(names)
-    if any(not isinstance(name, str) or not 1 <= len(name) <= 64 for name in given):
-        raise InputError("client ids are strings of 1 to 64 characters")
+    if any(not isinstance(name, str) or not 1 <= len(name) <= MAX_ID for name in given):
+        raise InputError(f"client ids are strings of 1 to {MAX_ID} characters")
     if len(given) < 2:
         raise InputError(f"at least two clients are needed, not {len(given)}")
     return sorted(given)

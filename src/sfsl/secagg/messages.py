@@ -8,7 +8,9 @@ from sfsl.codec import Codec, Message
 from sfsl.crypto.shamir import SHARE_BYTES
 from sfsl.secagg.params import MAX_CLIENTS, MAX_SUMS, Layout, RoundId, SessionParams
 
-ClientId = Annotated[str, Meta(min_length=1, max_length=64)]
+MAX_ID = 64
+
+ClientId = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
 Position = Annotated[int, Meta(ge=0, lt=MAX_CLIENTS)]
 Positions = Annotated[tuple[Position, ...], Meta(max_length=MAX_CLIENTS)]
 SumIndex = Annotated[int, Meta(ge=0, lt=MAX_SUMS)]
