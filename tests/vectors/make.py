@@ -1,0 +1,369 @@
+"""Makes our own known-answer files from the code. Run it when the protocol's version changes, not before.
+
+    python tests/vectors/make.py            write the files
+    python tests/vectors/make.py --check    fail if they differ from what the code gives
+
+The other files of this folder are published vectors, typed in from their sources.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+# As a script, this finds the other makers beside it.
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from sfsl.crypto.aead import seal
+from sfsl.crypto.agreement import KeyPair, channel_keys, pair_mask_key
+from sfsl.crypto.kdf import derive, digest, frame
+from sfsl.crypto.prg import MaskStream, _counter_mode
+from sfsl.crypto.ring import F31, RINGS
+from sfsl.crypto.secret import Secret
+from sfsl.crypto.shamir import PRIME, SHARE_BYTES, Interpolation, parse_share, split
+from sfsl.secagg import Layout, TableShape, plan_graph
+from sfsl.secagg.graph import random_cycles
+from sfsl.secagg.transcript import commitment, self_mask_key, sum_context
+from vectors.make_codec import codec
+from vectors.make_round import round_
+from vectors.values import Json, Recorder, plain, some
+
+HERE = Path(__file__).parent
+ORIGIN = "sfsl, made by tests/vectors/make.py"
+
+
+# -- primitives ------------------------------------------------------------------------------------
+
+
+def labels() -> Json:
+    framed = [
+        ("channel", []),
+        ("x", [b""]),
+        ("x", [b"", b""]),
+        ("x", [b"ab", b"c"]),
+        ("sign keys", [b"\x00" * 5]),
+    ]
+    same_bytes_elsewhere = [
+        [("x", [b"ab", b"c"]), ("x", [b"a", b"bc"])],
+        [("x", []), ("x", [b""])],
+        [("x", [b""]), ("x", [b"", b""])],
+        [("ab", [b"c"]), ("a", [b"bc"])],
+        [("sum", [b"a"]), ("roster", [b"a"])],
+        [("a", [frame("b")]), ("a", [frame("c")])],
+    ]
+    secret, bound, context = some("labels secret"), some("labels binding"), some("labels context")
+    one, other = (KeyPair(Secret(some(f"labels key {k}"))) for k in (1, 2))
+    sending, receiving = channel_keys(one, other.public, bound)
+    layout = Layout(dense=3, tables=(TableShape(rows=300, width=2),))
+
+    def described(label: str, parts: Sequence[bytes]) -> Json:
+        return {"label": label, "parts": plain(list(parts))}
+
+    return {
+        "frame": [described(label, parts) | {"bytes": frame(label, *parts).hex()} for label, parts in framed],
+        "frames_that_differ": [[described(*one), described(*other)] for one, other in same_bytes_elsewhere],
+        "derive": [
+            described(label, parts)
+            | {"secret": secret.hex(), "key": derive(Secret(secret), label, *parts).reveal().hex()}
+            for label, parts in framed
+        ],
+        "digest": [
+            described(label, parts) | {"digest": digest(label, *parts).hex()} for label, parts in framed
+        ],
+        "channel_keys": {
+            "private": one.private.reveal().hex(),
+            "public": one.public.hex(),
+            "peer": other.public.hex(),
+            "binding": bound.hex(),
+            "sending": sending.reveal().hex(),
+            "receiving": receiving.reveal().hex(),
+        },
+        "pair_mask_key": {
+            "private": one.private.reveal().hex(),
+            "public": one.public.hex(),
+            "peer": other.public.hex(),
+            "binding": bound.hex(),
+            "context": context.hex(),
+            "low": 3,
+            "high": 260,
+            "key": pair_mask_key(one, other.public, bound, context, 3, 260).reveal().hex(),
+        },
+        "self_mask_key": {
+            "seed": secret.hex(),
+            "binding": bound.hex(),
+            "context": context.hex(),
+            "position": 260,
+            "key": self_mask_key(Secret(secret), bound, context, 260).reveal().hex(),
+        },
+        "commitment": {"seed": secret.hex(), "commitment": commitment(Secret(secret)).hex()},
+        "sum_context": [
+            {
+                "label": "update",
+                "layout": plain(layout),
+                "participants": participants,
+                "caller": caller.hex(),
+                "context": sum_context("update", layout, participants, caller).hex(),
+            }
+            for participants, caller in (([0, 2, 260], b""), ([0, 2, 260], b"union"), (None, b""))
+        ],
+    }
+
+
+# Keys found by search: the first has a word equal to p among its first 1024, the second redraws twice.
+REDRAWN_KEY, REDRAWN_WORD = (3996810).to_bytes(32, "big"), 525
+TWICE_KEY, TWICE_WORD = bytes(range(32)), 180662058
+
+
+def streams() -> Json:
+    def case(ring: str, key: bytes, skip: int, count: int) -> Json:
+        stream = MaskStream(Secret(key), RINGS[ring])
+        stream.fill(RINGS[ring].zeros(skip))
+        words = RINGS[ring].zeros(count)
+        stream.fill(words)
+        return {"ring": ring, "key": key.hex(), "skip": skip, "words": words.tobytes().hex()}
+
+    key = some("streams key")
+    return {
+        "streams": [
+            *(case(ring, key, 0, 5) for ring in RINGS),
+            *(case(ring, key, 65534, 5) for ring in RINGS),
+            case("f31", REDRAWN_KEY, REDRAWN_WORD - 1, 3),
+        ],
+        "redraw_blocks": [
+            {
+                "key": key.hex(),
+                "position": position,
+                "attempt": attempt,
+                "counter": ((attempt << 96) + position).to_bytes(16, "big").hex(),
+                "word": _counter_mode(Secret(key), (attempt << 96) + position).update(bytes(4)).hex(),
+            }
+            for position, attempt in ((0, 1), (1, 1), (0, 2), (2**33, 1))
+        ],
+        "redrawn": [
+            {
+                "about": "word 525 of this stream is p and is redrawn once",
+                "key": REDRAWN_KEY.hex(),
+                "position": REDRAWN_WORD,
+                "word": MaskStream(Secret(REDRAWN_KEY), F31)._redraw(REDRAWN_WORD),
+            },
+            {
+                "about": "if this word were p: its first redraw is p too, so the second counts",
+                "key": TWICE_KEY.hex(),
+                "position": TWICE_WORD,
+                "word": MaskStream(Secret(TWICE_KEY), F31)._redraw(TWICE_WORD),
+            },
+        ],
+        "words": [
+            {"name": "largest element", "ring": "f31", "count": 1, "bytes": "feffff7f", "valid": True},
+            {"name": "p itself", "ring": "f31", "count": 1, "bytes": "ffffff7f", "error": "InvalidMessage"},
+            {
+                "name": "top bit set",
+                "ring": "f31",
+                "count": 1,
+                "bytes": "00000080",
+                "error": "InvalidMessage",
+            },
+            {
+                "name": "a word short",
+                "ring": "z32",
+                "count": 2,
+                "bytes": "00000000",
+                "error": "InvalidMessage",
+            },
+            {
+                "name": "a byte over",
+                "ring": "z32",
+                "count": 1,
+                "bytes": "0000000000",
+                "error": "InvalidMessage",
+            },
+            {
+                "name": "half a word",
+                "ring": "z64",
+                "count": 1,
+                "bytes": "00000000",
+                "error": "InvalidMessage",
+            },
+            {"name": "largest word", "ring": "z64", "count": 1, "bytes": "ff" * 8, "valid": True},
+        ],
+    }
+
+
+def shamir() -> Json:
+    secrets = {"ordinary": some("shamir secret"), "zero": bytes(32), "largest": b"\xff" * 32}
+    splits, dealt = [], {}
+    for name, secret in secrets.items():
+        randomness = Recorder(f"shamir {name}")
+        points = [1, 2, 3, 5, 300]
+        dealt[name] = split(Secret(secret), 3, points, randomness)
+        splits.append(
+            {
+                "name": name,
+                "secret": secret.hex(),
+                "threshold": 3,
+                "points": points,
+                "random": randomness.drawn.hex(),
+                "shares": plain(dealt[name]),
+            }
+        )
+
+    def opened(points: Sequence[int], shares: Sequence[bytes]) -> Json:
+        secret = Interpolation(points).secret([parse_share(share) for share in shares])
+        return {"points": list(points), "shares": plain(list(shares)), "secret": secret.reveal().hex()}
+
+    a, b = dealt["ordinary"], dealt["largest"]
+    wanted = commitment(Secret(secrets["ordinary"])).hex()
+    top = (PRIME - 1).to_bytes(SHARE_BYTES, "big").hex()
+    return {
+        "prime": hex(PRIME),
+        "split": splits,
+        "commitment": wanted,
+        "open": [
+            {"name": "the first three"} | opened((1, 2, 3), a[:3]),
+            {"name": "in another order"} | opened((300, 2, 5), (a[4], a[1], a[3])),
+            {"name": "more than needed"} | opened((1, 2, 3, 5, 300), a),
+        ],
+        "open_to_another_secret": [
+            {"name": "too few"} | opened((1, 2), a[:2]),
+            {"name": "shares of two secrets"} | opened((1, 2, 3), (a[0], a[1], b[2])),
+            {"name": "shares exchanged"} | opened((1, 2, 3), (a[1], a[0], a[2])),
+        ],
+        "refused": [
+            {"name": "a share equal to the prime", "share": hex_share(PRIME), "error": "InvalidMessage"},
+            {"name": "a share of 34 bytes", "share": "00" + hex_share(1), "error": "InvalidMessage"},
+            {"name": "a share of 32 bytes", "share": "01" * 32, "error": "InvalidMessage"},
+            {"name": "an empty share", "share": "", "error": "InvalidMessage"},
+            {
+                "name": "a result of 2^256 or more",
+                "points": [1, 2],
+                "shares": [top, top],
+                "error": "KeyMismatch",
+            },
+            {"name": "a point twice", "points": [1, 1], "shares": [top, top], "error": "ParameterError"},
+        ],
+        "settings_refused": [
+            {"threshold": 1, "points": [1, 2, 3]},
+            {"threshold": 4, "points": [1, 2, 3]},
+            {"threshold": 2, "points": [1, 1, 3]},
+            {"threshold": 2, "points": [0, 1, 3]},
+        ],
+    }
+
+
+def hex_share(value: int) -> str:
+    return value.to_bytes(SHARE_BYTES, "big").hex()
+
+
+def sealing() -> Json:
+    key, round_id, text = some("sealing key"), some("sealing round", 16), some("sealing plaintext", 66)
+    box = seal(Secret(key), text, "shares", round_id, 3, 260)
+    honest = {
+        "key": key.hex(),
+        "kind": "shares",
+        "round_id": round_id.hex(),
+        "sender": 3,
+        "receiver": 260,
+        "box": box.hex(),
+    }
+    meddled = {
+        "another key": {"key": some("another").hex()},
+        "another kind": {"kind": "keys"},
+        "another round": {"round_id": some("another", 16).hex()},
+        "another sender": {"sender": 4},
+        "another receiver": {"receiver": 259},
+        "reflected to the sender": {"sender": 260, "receiver": 3},
+        "a changed ciphertext": {"box": bytes((box[0] ^ 1, *box[1:])).hex()},
+        "a changed tag": {"box": bytes((*box[:-1], box[-1] ^ 1)).hex()},
+        "a byte short": {"box": box[:-1].hex()},
+        "less than a tag": {"box": box[:15].hex()},
+        "nothing": {"box": ""},
+    }
+    empty = seal(Secret(key), b"", "shares", round_id, 0, 1)
+    return {
+        "open": [
+            honest | {"plaintext": text.hex()},
+            honest | {"sender": 0, "receiver": 1, "box": empty.hex(), "plaintext": ""},
+        ],
+        "refused": [
+            {"name": name} | honest | change | {"error": "AuthenticationFailed"}
+            for name, change in meddled.items()
+        ],
+    }
+
+
+def graph() -> Json:
+    seed = some("graph round", 16)
+    return {
+        "cycles": [
+            {
+                "round_id": seed.hex(),
+                "clients": clients,
+                "neighbours": neighbours,
+                "peers": plain(list(random_cycles(clients, neighbours, seed))),
+            }
+            for clients, neighbours in ((3, 2), (5, 4), (10, 2), (12, 6))
+        ],
+        "refused": [
+            {"clients": 10, "neighbours": 3, "error": "ParameterError"},
+            {"clients": 10, "neighbours": 10, "error": "ParameterError"},
+            {"clients": 10, "neighbours": 0, "error": "ParameterError"},
+        ],
+        "plans": [
+            settings | plain_plan(plan_graph(**settings))
+            for settings in (
+                {"clients": 40, "dropout": 0.1, "corruption": 0.05, "failure": 1e-2},
+                {"clients": 60, "dropout": 0.0, "corruption": 0.2, "failure": 1e-4},
+                {"clients": 60, "dropout": 0.2, "corruption": 0.0, "failure": 1e-3},
+            )
+        ],
+        "plans_refused": [
+            {"clients": 20, "dropout": 0.4, "corruption": 0.4, "failure": 1e-9, "error": "ParameterError"},
+            {"clients": 20, "dropout": 0.5, "corruption": 0.5, "failure": 0.1, "error": "ParameterError"},
+        ],
+    }
+
+
+def plain_plan(plan: Any) -> Json:
+    return {
+        "neighbours": plan.neighbours,
+        "threshold": plan.threshold,
+        "opened": float(f"{plan.opened:.6g}"),
+        "split": float(f"{plan.split:.6g}"),
+        "stuck": float(f"{plan.stuck:.6g}"),
+    }
+
+
+FILES: dict[str, Callable[[], Json]] = {
+    "labels.json": labels,
+    "streams.json": streams,
+    "shamir.json": shamir,
+    "sealing.json": sealing,
+    "graph.json": graph,
+    "codec.json": codec,
+    "round.json": round_,
+}
+
+
+def text(name: str) -> str:
+    return json.dumps({"version": 1, "origin": ORIGIN} | FILES[name](), indent=1, ensure_ascii=True) + "\n"
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments not in ([], ["--check"]):
+        sys.stderr.write(f"{__doc__}\n")
+        return 2
+    stale = []
+    for name in FILES:
+        path = HERE / name
+        if not arguments:
+            path.write_text(text(name))
+        elif not path.exists() or path.read_text() != text(name):
+            stale.append(name)
+    if stale:
+        sys.stderr.write(f"these differ from what the code gives: {', '.join(stale)}\n")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

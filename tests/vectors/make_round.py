@@ -1,0 +1,390 @@
+"""Vectors of whole sessions: every message in order, and what a client must refuse on the way."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec.structs import replace
+
+from sfsl.codec import Message
+from sfsl.crypto.identity import Identity
+from sfsl.crypto.ring import RINGS
+from sfsl.crypto.secret import Secret
+from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, SumParams, TableShape
+from sfsl.secagg.messages import CODEC, InboundShares, Keys, Member, Roster, UnmaskRequest
+from sfsl.secagg.rows import parse_requesters, request_bitmaps
+from sfsl.secagg.transcript import binding
+from vectors.values import Json, Recorder, plain, some, sum_of
+
+POLICY = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=1000)
+
+
+class Recording:
+    """One session on the real state machines, with every message written down."""
+
+    def __init__(
+        self,
+        name: str,
+        about: str,
+        clients: Mapping[str, Sequence[Json]],
+        *,
+        threshold: int,
+        sums: Sequence[SumParams],
+        active: bool = False,
+        neighbours: int | None = None,
+    ) -> None:
+        self.name, self.about = name, about
+        self.inputs = clients
+        self.params = SessionParams(
+            round_id=some(f"round {name}", 16),
+            clients=len(clients),
+            threshold=threshold,
+            neighbours=neighbours,
+            active=active,
+            sums=tuple(sums),
+        )
+        self.identities = {one: Secret(some(f"identity {name} {one}")) for one in clients} if active else {}
+        signers = {one: Identity(secret) for one, secret in self.identities.items()}
+        self.pinned = {one: signer.public for one, signer in signers.items()} if active else None
+        self.random = {one: Recorder(f"round {name} {one}") for one in clients}
+        self.clients = {
+            one: Client(
+                one,
+                POLICY,
+                self.random[one],
+                sums=len(sums),
+                identity=signers.get(one),
+                identities=self.pinned,
+            )
+            for one in clients
+        }
+        self.messages: list[Json] = []
+        self.opened: list[Json] = []
+
+    def up(self, client: str, message: Message) -> None:
+        self.messages.append({"from": client, "to": ["server"]} | self._body(message))
+
+    def answer(self, client: str, message: Message) -> None:
+        self.up(client, message)
+        self.server.receive(client, message)
+
+    def down(self, messages: Mapping[str, Message]) -> None:
+        """One entry per different message."""
+        for client, message in messages.items():
+            body = self._body(message)
+            same = [
+                one for one in self.messages if one["from"] == "server" and one.get("bytes") == body["bytes"]
+            ]
+            if same:
+                same[0]["to"].append(client)
+            else:
+                self.messages.append({"from": "server", "to": [client]} | body)
+
+    def _body(self, message: Message) -> Json:
+        return {"type": message.__struct_config__.tag, "bytes": CODEC.encode(message).hex()}
+
+    def check_in(self) -> None:
+        keys = []
+        for name, client in self.clients.items():
+            keys.append(client.create_keys())
+            self.up(name, keys[-1])
+        self.server = Server(self.params, keys, self.pinned)
+
+    def share(self) -> None:
+        rosters = self.server.rosters()
+        self.down(rosters)
+        for name, roster in rosters.items():
+            self.answer(name, self.clients[name].handle_roster(roster, self.inputs[name][0]["rows"]))
+
+    def first_sum(self, drop: str) -> None:
+        inbound = self.server.close_phase()
+        self.down(inbound)
+        for name, message in inbound.items():
+            if name != drop:
+                self.upload(name, self.clients[name].handle_inbound(message), 0)
+
+    def next_sum(self, layout: Layout, context: bytes, drop: str) -> None:
+        names = self.server.opened.survivors
+        asked = {
+            name: request_bitmaps(layout, [np.array(rows, np.intp) for rows in self.inputs[name][1]["rows"]])
+            for name in names
+        }
+        told = self.server.start_sum(names, layout, asked, context)
+        places = tuple(sorted(self.clients).index(name) for name in names)
+        for name, requesters in told.items():
+            self.messages.append(
+                {
+                    "from": "server",
+                    "to": [name],
+                    "type": "start",
+                    "layout": plain(layout),
+                    "participants": list(places),
+                    "requesters": requesters.hex(),
+                    "context": context.hex(),
+                    "request": plain(asked[name]),
+                }
+            )
+        for name, requesters in told.items():
+            if name != drop:
+                own = tuple(np.array(rows, np.intp) for rows in self.inputs[name][1]["rows"])
+                bits = parse_requesters(requesters, len(places) - 1, own)
+                self.upload(name, Start(layout, places, own, bits, context), 1)
+
+    def upload(self, name: str, start: Start, number: int) -> None:
+        mine = self.inputs[name][number]
+        ring = RINGS[self.params.sums[number].ring]
+        tables = [
+            np.array(table, ring.dtype).reshape(-1, shape.width)
+            for table, shape in zip(mine["tables"], start.layout.tables, strict=True)
+        ]
+        dense = np.array(mine["dense"], ring.dtype)
+        self.answer(name, self.clients[name].create_masked(start, dense, tables))
+
+    def open(self, silent: str = "") -> None:
+        outbound = self.server.close_phase()
+        self.down(outbound)
+        if self.params.active:
+            for name, lists in outbound.items():
+                self.answer(name, self.clients[name].handle_survivors(lists))
+            outbound = self.server.close_phase()
+            self.down(outbound)
+        for name, request in outbound.items():
+            if name != silent:
+                self.answer(name, self.clients[name].handle_unmask(request))
+        self.server.close_phase()
+        opened = self.server.opened
+        self.opened.append(
+            {
+                "survivors": list(opened.survivors),
+                "dense": plain(opened.dense),
+                "tables": plain(opened.tables),
+                "contributors": plain(opened.contributors),
+            }
+        )
+
+    def finish(self) -> Json:
+        return {
+            "name": self.name,
+            "about": self.about,
+            "params": plain(self.params),
+            "binding": binding(self.server.rosters()[min(self.clients)]).hex(),
+            "clients": [
+                {
+                    "client": one,
+                    "seed": f"round {self.name} {one}",
+                    "random": self.random[one].drawn.hex(),
+                    "identity": self.identities[one].reveal().hex() if self.identities else None,
+                    "inputs": list(self.inputs[one]),
+                }
+                for one in self.clients
+            ],
+            "messages": self.messages,
+            "opened": self.opened,
+        }
+
+
+def vector(dense: Sequence[int], rows: Sequence[Any] = (), tables: Sequence[Any] = ()) -> Json:
+    return {"dense": list(dense), "rows": list(rows), "tables": list(tables)}
+
+
+def dropout() -> Json:
+    clients = {"ada": [vector([1, 2, 3])], "bob": [vector([10, 20, 30])], "cyd": [vector([2**32 - 1, 0, 5])]}
+    about = "three clients, one word ring, bob drops out before his upload"
+    session = Recording("dropout", about, clients, threshold=2, sums=[sum_of(3)])
+    session.check_in()
+    session.share()
+    session.first_sum(drop="bob")
+    session.open()
+    return session.finish()
+
+
+def active() -> Json:
+    names = ("ada", "bob", "cyd", "dan")
+    clients = {name: [vector([place, 2**64 - 1 - place])] for place, name in enumerate(names)}
+    about = "active mode: signed keys, signed lists; ada drops out before her upload"
+    session = Recording("active", about, clients, threshold=3, sums=[sum_of(2, "z64")], active=True)
+    session.check_in()
+    session.share()
+    session.first_sum(drop="ada")
+    session.open()
+    return session.finish()
+
+
+def rows() -> Json:
+    top = 2**31 - 2
+    clients = {
+        "ada": [vector([1], [[0, 3, 8], [1]], [[[1, 2], [3, 4], [5, 6]], [[top]]])],
+        "bob": [vector([2], [[3, 7, 8], [1, 2]], [[[10, 20], [30, 40], [50, top]], [[7], [8]]])],
+        "cyd": [vector([3], [[0, 2, 8], []], [[[100, 200], [300, 400], [500, 600]], []])],
+    }
+    layout = Layout(dense=1, tables=(TableShape(rows=9, width=2), TableShape(rows=3, width=1)))
+    one = SumParams(label="rows", ring="f31", min_contributors=2, layout=layout)
+    about = "misaligned rows in two tables, rows asked for once are left out, cyd drops out before her upload"
+    session = Recording("rows", about, clients, threshold=2, sums=[one])
+    session.check_in()
+    session.share()
+    session.first_sum(drop="cyd")
+    session.open()
+    return session.finish()
+
+
+def sparse() -> Json:
+    names = ("ada", "bob", "cyd", "dan", "eve")
+    clients = {name: [vector([place, 1 << place])] for place, name in enumerate(names)}
+    about = "a sparse graph of one cycle; dan drops out before his upload"
+    session = Recording("sparse", about, clients, threshold=2, sums=[sum_of(2)], neighbours=2)
+    session.check_in()
+    session.share()
+    session.first_sum(drop="dan")
+    session.open()
+    return session.finish()
+
+
+def two_sums() -> Json:
+    clients = {
+        "ada": [vector([1, 2]), vector([7], [[0, 1]], [[[1, 1], [2, 2]]])],
+        "bob": [vector([3, 2**31 - 2]), vector([8], [[1, 2]], [[[3, 3], [4, 4]]])],
+        "cyd": [vector([5, 6]), vector([9], [[1]], [[[5, 5]]])],
+    }
+    layout = Layout(dense=1, tables=(TableShape(rows=3, width=2),))
+    sums = [
+        sum_of(2, "f31", "union"),
+        SumParams(label="update", ring="z32", min_contributors=2, layout=None),
+    ]
+    about = (
+        "two sums over one key setup; layout and context of the second are told at its start; bob drops in it"
+    )
+    session = Recording("two-sums", about, clients, threshold=2, sums=sums)
+    session.check_in()
+    session.share()
+    session.first_sum(drop="")
+    session.open()
+    session.next_sum(layout, some("context of the second sum"), drop="bob")
+    session.open()
+    return session.finish()
+
+
+# Name, how many of the server's messages the client has taken before, the message, the expected error.
+Case = tuple[str, int, Message, str]
+
+
+def refused_by_client(session: Json) -> list[Json]:
+    """What one client of this session must refuse on the way; nothing changes by it."""
+    who = "bob" if session["params"]["active"] else "ada"
+    taken: dict[str, Any] = {
+        one["type"]: CODEC.decode(bytes.fromhex(one["bytes"]), limit=1 << 20)
+        for one in session["messages"]
+        if who in one["to"]
+    }
+    members = taken["roster"].members
+    own = next(place for place, one in enumerate(members) if one.keys.client == who)
+    cases = [
+        *refused_rosters(taken["roster"], own),
+        *refused_inbound(taken["inbound-shares"], own),
+        *refused_requests(taken["unmask-request"], own, active=session["params"]["active"]),
+    ]
+    return [
+        {
+            "name": name,
+            "client": who,
+            "after": after,
+            "type": message.__struct_config__.tag,
+            "bytes": CODEC.encode(message).hex(),
+            "error": error,
+        }
+        for name, after, message, error in cases
+    ]
+
+
+def refused_rosters(roster: Roster, own: int) -> list[Case]:
+    params, members = roster.params, roster.members
+    other, third = (place for place, one in enumerate(members) if place != own and place < 3)
+    channel = replace(members[own].keys, channel=some("stranger"))
+    doubled = replace(members[other].keys, channel=members[third].keys.channel)
+    small = replace(members[other].keys, channel=bytes(32))
+    bare = replace(members[other].keys, signature=None)
+    mode = replace(params, active=not params.active, threshold=len(members))
+    more = replace(params, sums=(*params.sums, sum_of(1, label="more")))
+    fewer = replace(params, clients=len(members) - 1, threshold=len(members) - 1)
+    cases = [
+        ("another mode", Roster(mode, members), "Refused"),
+        ("two sums for keys of one", Roster(more, members), "Refused"),
+        ("a member missing", Roster(params, members[:-1]), "InvalidMessage"),
+        ("a position too high", Roster(fewer, members), "InvalidMessage"),
+        ("members out of order", Roster(params, members[::-1]), "InvalidMessage"),
+        ("own keys changed", swapped_in(roster, own, channel), "Refused"),
+        ("a key twice", swapped_in(roster, other, doubled), "Refused"),
+        ("a key of small order", swapped_in(roster, other, small), "AuthenticationFailed"),
+    ]
+    if params.active:
+        swapped = replace(members[other].keys, channel=some("stranger"))
+        cases += [
+            ("a key swapped under its signature", swapped_in(roster, other, swapped), "AuthenticationFailed"),
+            ("a key not signed", swapped_in(roster, other, bare), "AuthenticationFailed"),
+        ]
+    return [(name, 0, message, error) for name, message, error in cases]
+
+
+def refused_inbound(inbound: InboundShares, own: int) -> list[Case]:
+    cases = [
+        ("another round", replace(inbound, round_id=bytes(16)), "WrongRound"),
+        ("boxes exchanged", replace(inbound, boxes=inbound.boxes[::-1]), "AuthenticationFailed"),
+        ("a box from oneself", replace(inbound, senders=tuple(range(len(inbound.boxes)))), "InvalidMessage"),
+        ("a box missing", replace(inbound, boxes=inbound.boxes[:-1]), "InvalidMessage"),
+        ("too few left", replace(inbound, senders=(), boxes=()), "Refused"),
+        ("requesters of no rows", replace(inbound, requesters=b"\x00"), "InvalidMessage"),
+    ]
+    return [(name, 1, message, error) for name, message, error in cases]
+
+
+def refused_requests(request: UnmaskRequest, own: int, *, active: bool) -> list[Case]:
+    survivors, dropped = request.survivors, request.dropped
+    others = tuple(place for place in survivors if place != own)
+    both = tuple(sorted((*dropped, others[0])))
+    lists = {
+        "one both ways": replace(request, dropped=both),
+        "one left out": replace(request, dropped=()),
+        "oneself dropped": replace(request, survivors=tuple(sorted((*others, *dropped))), dropped=(own,)),
+        "out of order": replace(request, survivors=survivors[::-1]),
+        "too few survivors": replace(request, survivors=(own,), dropped=tuple(sorted((*dropped, *others)))),
+    }
+    ready = 3 if active else 2
+    cases: list[Case] = [("unmask too early", 1, request, "WrongPhase")]
+    cases += [(f"lists: {name}", ready, message, "Refused") for name, message in lists.items()]
+    cases.append(("another sum", ready, replace(request, sum=1), "WrongRound"))
+    if active:
+        everyone = tuple(sorted((*survivors, *dropped)))
+        (first, one), (second, two), *rest = request.signatures
+        exchanged = replace(request, signatures=((first, two), (second, one), *rest))
+        cases += [
+            ("unmask before the lists were signed", 2, request, "WrongPhase"),
+            (
+                "not the lists that were signed",
+                3,
+                replace(request, survivors=everyone, dropped=()),
+                "Refused",
+            ),
+            ("too few signatures", 3, replace(request, signatures=request.signatures[:-1]), "Refused"),
+            ("signatures exchanged", 3, exchanged, "AuthenticationFailed"),
+            ("a signer twice", 3, replace(request, signatures=((first, one),) * 3), "Refused"),
+        ]
+    return cases
+
+
+def swapped_in(roster: Roster, place: int, keys: Keys) -> Roster:
+    members = list(roster.members)
+    members[place] = Member(members[place].position, keys)
+    return Roster(roster.params, tuple(members))
+
+
+def round_() -> Json:
+    sessions = [dropout(), active(), rows(), sparse(), two_sums()]
+    for session in sessions[:2]:
+        session["refused"] = refused_by_client(session)
+    return {
+        "about": "Each client draws its random bytes from `random`, in the order of spec 2.1. An upload "
+        "follows each `inbound-shares` or `start`, which is no message of this protocol (spec 4.7). "
+        "`refused`: `client` must refuse this after so many messages from the server, unchanged.",
+        "policy": plain(POLICY),
+        "sessions": sessions,
+    }

@@ -1,0 +1,506 @@
+"""A second client, written from docs/spec/secure-aggregation.md alone: slow, plain, and without sfsl.
+
+It shows that the specification is enough, and is what ``round.json`` is checked against. It makes the
+honest messages and leaves out most of what a real client must refuse. Never use it for real sums.
+Numbers in comments are sections of the specification.
+"""
+
+import hashlib
+import hmac
+from fractions import Fraction
+from math import ceil, comb
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
+
+PRIME = 2**256 + 297
+MODULUS = {"z32": 2**32, "z64": 2**64, "f31": 2**31 - 1}
+WORD_BYTES = {"z32": 4, "z64": 8, "f31": 4}
+
+
+def be32(number: int) -> bytes:
+    return number.to_bytes(4, "big")
+
+
+# -- 2.2 labels ------------------------------------------------------------------------------------
+
+
+def frame(label: str, *parts: bytes) -> bytes:
+    head = b"sfsl/1 " + label.encode("ascii")
+    return b"".join(be32(len(part)) + part for part in (head, *parts))
+
+
+def hkdf(secret: bytes, salt: bytes, info: bytes, length: int) -> bytes:
+    """RFC 5869 with SHA-256."""
+    prk = hmac.digest(salt or bytes(32), secret, "sha256")
+    block, out, count = b"", b"", 0
+    while len(out) < length:
+        count += 1
+        block = hmac.digest(prk, block + info + bytes((count,)), "sha256")
+        out += block
+    return out[:length]
+
+
+def derive(secret: bytes, label: str, *parts: bytes) -> bytes:
+    return hkdf(secret, b"", frame(label, *parts), 32)
+
+
+def digest(label: str, *parts: bytes) -> bytes:
+    return hashlib.sha256(frame(label, *parts)).digest()
+
+
+# -- 2.3 agreement ---------------------------------------------------------------------------------
+
+
+def public_key(private: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def agree(private: bytes, public: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+
+
+# -- 2.5 streams -----------------------------------------------------------------------------------
+
+
+def block(key: bytes, counter: int) -> bytes:
+    return Cipher(AES256(key), ECB()).encryptor().update(counter.to_bytes(16, "big"))  # noqa: S305
+
+
+def stream(key: bytes, ring: str, count: int) -> list[int]:
+    size = WORD_BYTES[ring]
+    raw = b"".join(block(key, counter) for counter in range((count * size + 15) // 16))
+    words = [int.from_bytes(raw[size * q : size * (q + 1)], "little") for q in range(count)]
+    if ring == "f31":
+        words = [element(key, q, word) for q, word in enumerate(words)]
+    return words
+
+
+def element(key: bytes, position: int, word: int) -> int:
+    attempt = 0
+    while word & MODULUS["f31"] == MODULUS["f31"]:
+        attempt += 1
+        word = int.from_bytes(block(key, attempt * 2**96 + position)[:4], "little")
+    return word & MODULUS["f31"]
+
+
+# -- 2.7 sharing -----------------------------------------------------------------------------------
+
+
+def coefficient(tape: "Tape") -> int:
+    while True:
+        value = int.from_bytes(tape.take(33), "big") % 2**257
+        if value < PRIME:
+            return value
+
+
+def split(secret: bytes, threshold: int, positions: list[int], tape: "Tape") -> list[bytes]:
+    powers = [coefficient(tape) for _ in range(threshold - 1)][::-1]  # drawn from the highest power down
+    polynomial = [int.from_bytes(secret, "big"), *powers]
+    return [
+        (sum(a * pow(k + 1, power, PRIME) for power, a in enumerate(polynomial)) % PRIME).to_bytes(33, "big")
+        for k in positions
+    ]
+
+
+def reconstruct(points: list[int], shares: list[bytes]) -> int:
+    total = 0
+    for point, share in zip(points, shares, strict=True):
+        weight = 1
+        for other in points:
+            if other != point:
+                weight = weight * other * pow(other - point, -1, PRIME) % PRIME
+        total += weight * int.from_bytes(share, "big")
+    return total % PRIME
+
+
+# -- 3 codec ---------------------------------------------------------------------------------------
+
+
+def pack(value: Any) -> bytes:
+    """Canonical MessagePack of what the protocol uses. A dict keeps its order."""
+    if value is None:
+        return b"\xc0"
+    if value is False or value is True:
+        return b"\xc3" if value else b"\xc2"
+    if isinstance(value, int):
+        return bytes((value,)) if value < 128 else _head(value, {1: 0xCC, 2: 0xCD, 4: 0xCE, 8: 0xCF})
+    if isinstance(value, bytes):
+        return _head(len(value), {1: 0xC4, 2: 0xC5, 4: 0xC6}) + value
+    if isinstance(value, str):
+        text = value.encode()
+        short = len(text) < 32
+        return (bytes((0xA0 | len(text),)) if short else _head(len(text), {1: 0xD9, 2: 0xDA})) + text
+    short = len(value) < 16
+    if isinstance(value, dict):
+        head = bytes((0x80 | len(value),)) if short else _head(len(value), {2: 0xDE})
+        return head + b"".join(pack(key) + pack(item) for key, item in value.items())
+    head = bytes((0x90 | len(value),)) if short else _head(len(value), {2: 0xDC, 4: 0xDD})
+    return head + b"".join(map(pack, value))
+
+
+def _head(number: int, codes: dict[int, int]) -> bytes:
+    size, code = next((size, code) for size, code in codes.items() if number < 256**size)
+    return bytes((code,)) + number.to_bytes(size, "big")
+
+
+def unpack(data: bytes) -> Any:
+    value, end = _read(data, 0)
+    if end != len(data):
+        raise ValueError("trailing bytes")
+    return value
+
+
+def _read(data: bytes, at: int) -> tuple[Any, int]:
+    code, at = data[at], at + 1
+    if code < 0x80:
+        return code, at
+    if code < 0x90:
+        return _read_map(data, at, code & 0x0F)
+    if code < 0xA0:
+        return _read_array(data, at, code & 0x0F)
+    if code < 0xC0:
+        return data[at : at + (code & 0x1F)].decode(), at + (code & 0x1F)
+    if code in (0xC0, 0xC2, 0xC3):
+        return {0xC0: None, 0xC2: False, 0xC3: True}[code], at
+    sizes = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+    sizes |= {0xD9: 1, 0xDA: 2, 0xDC: 2, 0xDD: 4, 0xDE: 2}
+    number, at = int.from_bytes(data[at : at + sizes[code]], "big"), at + sizes[code]
+    if code <= 0xC6:
+        return data[at : at + number], at + number
+    if code <= 0xCF:
+        return number, at
+    if code <= 0xDA:
+        return data[at : at + number].decode(), at + number
+    return _read_map(data, at, number) if code == 0xDE else _read_array(data, at, number)
+
+
+def _read_array(data: bytes, at: int, count: int) -> tuple[list[Any], int]:
+    items = []
+    for _ in range(count):
+        item, at = _read(data, at)
+        items.append(item)
+    return items, at
+
+
+def _read_map(data: bytes, at: int, count: int) -> tuple[dict[Any, Any], int]:
+    items, at = _read_array(data, at, 2 * count)
+    return dict(zip(items[::2], items[1::2], strict=True)), at
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    return b"\x01" + pack(message)
+
+
+def decode(data: bytes) -> dict[str, Any]:
+    if data[:1] != b"\x01":
+        raise ValueError("another version")
+    message: dict[str, Any] = unpack(data[1:])
+    if encode(message) != data:
+        raise ValueError("not canonical")
+    return message
+
+
+def size(message: dict[str, Any]) -> int:
+    """The frame's size by the formulas of 4.3, without encoding it."""
+    return {
+        "keys": _keys_size,
+        "roster": lambda m: 29 + _params_size(m["params"]) + _members_size(m["members"]),
+        "sealed-shares": lambda m: 69 + _u(m["sender"]) + _boxes(m["boxes"]) + _boxes(m["request"]),
+        "inbound-shares": lambda m: 74 + _list(m["senders"]) + _boxes(m["boxes"]) + _b(len(m["requesters"])),
+        "masked-vector": lambda m: 66 + _u(m["sender"]) + _b(len(m["words"])),
+        "survivors": lambda m: 67 + _list(m["survivors"]) + _list(m["dropped"]),
+        "consistency": lambda m: 134 + _u(m["sender"]),
+        "unmask-request": lambda m: (
+            (83 + _list(m["survivors"]) + _list(m["dropped"]) + _a(m["signatures"]))
+            + sum(67 + _u(position) for position, _ in m["signatures"])
+        ),
+        "unmask-shares": lambda m: 67 + _u(m["sender"]) + _a(m["shares"]) + 35 * len(m["shares"]),
+    }[message["type"]](message)
+
+
+def _u(value: int) -> int:
+    return 1 if value < 128 else next(1 + size for size in (1, 2, 4, 8) if value < 256**size)
+
+
+def _a(items: list[Any]) -> int:
+    return 1 if len(items) < 16 else 3
+
+
+def _b(length: int) -> int:
+    return length + (2 if length < 256 else 3 if length < 65536 else 5)
+
+
+def _s(text: str) -> int:
+    length = len(text.encode())
+    return length + (1 if length < 32 else 2 if length < 256 else 3)
+
+
+def _list(positions: list[int]) -> int:
+    return _a(positions) + sum(map(_u, positions))
+
+
+def _boxes(items: list[bytes]) -> int:
+    return _a(items) + sum(_b(len(item)) for item in items)
+
+
+def _keys_size(keys: dict[str, Any]) -> int:
+    return 91 + _s(keys["client"]) + 68 * len(keys["masks"]) + (1 if keys["signature"] is None else 66)
+
+
+def _members_size(members: list[dict[str, Any]]) -> int:
+    return _a(members) + sum(26 + _u(one["position"]) + _keys_size(one["keys"]) for one in members)
+
+
+def _params_size(params: dict[str, Any]) -> int:
+    near = 1 if params["neighbours"] is None else _u(params["neighbours"])
+    sums = (
+        40 + _s(s["label"]) + _u(s["min_contributors"]) + _layout_size(s["layout"]) for s in params["sums"]
+    )
+    return 71 + _u(params["clients"]) + _u(params["threshold"]) + near + sum(sums)
+
+
+def _layout_size(layout: dict[str, Any] | None) -> int:
+    if layout is None:
+        return 1
+    tables = layout["tables"]
+    return 14 + _u(layout["dense"]) + _a(tables) + sum(12 + _u(t["rows"]) + _u(t["width"]) for t in tables)
+
+
+# -- 5.2 bits --------------------------------------------------------------------------------------
+
+
+def to_bits(data: bytes) -> list[int]:
+    return [byte >> (7 - place) & 1 for byte in data for place in range(8)]
+
+
+def from_bits(bits: list[int]) -> bytes:
+    padded = bits + [0] * (-len(bits) % 8)
+    return bytes(
+        sum(bit << (7 - place) for place, bit in enumerate(padded[at : at + 8]))
+        for at in range(0, len(padded), 8)
+    )
+
+
+# -- 6.2 random cycles -----------------------------------------------------------------------------
+
+
+def cycles(clients: int, neighbours: int, round_id: bytes) -> list[list[int]]:
+    words = stream(digest("graph", round_id), "z64", neighbours // 2 * clients)
+    near: list[set[int]] = [set() for _ in range(clients)]
+    for cycle in range(neighbours // 2):
+        order = sorted(range(clients), key=lambda position: (words[cycle * clients + position], position))
+        for one, other in zip(order, order[1:] + order[:1], strict=True):
+            near[one].add(other)
+            near[other].add(one)
+    return [sorted(each) for each in near]
+
+
+# -- 6.3 degree and threshold ------------------------------------------------------------------------
+
+
+def plan(clients: int, dropout: float, corruption: float, failure: float) -> dict[str, Any] | None:
+    """In exact fractions, so for small cohorts only."""
+    dropped, corrupt = ceil(dropout * clients), ceil(corruption * clients)
+    honest = clients - dropped - corrupt
+    if honest < 2:
+        return None
+    bad, lasting = [Fraction(1)], [Fraction(1)]
+    for count in range(1, (clients - 1) // 2 + 1):
+        bad = one_more_cycle(bad, clients - 1, corrupt)
+        lasting = one_more_cycle(lasting, clients - 1, clients - 1 - dropped)
+        split = sum(
+            comb(honest, size) * apart(size, honest, clients - honest) ** count
+            for size in range(1, honest // 2 + 1)
+        )
+        for threshold in range(2, 2 * count + 1):
+            opened = clients * sum(bad[threshold:])
+            stuck = clients * sum(lasting[:threshold])
+            if opened <= failure:
+                if split <= failure and stuck <= failure:
+                    bounds = {"opened": opened, "split": split, "stuck": stuck}
+                    return {"neighbours": 2 * count, "threshold": threshold} | bounds
+                break
+    return None
+
+
+def one_more_cycle(before: list[Fraction], others: int, marked: int) -> list[Fraction]:
+    after = [Fraction(0)] * (len(before) + 2)
+    for found, chance in enumerate(before):
+        new = marked - found
+        old = others - new
+        if chance:
+            after[found] += chance * Fraction(old * (old - 1), others * (others - 1))
+            after[found + 1] += chance * Fraction(2 * new * old, others * (others - 1))
+            after[found + 2] += chance * Fraction(new * (new - 1), others * (others - 1))
+    return after
+
+
+def apart(size: int, honest: int, gone: int) -> Fraction:
+    ways = sum(
+        comb(gone, gaps) * comb(size - 1, gaps - 1) * comb(gone - gaps + honest - size - 1, honest - size)
+        for gaps in range(1, min(size, gone - 1) + 1)
+    )
+    return Fraction(ways, comb(honest, size) * comb(honest + gone - 1, max(gone - 1, 0)))
+
+
+# -- 4 the client ----------------------------------------------------------------------------------
+
+
+class Tape:
+    """The random bytes a client draws, written down."""
+
+    def __init__(self, data: bytes) -> None:
+        self.rest = data
+
+    def take(self, count: int) -> bytes:
+        if len(self.rest) < count:
+            raise ValueError("the tape is at its end")
+        taken, self.rest = self.rest[:count], self.rest[count:]
+        return taken
+
+
+class Client:
+    """One honest client: frames in, frames out."""
+
+    def __init__(self, name: str, tape: Tape, sums: int, identity: bytes | None) -> None:
+        self.name = name
+        self.tape = tape
+        self.identity = Ed25519PrivateKey.from_private_bytes(identity) if identity else None
+        self.channel = tape.take(32)
+        self.masks = [tape.take(32) for _ in range(sums)]
+        self.seeds = [tape.take(32) for _ in range(sums)]
+        self.sum = 0
+
+    def keys(self) -> bytes:
+        channel = public_key(self.channel)
+        masks = [public_key(private) for private in self.masks]
+        commitments = [digest("seed-commitment", seed) for seed in self.seeds]
+        signature = None
+        if self.identity:
+            parts = (self.name.encode(), channel, b"".join(masks), b"".join(commitments))
+            signature = self.identity.sign(frame("sign keys", *parts))
+        self.own_keys = {
+            "type": "keys",
+            "client": self.name,
+            "channel": channel,
+            "masks": masks,
+            "commitments": commitments,
+            "signature": signature,
+        }
+        return encode(self.own_keys)
+
+    def roster(self, data: bytes, rows: list[list[int]]) -> bytes:
+        roster = decode(data)
+        self.params = roster["params"]
+        self.members = {one["position"]: one["keys"] for one in roster["members"]}
+        self.position = next(k for k, keys in self.members.items() if keys == self.own_keys)
+        if self.params["neighbours"] is not None:
+            data = encode({"type": "roster", "params": self.params, "members": []})
+        self.binding = digest("roster", data)
+
+        positions = list(self.members)
+        secrets = [s for pair in zip(self.masks, self.seeds, strict=True) for s in pair]  # box order
+        columns = [split(s, self.params["threshold"], positions, self.tape) for s in secrets]
+        plain = {k: b"".join(column[at] for column in columns) for at, k in enumerate(positions)}
+        boxes = []
+        for peer, keys in self.members.items():
+            if peer != self.position:
+                shared = agree(self.channel, keys["channel"])
+                key = derive(shared, "channel", self.binding, self.own_keys["channel"], keys["channel"])
+                boxes.append(AESGCM(key).encrypt(bytes(12), plain[peer], self._header(self.position, peer)))
+        self.shares = {self.position: plain[self.position]}
+        self.rows = rows
+        tables = (self.params["sums"][0]["layout"] or {"tables": []})["tables"]
+        bitmaps = [
+            from_bits([int(row in asked) for row in range(table["rows"])])
+            for table, asked in zip(tables, rows, strict=True)
+        ]
+        return encode(self._message("sealed-shares", summed=False, boxes=boxes, request=bitmaps))
+
+    def inbound(self, data: bytes, dense: list[int], tables: list[list[list[int]]]) -> bytes:
+        inbound = decode(data)
+        for sender, box in zip(inbound["senders"], inbound["boxes"], strict=True):
+            keys = self.members[sender]
+            shared = agree(self.channel, keys["channel"])
+            key = derive(shared, "channel", self.binding, keys["channel"], self.own_keys["channel"])
+            self.shares[sender] = AESGCM(key).decrypt(bytes(12), box, self._header(sender, self.position))
+        participants = sorted([*inbound["senders"], self.position])
+        layout = self.params["sums"][0]["layout"]
+        return self.mask(layout, participants, inbound["requesters"], b"", dense, tables)
+
+    def mask(
+        self,
+        layout: dict[str, Any],
+        participants: list[int],
+        requesters: bytes,
+        caller: bytes,
+        dense: list[int],
+        tables: list[list[list[int]]],
+    ) -> bytes:
+        one = self.params["sums"][self.sum]
+        ring = one["ring"]
+        others = [k for k in participants if k != self.position]
+        # 5.2: per table, per other participant, per own row; 5.3: rows with too few requesters stay here
+        bits = iter(to_bits(requesters))
+        asked = [[[next(bits) for _ in own] for _ in others] for own in self.rows]
+        upload = list(dense)
+        covered: dict[int, list[int]] = {k: list(range(len(dense))) for k in others}  # places in the upload
+        for own, values, table in zip(self.rows, tables, asked, strict=True):
+            for at in range(len(own)):
+                count = 1 + sum(line[at] for line in table)
+                if count < one["min_contributors"]:
+                    continue
+                places = range(len(upload), len(upload) + len(values[at]))
+                upload += values[at]
+                for k, line in zip(others, table, strict=True):
+                    if line[at]:
+                        covered[k] += places
+
+        listed = b"neighbours" if self.params["neighbours"] is not None else b"".join(map(be32, participants))
+        context = digest("sum", one["label"].encode(), pack(layout), listed, caller)
+        key = derive(self.seeds[self.sum], "self-mask", self.binding, context, be32(self.position))
+        for place, word in enumerate(stream(key, ring, len(upload))):
+            upload[place] += word
+        mine = self.own_keys["masks"][self.sum]
+        for k in others:
+            theirs = self.members[k]["masks"][self.sum]
+            places_of_pair = be32(min(k, self.position)) + be32(max(k, self.position))
+            shared = agree(self.masks[self.sum], theirs)
+            ordered = sorted([mine, theirs])
+            key = derive(shared, "pair-mask", self.binding, context, places_of_pair, *ordered)
+            sign = 1 if self.position < k else -1
+            for place, word in zip(covered[k], stream(key, ring, len(covered[k])), strict=True):
+                upload[place] += sign * word
+        words = b"".join((value % MODULUS[ring]).to_bytes(WORD_BYTES[ring], "little") for value in upload)
+        return encode(self._message("masked-vector", words=words))
+
+    def survivors(self, data: bytes) -> bytes:
+        lists = decode(data)
+        assert self.identity is not None
+        joined = [b"".join(map(be32, lists[kind])) for kind in ("survivors", "dropped")]
+        signature = self.identity.sign(frame("sign survivors", self.binding, bytes((self.sum,)), *joined))
+        return encode(self._message("consistency", signature=signature))
+
+    def unmask(self, data: bytes) -> bytes:
+        request = decode(data)
+        shares = []
+        for k in sorted(request["survivors"] + request["dropped"]):
+            start = 66 * self.sum + (33 if k in request["survivors"] else 0)
+            shares.append(self.shares[k][start : start + 33])
+        answer = encode(self._message("unmask-shares", shares=shares))
+        self.sum += 1
+        return answer
+
+    def _header(self, sender: int, receiver: int) -> bytes:
+        return frame("seal shares", self.params["round_id"], be32(sender), be32(receiver))
+
+    def _message(self, kind: str, *, summed: bool = True, **fields: Any) -> dict[str, Any]:
+        about = {"sum": self.sum} if summed else {}
+        head = {"type": kind, "round_id": self.params["round_id"], **about, "sender": self.position}
+        return head | fields
