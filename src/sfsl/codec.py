@@ -32,9 +32,11 @@ class Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
             try:
-                msgspec.convert(getattr(self, field.name), field.type)
+                value = msgspec.convert(getattr(self, field.name), field.type, builtin_types=(bytes,))
             except msgspec.ValidationError as error:
                 raise ParameterError(f"{type(self).__name__}.{field.name}: {error}") from None
+            # A 5 given where 5.0 is meant becomes what decoding would make of it: one form, one encoding.
+            msgspec.structs.force_setattr(self, field.name, value)
 
 
 def _size(value: object) -> str:
@@ -67,7 +69,8 @@ class Codec:
         try:
             message: Message = self._decoder.decode(memoryview(data)[1:])
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-            raise DecodeError(f"not a message of this protocol: {error}") from None
+            # Not the error's own text: it would put words of the sender's choice into our logs.
+            raise DecodeError(f"not a message of this protocol ({type(error).__name__})") from None
         if self.encode(message) != data:
             raise DecodeError(f"{type(message).__name__} is not in canonical form")
         return message

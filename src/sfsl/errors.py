@@ -5,9 +5,16 @@
     SfslError
     ├── LocalError                    the caller's own input or settings
     │   ├── InputError                a vector, id or set that cannot be used (also a ValueError)
+    │   │   ├── NotFinite             an update with NaN or infinity in it; it never reaches the ring
+    │   │   └── UnknownRow            a row that the table or the set does not have
     │   ├── ParameterError            settings that are unsafe or contradict each other (also a ValueError)
-    │   └── StateError                a client's durable state cannot be read, written or trusted
-    │       └── RolledBack            it is older than what this client has already sent
+    │   ├── StateError                a client's durable state cannot be read, written or trusted
+    │   │   └── RolledBack            it is older than what this client has already sent
+    │   └── StoreError                a model's row store cannot be read or written; the last round stands
+    │       ├── StoreInUse            another process has it open
+    │       ├── StoreFull             no room on its disk
+    │       ├── StoreCorrupt          its bytes are not what was written
+    │       └── WrongModel            it holds another model, or was made with other settings
     ├── Declined                      this client's own limits say no; nothing has left the device
     │   ├── BudgetExhausted           an epsilon or an exposure limit is reached
     │   └── PeriodFrozen              data or parameters changed within a period: they wait for the next
@@ -22,13 +29,13 @@
     │   ├── InvalidMessage            well-formed bytes with impossible content
     │   ├── AuthenticationFailed      a seal, signature or key that does not verify
     │   └── Refused                   a request that our policy or the protocol's safety forbids
-    └── Aborted                       the round is over and opened nothing
+    └── Aborted                       the round is over and opened no sum
         ├── TooFewClients             fewer clients are left than the threshold
         ├── KeyMismatch               a reconstructed secret is not the one that was published
         └── UnionFailed               the sum does not decode to a union; nothing partial is returned
 
 ``LocalError``: fix the call. ``Declined``: sit this round out. ``RemoteError``: drop the message, keep
-going. ``Aborted``: start a new round with new keys; a round is never continued or repeated (DESIGN §3).
+going. ``Aborted``: start a new round with new keys; a round is never continued or repeated (spec 4.5).
 """
 
 
@@ -44,6 +51,14 @@ class InputError(LocalError, ValueError):
     """A vector, id or set that cannot be used."""
 
 
+class NotFinite(InputError):
+    """An update with NaN or infinity in it; it never reaches the ring."""
+
+
+class UnknownRow(InputError):
+    """A row that the table or the set does not have."""
+
+
 class ParameterError(LocalError, ValueError):
     """Settings that are unsafe or contradict each other."""
 
@@ -54,6 +69,26 @@ class StateError(LocalError):
 
 class RolledBack(StateError):
     """The state is older than what this client has already sent."""
+
+
+class StoreError(LocalError):
+    """A model's row store cannot be read or written; the last round stands."""
+
+
+class StoreInUse(StoreError):
+    """Another process has the store open."""
+
+
+class StoreFull(StoreError):
+    """No room on the store's disk."""
+
+
+class StoreCorrupt(StoreError):
+    """The store's bytes are not what was written."""
+
+
+class WrongModel(StoreError):
+    """The store holds another model, or was made with other settings."""
 
 
 class Declined(SfslError):
@@ -113,7 +148,7 @@ class Refused(RemoteError):
 
 
 class Aborted(SfslError):
-    """The round is over and opened nothing."""
+    """The round is over and opened no sum. Whoever had sent shares counts it as opened (spec 4.5)."""
 
 
 class TooFewClients(Aborted):

@@ -524,6 +524,64 @@ def a_server_that_wants_to_open_lonely_rows() -> bool:
     return bool(world.clients["c0"].handle_roster(world.rosters["c0"], [[0, 3]]).request)
 
 
+def active_row_world() -> World:
+    table = SumParams(
+        label="sum",
+        ring="z32",
+        min_contributors=2,
+        layout=Layout(dense=0, tables=(TableShape(rows=4, width=2),)),
+    )
+    policy = Policy(min_clients=2, min_threshold=2, min_contributors=2, max_words=100)
+    world = World(n=4, threshold=3, sums=(table,), policy=policy, active=True)
+    return world.share(rows={"c0": [[0, 3]], "c1": [[0]], "c2": [[0, 1]], "c3": [[2]]})
+
+
+@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.client, "verify"))
+def inventing_a_requester_in_active_mode() -> bool:
+    """Row 3 is c0's alone. The server says that c3 asked for it too, and would declare c3 dropped."""
+    world = active_row_world()
+    inbound = world.inbound["c0"]
+    lie = changed(inbound.requests[2], bitmaps=(bytes((0b00110000,)),))
+    start = world.clients["c0"].handle_inbound(changed(inbound, requests=(*inbound.requests[:2], lie)))
+    masked = world.clients["c0"].create_masked(start, [], [np.array([[1, 2], [7, 8]])])
+    return len(masked.words) == 16  # both rows, the lonely one too
+
+
+@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.client, "verify"))
+def passing_off_one_clients_request_as_anothers() -> bool:
+    world = active_row_world()
+    inbound = world.inbound["c0"]
+    swapped = (inbound.requests[1], inbound.requests[0], inbound.requests[2])
+    return bool(world.clients["c0"].handle_inbound(changed(inbound, requests=swapped)))
+
+
+@attack(
+    refusal=InvalidMessage,
+    weaken=lambda patch: patch.setattr(
+        Client,
+        "read_requesters",
+        lambda self, layout, others, rows, told, signed: sfsl.secagg.client.parse_requesters(
+            told, len(others), rows
+        ),
+    ),
+)
+def the_servers_word_for_requests_in_active_mode() -> bool:
+    world = active_row_world()
+    told = changed(world.inbound["c0"], requesters=bytes((0b11111100,)), requests=())
+    return bool(world.clients["c0"].handle_inbound(told))
+
+
+@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.server, "verify"))
+def an_unsigned_request_in_active_mode() -> bool:
+    """One such client would make all others leave; the server takes no request it cannot pass on."""
+    table = Layout(dense=0, tables=(TableShape(rows=4, width=2),))
+    one = SumParams(label="sum", ring="z32", min_contributors=2, layout=table)
+    world = World(n=4, threshold=3, sums=(one,), active=True).check_in()
+    answer = world.clients["c0"].handle_roster(world.rosters["c0"], [[0, 3]])
+    world.server.receive("c0", changed(answer, request_signature=bytes(64)))
+    return True
+
+
 @attack(refusal=Refused, weaken=remove(Client, "_require_start"))
 def more_words_than_the_client_allows() -> bool:
     table = Layout(dense=0, tables=(TableShape(rows=10, width=10),))

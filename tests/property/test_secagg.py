@@ -149,12 +149,15 @@ def test_sparse_graph(cohort: Cohort, data: st.DataObject, ring: str, length: in
     st.integers(1, 5),
     st.floats(0, 1),
     st.integers(1, 5),
+    st.booleans(),
     st.integers(0, 2**32 - 1),
 )
 def test_misaligned_rows(
-    cohort: Cohort, ring: str, rows: int, width: int, share: float, least: int, seed: int
+    cohort: Cohort, ring: str, rows: int, width: int, share: float, least: int, active: bool, seed: int
 ) -> None:
     rng = np.random.default_rng(seed)
+    if active:
+        cohort.threshold = max(cohort.threshold, 2 * len(cohort.names) // 3 + 1)
     requests = {name: np.flatnonzero(rng.random(rows) < share) for name in cohort.names}
     values = {
         name: rng.integers(0, RINGS[ring].modulus, (len(asked), width), np.uint64)
@@ -166,6 +169,7 @@ def test_misaligned_rows(
     options: dict[str, Any] = {
         "rows": rows,
         "min_contributors": least,
+        "active": active,
         "threshold": cohort.threshold,
         "ring": ring,
         **cohort.dropped,

@@ -99,7 +99,7 @@ def test_union_of_files(tmp_path: Path) -> None:
     [
         (["bench", "secagg", "--clients", "1"], "at least two"),
         (["bench", "secagg", "--clients", "5", "--dropout", "1.5"], "fraction"),
-        (["bench", "secagg", "--clients", "5", "--dropout", "0.8"], "nothing was opened"),
+        (["bench", "secagg", "--clients", "5", "--dropout", "0.8"], "no sum was opened"),
         (["bench", "secagg", "--clients", "5", "--ring", "q"], "z32"),
         (["bench", "union", "--clients", "5", "--set-size", "100", "--domain", "10"], "does not fit"),
         (["union", "/no/such/file", "/neither", "--domain", "9"], "cannot read"),

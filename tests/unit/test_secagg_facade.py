@@ -106,7 +106,7 @@ GOOD: dict[str, Any] = {"c1": [1, 2], "c2": [3, 4], "c3": [5, 6]}
             "share holders",
         ),
         (GOOD, {"dropped_before_upload": {"c9"}}, InputError, "c9"),
-        (GOOD, {"dropped_before_upload": {"c1", "c2"}}, TooFewClients, "nothing was opened"),
+        (GOOD, {"dropped_before_upload": {"c1", "c2"}}, TooFewClients, "no sum was opened"),
         ({"": [1], "c2": [2]}, {}, InputError, "1 to 64"),
         ({"x" * 65: [1], "c2": [2]}, {}, InputError, "1 to 64"),
         ({7: [1], "c2": [2]}, {}, InputError, "1 to 64"),

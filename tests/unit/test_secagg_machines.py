@@ -251,14 +251,25 @@ def test_a_second_sum_is_started_only_among_those_who_lasted() -> None:
     for names, layout in (
         (["c0", "c1", "c3"], Layout(dense=8)),  # c3 missed an exchange
         (["c0", "c1", "c1"], Layout(dense=8)),
+        (["c0", "c1", "nobody"], Layout(dense=8)),
         (["c0", "c1"], Layout(dense=9)),
     ):
         with pytest.raises(ParameterError):
             world.server.start_sum(names, layout, {})
-    with pytest.raises(TooFewClients):
-        world.server.start_sum(["c0"], Layout(dense=8), {})
     world.server.start_sum(["c0", "c1", "c2"], Layout(dense=8), {})
     assert world.server.phase is ServerPhase.MASKED
+
+
+def test_a_second_sum_among_too_few_aborts_for_good() -> None:
+    one, two = (
+        SumParams(label=label, ring="z32", min_contributors=1, layout=Layout(dense=8)) for label in ("a", "b")
+    )
+    world = World(n=4, threshold=2, sums=(one, two)).to_unmask()
+    world.unmask()
+    with pytest.raises(TooFewClients):
+        world.server.start_sum(["c0"], Layout(dense=8), {})
+    with pytest.raises(WrongPhase):
+        world.server.start_sum(world.names, Layout(dense=8), {})
 
 
 @pytest.mark.parametrize("words", [bytes(31), bytes(36), b""])

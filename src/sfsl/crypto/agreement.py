@@ -14,7 +14,7 @@ _PROBE = X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40")
 
 
 class KeyPair:
-    """An X25519 key pair. The private half leaves only through ``private`` (to be shared, spec 4.2)."""
+    """An X25519 key pair. The private half leaves only through ``private`` (to be shared, spec 4.3)."""
 
     __slots__ = ("_key", "private", "public")
 
@@ -38,6 +38,12 @@ class KeyPair:
 def require_contributory(public: bytes) -> None:
     """Refuse a public key of small order: agreeing with it would give everyone the same secret."""
     _exchange(_PROBE, public)
+
+
+def require_canonical(public: bytes) -> None:
+    """Refuse a second way to write a key: it would pass for another one, and never match the real one."""
+    if int.from_bytes(public, "little") >= 2**255 - 19:
+        raise AuthenticationFailed("a public key that is not in canonical form")
 
 
 def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:

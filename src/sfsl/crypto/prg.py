@@ -8,6 +8,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import F31, Ring, Words
 from sfsl.crypto.secret import Secret
+from sfsl.errors import ParameterError
 
 # Small enough for the second-level cache, large enough that a call costs nothing beside its bytes.
 CHUNK_BYTES = 1 << 18
@@ -28,11 +29,13 @@ class MaskStream:
 
     def fill(self, out: Words) -> None:
         """Overwrite a contiguous array of the ring's words with the next words of the stream."""
+        if out.ndim != 1 or out.dtype != self._ring.dtype:
+            raise ParameterError(f"a stream of {self._ring.name} fills flat arrays of its words only")
         raw = out.view(np.uint8).data
         for start in range(0, len(raw), CHUNK_BYTES):
             piece = raw[start : start + CHUNK_BYTES]
             self._encryptor.update_into(_ZEROS[: len(piece)], piece)
-        if self._ring is F31:
+        if self._ring.modulus == F31.modulus:
             self._reject(out)
         self._position += len(out)
 

@@ -39,6 +39,8 @@ class Ring:
             raise InputError(f"{what}: not an array of numbers ({error})") from None
         if array.size == 0:
             return np.zeros(array.shape, self.dtype)
+        if array.dtype.kind not in "ui" and not isinstance(values, np.ndarray):
+            array = _whole(values, array)
         if array.dtype.kind not in "ui":
             raise InputError(
                 f"{what}: whole numbers are needed, not {array.dtype}; quantize first "
@@ -62,6 +64,14 @@ class Ring:
         if self.modulus < 256**self.word_bytes and count and int(words.max()) >= self.modulus:
             raise InvalidMessage(f"a word outside the ring {self.name}")
         return words
+
+
+def _whole(values: Any, array: NDArray[Any]) -> NDArray[Any]:
+    """A list of whole numbers of which some exceed 2^63 comes as floats; take it as what it is."""
+    exact = np.asarray(values, object)
+    if all(type(value) is int and 0 <= value < 2**64 for value in exact.flat):
+        return exact.astype(np.uint64)
+    return array
 
 
 def _wrapping_add(acc: Words, words: Words) -> None:

@@ -30,18 +30,20 @@ from sfsl.secagg.messages import (
     MaskedVector,
     Roster,
     SealedShares,
+    SignedRequest,
     Survivors,
     UnmaskRequest,
     UnmaskShares,
 )
 from sfsl.secagg.params import Layout, Policy
-from sfsl.secagg.rows import Bits, own_rows, parse_requesters, request_bitmaps
+from sfsl.secagg.rows import Bits, own_rows, parse_request, parse_requesters, request_bitmaps
 from sfsl.secagg.transcript import (
     binding,
     commitment,
     keys_parts,
     lists_parts,
     point,
+    request_parts,
     self_mask_key,
     sum_context,
 )
@@ -111,6 +113,11 @@ class Client:
         )
         self._sum = 0
 
+    @property
+    def position(self) -> int:
+        """This client's place in the roster, once it has joined."""
+        return self._position
+
     # -- check-in ------------------------------------------------------------------------------
 
     def create_keys(self) -> Keys:
@@ -159,9 +166,10 @@ class Client:
         self._inbound_keys = inbound_keys
         self._shares = {own: _parse_box(kept, len(params.sums))}
         self._asked = asked
+        request = request_bitmaps(layout, asked)
         self.phase = Phase.SHARED
         log.debug("client %s at position %d shared its secrets", self._id, own)
-        return SealedShares(params.round_id, own, tuple(boxes), request_bitmaps(layout, asked))
+        return SealedShares(params.round_id, own, tuple(boxes), request, self.sign_request(request))
 
     # -- exchange 2: inbound shares -> masked vector -------------------------------------------
 
@@ -176,12 +184,12 @@ class Client:
             raise InvalidMessage(f"{len(inbound.boxes)} boxes from {len(senders)} senders")
         participants = tuple(sorted((*senders, self._position)))
         self._require_enough(len(participants))
-        requesters = parse_requesters(inbound.requesters, len(senders), self._asked)
+        layout = self._params.sums[0].layout or Layout(dense=0)
+        requesters = self.read_requesters(layout, senders, self._asked, inbound.requesters, inbound.requests)
         boxes = zip(senders, inbound.boxes, strict=True)
         self._shares |= {sender: self._open_box(sender, box) for sender, box in boxes}
         self._alive = participants
         self.phase = Phase.READY
-        layout = self._params.sums[0].layout or Layout(dense=0)
         return Start(layout, participants, self._asked, requesters, context)
 
     def create_masked(self, start: Start, dense: ArrayLike, tables: Sequence[ArrayLike] = ()) -> MaskedVector:
@@ -228,6 +236,41 @@ class Client:
         self._alive = start.participants
         self.phase = Phase.MASKED
         return MaskedVector(self._params.round_id, self._sum, self._position, ring.to_bytes(vector))
+
+    # -- rows: who asked for what (spec 5.2) ---------------------------------------------------
+
+    def sign_request(self, bitmaps: Sequence[bytes]) -> bytes | None:
+        """Active mode: vouch for the request of the current sum, so that no server can invent one."""
+        if self._identity is None or not bitmaps:
+            return None
+        return self._identity.sign("request", *request_parts(self._binding, self._sum, bitmaps))
+
+    def read_requesters(
+        self,
+        layout: Layout,
+        others: Sequence[int],
+        rows: Sequence[Rows],
+        told: bytes,
+        signed: Sequence[SignedRequest],
+    ) -> tuple[Bits, ...]:
+        """Per table which of the ``others`` asked for which of the own rows: as the server tells it, or in
+        active mode as each of them signed it."""
+        if self._identity is None or not layout.tables:
+            if signed:
+                raise InvalidMessage("signed requests where none are due")
+            return parse_requesters(told, len(others), rows)
+        if told or len(signed) != len(others):
+            raise InvalidMessage(f"{len(signed)} signed requests of {len(others)} other participants")
+        asked = []
+        for other, request in zip(others, signed, strict=True):
+            public = (self._identities or {})[self._members[other].client]
+            parts = request_parts(self._binding, self._sum, request.bitmaps)
+            verify(public, request.signature, "request", *parts)
+            asked.append(parse_request(layout, request.bitmaps))
+        return tuple(
+            np.array([lines[table][own] for lines in asked], np.bool_).reshape(len(others), len(own))
+            for table, own in enumerate(rows)
+        )
 
     # -- exchange 3: who survived -> shares ----------------------------------------------------
 
@@ -303,7 +346,7 @@ class Client:
             len(rows) * table.width for rows, table in zip(start.rows, start.layout.tables, strict=True)
         )
         if upload > self._policy.max_words:
-            # Declined, never trimmed: a trimmed answer would depend on private data (DESIGN §3).
+            # Declined, never trimmed: a trimmed answer would depend on private data.
             raise Refused(f"an upload of {upload} words, this client allows {self._policy.max_words}")
 
     def _rows_to_upload(self, start: Start) -> list[Bits]:

@@ -45,28 +45,38 @@ class Roster(Message, frozen=True, tag="roster"):
     members: Annotated[tuple[Member, ...], Meta(max_length=MAX_CLIENTS)]
 
 
+class SignedRequest(Message, frozen=True, tag="signed-request"):
+    """Active mode: the rows one client asked for, as it signed them. Others check, not the server's word."""
+
+    bitmaps: Annotated[tuple[bytes, ...], Meta(max_length=64)]
+    signature: Signature
+
+
 class SealedShares(Message, frozen=True, tag="sealed-shares"):
     """Client to server: a sealed box of shares per peer, in roster order.
 
-    ``request`` holds a bitmap of rows per table where the first sum has tables.
+    ``request`` holds a bitmap of rows per table where the first sum has tables, signed in active mode.
     """
 
     round_id: RoundId
     sender: Position
     boxes: Annotated[tuple[Box, ...], Meta(max_length=MAX_CLIENTS)]
     request: Annotated[tuple[bytes, ...], Meta(max_length=64)]
+    request_signature: Signature | None
 
 
 class InboundShares(Message, frozen=True, tag="inbound-shares"):
     """Server to client: the boxes meant for it, from everyone who is still there.
 
-    ``requesters`` tells which of them asked for which of the receiver's rows (spec 5.2).
+    ``requesters`` tells which of them asked for which of the receiver's rows; in active mode ``requests``
+    holds what each of them signed instead (spec 5.2).
     """
 
     round_id: RoundId
     senders: Positions
     boxes: Annotated[tuple[Box, ...], Meta(max_length=MAX_CLIENTS)]
     requesters: bytes
+    requests: Annotated[tuple[SignedRequest, ...], Meta(max_length=MAX_CLIENTS)]
 
 
 class MaskedVector(Message, frozen=True, tag="masked-vector"):
@@ -134,5 +144,7 @@ CODEC = Codec(
 def size_limit(params: SessionParams, layout: Layout, word_bytes: int) -> int:
     """No message of a session with this layout is larger; anything that is, is refused unread."""
     rows = sum(table.rows for table in layout.tables)
+    announced = sum(len(one.layout.tables) for one in params.sums if one.layout)
     per_client = 512 + 2 * SHARE_BYTES * len(params.sums) + 64 * len(params.sums) + rows // 8
-    return 4096 + params.clients * per_client + layout.words * word_bytes
+    per_table = 64 + 8 * params.clients  # in the roster, and a request's header and last byte
+    return 4096 + params.clients * per_client + announced * per_table + layout.words * word_bytes

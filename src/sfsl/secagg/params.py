@@ -7,7 +7,7 @@ from msgspec import Meta
 from sfsl.codec import Checked
 from sfsl.errors import ParameterError
 
-MAX_COMPLETE = 512  # clients on a complete graph; a larger fleet runs several cohorts (DESIGN §4)
+MAX_COMPLETE = 512  # clients on a complete graph; a larger fleet runs several cohorts
 MAX_CLIENTS = 65_535
 MAX_SUMS = 8
 
@@ -36,7 +36,7 @@ class Layout(Checked, frozen=True):
 class SumParams(Checked, frozen=True):
     """One sum of the session. ``layout`` is absent where it is known only when the sum starts."""
 
-    label: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}$")]
+    label: Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,31}\Z")]
     ring: Literal["z32", "z64", "f31"]
     min_contributors: Annotated[int, Meta(ge=1, le=MAX_CLIENTS)]
     layout: Layout | None
@@ -61,6 +61,8 @@ class SessionParams(Checked, frozen=True):
         labels = [one.label for one in self.sums]
         if len(set(labels)) != len(labels):
             raise ParameterError(f"two sums of one session have the same label: {labels}")
+        if self.sums[0].layout is None:
+            raise ParameterError("the first sum starts with the session, so its layout must be announced")
         if self.threshold > self.clients:
             raise ParameterError(f"threshold {self.threshold} is more than all {self.clients} clients")
         if self.neighbours is None:
@@ -75,10 +77,15 @@ class SessionParams(Checked, frozen=True):
                     f"{default_threshold(self.clients)} of {self.clients}, not {self.threshold}"
                 )
             return
+        if self.neighbours % 2 or self.neighbours >= self.clients:
+            raise ParameterError(
+                f"{self.neighbours} neighbours among {self.clients} clients: "
+                "an even number below the cohort size is needed"
+            )
         if self.active:
             raise ParameterError("active mode needs the complete graph: a server must not choose neighbours")
         if any(one.layout is None or one.layout.tables for one in self.sums):
-            raise ParameterError("misaligned rows need the complete graph (DESIGN §4)")
+            raise ParameterError("misaligned rows need the complete graph (spec 5.2)")
 
 
 class Policy(Checked, frozen=True):

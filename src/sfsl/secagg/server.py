@@ -20,6 +20,7 @@ from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import Interpolation, parse_share
 from sfsl.errors import (
     Aborted,
+    AuthenticationFailed,
     ConflictingMessage,
     InvalidMessage,
     ParameterError,
@@ -39,6 +40,7 @@ from sfsl.secagg.messages import (
     Member,
     Roster,
     SealedShares,
+    SignedRequest,
     Survivors,
     UnmaskRequest,
     UnmaskShares,
@@ -50,6 +52,7 @@ from sfsl.secagg.transcript import (
     binding,
     lists_parts,
     point,
+    request_parts,
     require_distinct,
     require_key_pair,
     require_keys,
@@ -120,7 +123,9 @@ class Server:
         self._awaited = set(range(params.clients))
         self._boxes: dict[int, dict[int, bytes]] = {}
         self._requests: dict[int, tuple[Bits, ...]] = {}
+        self._signed: dict[int, SignedRequest] = {}
         self._survivors: tuple[int, ...] = ()
+        self._dropped: tuple[int, ...] = ()
         self._signatures: dict[int, bytes] = {}
         self._shares: dict[int, dict[int, int]] = {}
         self._opened: Opened | None = None
@@ -188,7 +193,10 @@ class Server:
             group = self._peers[position]
             if len(message.boxes) != len(group):
                 raise InvalidMessage(f"{len(message.boxes)} boxes for {len(group)} peers")
-            request = parse_request(self._params.sums[0].layout or Layout(dense=0), message.request)
+            layout = self._params.sums[0].layout or Layout(dense=0)
+            request = parse_request(layout, message.request)
+            if layout.tables and self._identities is not None:
+                self._signed[position] = self._signed_request(position, message)
             self._boxes[position] = dict(zip(group, message.boxes, strict=True))
             self._requests[position] = request
         elif isinstance(message, MaskedVector):
@@ -203,6 +211,14 @@ class Server:
                 raise InvalidMessage(f"{len(message.shares)} shares where {len(listed)} were asked for")
             shares = [parse_share(share) for share in message.shares]
             self._shares[position] = dict(zip(listed, shares, strict=True))
+
+    def _signed_request(self, position: int, message: SealedShares) -> SignedRequest:
+        if message.request_signature is None:
+            raise AuthenticationFailed("an unsigned request for rows in active mode")
+        public = (self._identities or {})[self._keys[position].client]
+        parts = request_parts(self._binding, 0, message.request)
+        verify(public, message.request_signature, "request", *parts)
+        return SignedRequest(message.request, message.request_signature)
 
     # -- phases --------------------------------------------------------------------------------
 
@@ -234,7 +250,7 @@ class Server:
         if heard < self._params.threshold:
             raise TooFewClients(
                 f"{heard} clients answered in phase {self.phase.name.lower()}, "
-                f"{self._params.threshold} are needed; nothing was opened"
+                f"{self._params.threshold} are needed; no sum was opened"
             )
 
     def _deliver_shares(self, heard: tuple[int, ...]) -> dict[str, Message]:
@@ -244,8 +260,10 @@ class Server:
         for position in heard:
             senders = tuple(k for k in self._peers[position] if k in self._boxes)
             boxes = tuple(self._boxes[k][position] for k in senders)
+            signed = tuple(self._signed[k] for k in senders if k in self._signed)
+            told = b"" if signed else requesters[position]
             outbound[self._keys[position].client] = InboundShares(
-                self._params.round_id, senders, boxes, requesters[position]
+                self._params.round_id, senders, boxes, told, signed
             )
         self._boxes.clear()
         return outbound
@@ -263,14 +281,16 @@ class Server:
         """
         if self.phase is not Phase.OPENED or self._sum_index + 1 == len(self._params.sums):
             raise WrongPhase(f"no sum to start: {self.phase.name}, sum {self._sum_index}")
-        places = sorted(self._place[client] for client in participants)
+        places = sorted(self._place.get(client, -1) for client in participants)
         if not set(places) <= self._shares.keys() or len(set(places)) != len(places):
             raise ParameterError("participants must have answered every exchange of the sum before")
         announced = self._params.sums[self._sum_index + 1].layout
         if announced not in (None, layout):
             raise ParameterError("the sum starts with another layout than was announced")
         asked = {k: parse_request(layout, requests.get(self._keys[k].client, ())) for k in places}
-        self._require_enough(len(places))
+        if len(places) < self._params.threshold:
+            self.phase = Phase.ABORTED
+            raise TooFewClients(f"{len(places)} clients are left, {self._params.threshold} are needed")
         self._sum_index += 1
         self._shares, self._signatures = {}, {}
         told = self._begin(places, layout, asked, context)
@@ -295,12 +315,14 @@ class Server:
         return {position: requester_bits(self._sum.asked, line) for line, position in lines}
 
     def _announce_survivors(self, heard: tuple[int, ...]) -> dict[str, Message]:
+        alive = set(heard)
         self._survivors = heard
-        self._awaited = set(heard)
+        self._dropped = tuple(k for k in self._sum.participants if k not in alive)
+        self._awaited = alive
         if not self._params.active:
             return self._ask_to_unmask(heard)
         self.phase = Phase.CONSISTENCY
-        message = Survivors(self._params.round_id, self._sum_index, heard, self._dropped())
+        message = Survivors(self._params.round_id, self._sum_index, heard, self._dropped)
         return {self._keys[position].client: message for position in heard}
 
     def _ask_to_unmask(self, heard: tuple[int, ...]) -> dict[str, Message]:
@@ -314,7 +336,7 @@ class Server:
                 self._params.round_id,
                 self._sum_index,
                 tuple(k for k in self._survivors if k in near),
-                tuple(k for k in self._dropped() if k in near),
+                tuple(k for k in self._dropped if k in near),
                 signatures,
             )
         return outbound
@@ -331,7 +353,7 @@ class Server:
             position: require_key_pair(
                 self._rebuild(position, weights), self._keys[position].masks[self._sum_index]
             )
-            for position in self._dropped()
+            for position in self._dropped
             if alive.intersection(self._peers[position])
         }
         for position, seed in seeds.items():
@@ -368,7 +390,7 @@ class Server:
         if len(holders) < self._params.threshold:
             raise TooFewClients(
                 f"{len(holders)} shares of client {self._keys[position].client!r} arrived, "
-                f"{self._params.threshold} are needed; nothing was opened"
+                f"{self._params.threshold} are needed; no sum was opened"
             )
         points = tuple(point(k) for k in holders[: self._params.threshold])
         if points not in weights:
@@ -378,6 +400,14 @@ class Server:
     @property
     def round_id(self) -> bytes:
         return self._params.round_id
+
+    @property
+    def binding(self) -> bytes:
+        """What every key and signature of this session is bound to (spec 4.4)."""
+        return self._binding
+
+    def position(self, client: str) -> int:
+        return self._place[client]
 
     @property
     def opened(self) -> Opened:
@@ -390,16 +420,13 @@ class Server:
         """Who answered every exchange of the opened sum and so may take part in what follows."""
         return tuple(self._keys[place].client for place in sorted(self._shares)) if self._opened else ()
 
-    def _dropped(self) -> tuple[int, ...]:
-        return tuple(k for k in self._sum.participants if k not in set(self._survivors))
-
     def _listed(self, position: int) -> tuple[int, ...]:
         """Whose masks this client is asked to open: everyone it masked with, and itself."""
         near = {position, *self._peers[position]}
         return tuple(k for k in self._sum.participants if k in near)
 
     def _list_parts(self) -> list[bytes]:
-        return lists_parts(self._binding, self._sum_index, self._survivors, self._dropped())
+        return lists_parts(self._binding, self._sum_index, self._survivors, self._dropped)
 
     def __repr__(self) -> str:
         return f"Server({self._params.clients} clients, {self.phase.name})"

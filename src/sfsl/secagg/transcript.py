@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from sfsl.crypto.agreement import KeyPair
+from sfsl.crypto.agreement import KeyPair, require_canonical
 from sfsl.crypto.identity import verify
 from sfsl.crypto.kdf import derive, digest
 from sfsl.crypto.secret import Secret
@@ -56,6 +56,11 @@ def lists_parts(
     return [bound, bytes((sum_index,)), position_bytes(survivors), position_bytes(dropped)]
 
 
+def request_parts(bound: bytes, sum_index: int, bitmaps: Sequence[bytes]) -> list[bytes]:
+    """What a client signs with its request for rows."""
+    return [bound, bytes((sum_index,)), *bitmaps]
+
+
 def position_bytes(positions: Sequence[int]) -> bytes:
     return b"".join(position.to_bytes(4, "big") for position in positions)
 
@@ -64,6 +69,8 @@ def require_keys(keys: Keys, sums: int, identities: Mapping[str, bytes] | None) 
     """One mask key and one commitment per sum and, in active mode, the owner's signature."""
     if not len(keys.masks) == len(keys.commitments) == sums:
         raise InvalidMessage(f"keys of client {keys.client!r} are not for {sums} sums")
+    for public in (keys.channel, *keys.masks):
+        require_canonical(public)
     if identities is None:
         return
     public = identities.get(keys.client, b"")

@@ -1,4 +1,4 @@
-"""Private set union: the union of the clients' index sets, and nothing else (DESIGN §5)."""
+"""Private set union: the union of the clients' index sets, and nothing else (spec 9)."""
 
 from sfsl.union.client import UnionClient
 from sfsl.union.encoding import Encoding

@@ -60,16 +60,20 @@ class UnionClient:
         return answer
 
     def handle_union(self, union: Union) -> Indices:
-        """The union, checked for form. That it is the true one is the server's word (spec 9.5)."""
         if not self._awaits_union:
             raise WrongPhase("a union before this client helped to open one, or a second one")
-        if union.round_id != self._round_id:
-            raise WrongRound("the union of another round")
-        if union.count > most_indices(self._encoding):
-            raise InvalidMessage(f"a union of {union.count} indices, over the capacity of the round")
-        indices = unpack(union.packed, union.count, self._encoding.domain)
+        indices = read_union(union, self._round_id, self._encoding)
         self._awaits_union = False
         return indices
+
+
+def read_union(union: Union, round_id: bytes, encoding: Encoding) -> Indices:
+    """The union, checked for form. That it is the true one is the server's word (spec 9.5)."""
+    if union.round_id != round_id:
+        raise WrongRound("the union of another round")
+    if union.count > most_indices(encoding):
+        raise InvalidMessage(f"a union of {union.count} indices, over the capacity of the round")
+    return unpack(union.packed, union.count, encoding.domain)
 
 
 def most_indices(encoding: Encoding) -> int:

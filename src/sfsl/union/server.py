@@ -4,7 +4,7 @@ from sfsl.codec import Message
 from sfsl.errors import Aborted, UnionFailed, WrongPhase
 from sfsl.secagg.server import Phase, Server
 from sfsl.union.client import most_indices
-from sfsl.union.encoding import Indices
+from sfsl.union.encoding import Encoding, Indices
 from sfsl.union.messages import Invitation, Union
 from sfsl.union.packing import pack
 from sfsl.union.params import UnionParams
@@ -42,14 +42,11 @@ class UnionServer:
         if self._session.phase is not Phase.OPENED:
             return outbound
         try:
-            union = self._encoding.decode(self._session.opened.dense)
-            if len(union) > most_indices(self._encoding):
-                raise UnionFailed("the sum decodes to more indices than the capacity", capacity=len(union))
+            union, message = open_union(self._session, self._encoding)
         except Aborted:
             self._failed = True
             raise
         self._union = union
-        message = Union(self._session.round_id, len(union), pack(union, self._params.domain))
         return dict.fromkeys(self._session.answered, message)
 
     @property
@@ -57,3 +54,11 @@ class UnionServer:
         if self._union is None:
             raise WrongPhase("there is no union yet")
         return self._union
+
+
+def open_union(session: Server, encoding: Encoding) -> tuple[Indices, Union]:
+    """Decode the sum that the session has just opened; or ``UnionFailed``."""
+    union = encoding.decode(session.opened.dense)
+    if len(union) > most_indices(encoding):
+        raise UnionFailed("the sum decodes to more indices than the capacity", capacity=len(union))
+    return union, Union(session.round_id, len(union), pack(union, encoding.domain))

@@ -1,0 +1,17 @@
+"""The whole round as two state machines without I/O: union, perturbation, download, upload (DESIGN §3)."""
+
+from sfsl.rounds.client import Download, RoundClient, Trained
+from sfsl.rounds.index_space import IndexSpace
+from sfsl.rounds.params import RoundParams, RoundPolicy
+from sfsl.rounds.server import RoundOutcome, RoundServer
+
+__all__ = [
+    "Download",
+    "IndexSpace",
+    "RoundClient",
+    "RoundOutcome",
+    "RoundParams",
+    "RoundPolicy",
+    "RoundServer",
+    "Trained",
+]
