@@ -12,7 +12,7 @@ help:  ## Show this list.
 # Everything is installed into a virtual environment of its own, again whenever the requirements change.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,plot]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,plot,store,train]'
 	@touch $@
 
 demo: $(VENV)/.installed  ## Run the main job on embedded defaults and show the result.

@@ -10,6 +10,15 @@ PUBLIC = {
         "SessionParams", "Start", "SumParams", "TableShape", "aggregate", "aggregate_rows",
         "default_min_contributors", "default_threshold", "plan_graph",
     },
+    "sfsl.rounds": {
+        "Download", "IndexSpace", "RoundClient", "RoundOutcome", "RoundParams", "RoundPolicy", "RoundServer",
+        "Trained",
+    },
+    "sfsl.submodel": {
+        "ADDITION", "PAPER", "Applied", "Averaging", "Commit", "DenseBlock", "LmdbStore", "MemoryStore",
+        "ModelSpec", "Quantization", "RowBlock", "RowMaps", "RowSet", "RowStore", "ServerStep", "StoreSpec",
+        "Table", "TrainedRows", "UpdateParams", "UpdateWords", "WeightedSums", "apply_sums", "encode_update",
+    },
     "sfsl.union": {
         "Encoding", "UnionClient", "UnionParams", "UnionResult", "UnionServer", "choose", "hash_strings",
         "planned_capacity", "private_set_union",
@@ -31,7 +40,7 @@ def test_protocol_layers_import_without_torch() -> None:
 
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "import sfsl.cli, sfsl.secagg, sfsl.union\n"
+        "import sfsl.cli, sfsl.rounds, sfsl.secagg, sfsl.submodel, sfsl.union\n"
         "assert 'torch' not in sys.modules or sys.modules['torch'] is None"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603

@@ -1,4 +1,4 @@
-"""The whole round as two state machines without I/O: union, perturbation, download, upload (DESIGN §3)."""
+"""The whole round as two state machines without I/O: union, perturbation, download, upload (spec round)."""
 
 from sfsl.rounds.client import Download, RoundClient, Trained
 from sfsl.rounds.index_space import IndexSpace

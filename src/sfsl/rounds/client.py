@@ -132,7 +132,7 @@ class RoundClient:
     # -- exchange 2 ----------------------------------------------------------------------------
 
     def handle_inbound(self, inbound: InboundShares) -> MaskedVector:
-        """The exposure is debited before the masked set leaves, and never refunded (DESIGN §6)."""
+        """The exposure is debited before the masked set leaves, and never refunded."""
         self._require_phase(Phase.SHARED)
         start = self._session.handle_inbound(inbound, self._params.context())
         self.phase = Phase.LEFT  # whatever fails from here on, this client is a dropout

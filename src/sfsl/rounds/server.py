@@ -215,6 +215,7 @@ class RoundServer:
             unions=self._unions,
             dense=opened.dense[:end],
             tables=opened.tables,
+            contributors=opened.contributors,
             selection=b"",
         )
         scores = opened.dense[end:].astype(np.int64).reshape(2, bins) if bins else None

@@ -1,0 +1,38 @@
+"""Submodels: tables and index maps, updates as words of a ring, averaging, and stores of rows."""
+
+from sfsl.submodel.averaging import PAPER, Averaging
+from sfsl.submodel.derived import RowMaps
+from sfsl.submodel.lmdb_store import LmdbStore
+from sfsl.submodel.memory_store import MemoryStore
+from sfsl.submodel.quantize import Quantization, WeightedSums
+from sfsl.submodel.rowset import RowSet
+from sfsl.submodel.server_step import ADDITION, ServerStep
+from sfsl.submodel.store import Commit, DenseBlock, RowBlock, RowStore, StoreSpec
+from sfsl.submodel.tables import ModelSpec, Table
+from sfsl.submodel.update import Applied, TrainedRows, UpdateParams, UpdateWords, apply_sums, encode_update
+
+__all__ = [
+    "ADDITION",
+    "PAPER",
+    "Applied",
+    "Averaging",
+    "Commit",
+    "DenseBlock",
+    "LmdbStore",
+    "MemoryStore",
+    "ModelSpec",
+    "Quantization",
+    "RowBlock",
+    "RowMaps",
+    "RowSet",
+    "RowStore",
+    "ServerStep",
+    "StoreSpec",
+    "Table",
+    "TrainedRows",
+    "UpdateParams",
+    "UpdateWords",
+    "WeightedSums",
+    "apply_sums",
+    "encode_update",
+]

@@ -1,0 +1,52 @@
+"""From sums to moves: how far each row goes in a round (spec submodel 4)."""
+
+import math
+from typing import Annotated, Literal
+
+import numpy as np
+from msgspec import Meta
+from numpy.typing import ArrayLike
+
+from sfsl.codec import Checked
+from sfsl.errors import ParameterError
+from sfsl.submodel.quantize import Moves, WeightedSums, Weights, whole_numbers
+
+
+class Averaging(Checked, frozen=True):
+    """A row moves by the sum of weight x delta over max(sum of weights, ``kappa``).
+
+    ``weights``: ``samples``, a client counts as often as its samples touch the row (paper Alg. 1), or
+    ``owners``, each client that trained the row counts once. ``kappa`` holds back rows that few clients
+    trained: they are the noisy ones, and the ones a single client can poison. ``max_move`` bounds the
+    Euclidean length of a row's move in one round.
+    """
+
+    weights: Literal["samples", "owners"] = "owners"
+    kappa: Annotated[float, Meta(ge=1)] = 5
+    max_move: Annotated[float, Meta(gt=0)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not math.isfinite(self.kappa) or not math.isfinite(self.max_move or 0):
+            raise ParameterError("Averaging: kappa and max_move are finite numbers")
+
+    def row_weights(self, counts: ArrayLike) -> Weights:
+        """What a client says a row weighs, from how many of its samples touch the row."""
+        samples = whole_numbers(counts)
+        return samples if self.weights == "samples" else (samples > 0).astype(np.int64)
+
+    def largest_weight(self, max_count: int) -> int:
+        return max_count if self.weights == "samples" else 1
+
+    def moves(self, sums: WeightedSums) -> Moves:
+        """Row by row; a row whose weights sum to zero does not move."""
+        moves = sums.values / np.maximum(sums.weights, self.kappa)[:, None]
+        moves[sums.weights == 0] = 0
+        if self.max_move is not None:
+            length = np.linalg.norm(moves, axis=1, keepdims=True)
+            moves *= self.max_move / np.maximum(length, self.max_move)
+        return moves
+
+
+# Algorithm 1 of the paper for rows, and everybody's choice for the dense part, which all clients train.
+PAPER = Averaging(weights="samples", kappa=1)

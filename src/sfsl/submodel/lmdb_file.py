@@ -1,0 +1,154 @@
+"""One LMDB file, held by one process: checked before it is trusted, grown when it is full, errors typed.
+
+Importing this module needs the package lmdb (``sfsl[store]``); ``lmdb_store`` does so when it must.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import lmdb
+from lmdb.verify import VerifyError, verify
+
+from sfsl.errors import StoreCorrupt, StoreError, StoreFull
+from sfsl.submodel.store_lock import StoreLock
+from sfsl.submodel.tables import MAX_TABLES
+
+Transaction: TypeAlias = "lmdb.Transaction[bytes]"
+Records = Sequence[tuple[bytes, bytes]]
+
+# Address space, not disk or memory; small enough for a process with a modest limit, doubled when used up.
+_FIRST_MAP_BYTES = 1 << 26
+_MAX_DATABASES = 2 * MAX_TABLES
+_SHOWN = 3
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# LMDB reports a write that the disk cut short as EIO; with less room than this it is taken for a full disk.
+_LITTLE_ROOM = 1 << 22
+
+
+class LmdbFile:
+    """Named databases in one folder. A write is one transaction, durable when it returns."""
+
+    def __init__(self, path: Path, lock: StoreLock, *, check: bool) -> None:
+        """Open what is there. ``check`` walks the whole structure first, without the engine, which would
+        end this process on some damaged pages.
+        """
+        self.path = path
+        self._lock = lock
+        data = path / "data.mdb"
+        if not data.is_file():
+            raise StoreError(f"no store at {path}; create one there, or look for it elsewhere")
+        if check:
+            _require_sound(data)
+        with _typed(path, "open"):
+            size = max(_FIRST_MAP_BYTES, data.stat().st_size)
+            self._env = lmdb.open(str(path), map_size=size, max_dbs=_MAX_DATABASES, create=False)
+        try:
+            with _typed(path, "open"):
+                with self._env.begin() as txn:
+                    names = list(txn.cursor().iternext(values=False))
+                self._databases = {name: self._env.open_db(name, create=False) for name in names}
+        except BaseException:
+            self._env.close()
+            raise
+
+    @classmethod
+    def create(cls, path: Path, lock: StoreLock, contents: Mapping[str, Records]) -> None:
+        """Make a file at ``path`` whole or not at all: made aside, then renamed."""
+        if path.exists():
+            raise StoreError(f"{path} exists already; open it, or choose another place")
+        aside = path.with_name(path.name + ".new")
+        try:
+            shutil.rmtree(aside, ignore_errors=True)  # of an earlier attempt that was cut short
+            aside.mkdir()
+            with _typed(aside, "create"), lmdb.open(str(aside), max_dbs=_MAX_DATABASES) as env:
+                for name in contents:
+                    env.open_db(name.encode())
+            file = cls(aside, lock, check=False)
+            try:
+                file.write(contents)
+            finally:
+                file.close()
+            _flush(aside)
+            os.rename(aside, path)
+            _flush(path.parent)
+        except OSError as error:
+            raise _from_errno(error.errno or 0, str(error), aside, "create") from None
+
+    @contextlib.contextmanager
+    def read(self) -> Iterator[Transaction]:
+        """A view of the last commit."""
+        self._lock.require()
+        with _typed(self.path, "read"), self._env.begin() as txn:
+            yield txn
+
+    def write(self, contents: Mapping[str, Records]) -> None:
+        """All these records, by database, or nothing. Tried again on a larger map where they do not fit."""
+        self._lock.require()
+        while True:
+            try:
+                with _typed(self.path, "write"), self._env.begin(write=True) as txn:
+                    for name, records in contents.items():
+                        self.cursor(txn, name).putmulti(records)
+                return
+            except lmdb.MapFullError:
+                with _typed(self.path, "grow"):
+                    self._env.set_mapsize(2 * self._env.info()["map_size"])
+
+    def get(self, txn: Transaction, database: str, key: bytes) -> bytes:
+        value = txn.get(key, db=self._database(database))
+        if value is None:
+            raise StoreCorrupt(f"{self.path} lacks its {key.decode()!r}; it is damaged, or no store of ours")
+        return value
+
+    def cursor(self, txn: Transaction, database: str) -> "lmdb.Cursor[bytes]":
+        return txn.cursor(self._database(database))
+
+    def _database(self, name: str) -> "lmdb._Database":
+        if name.encode() not in self._databases:
+            raise StoreCorrupt(f"{self.path} lacks its {name!r}; it is damaged, or no store of ours")
+        return self._databases[name.encode()]
+
+    def close(self) -> None:
+        self._env.close()
+
+
+@contextlib.contextmanager
+def _typed(path: Path, doing: str) -> Iterator[None]:
+    try:
+        yield
+    except lmdb.MapFullError:
+        raise  # not the caller's business: the map is grown
+    except (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError) as error:
+        raise StoreCorrupt(f"cannot {doing} {path}: {error}. Restore a backup") from None
+    except lmdb.Error as error:
+        raise _from_errno(getattr(error, "code", 0), str(error), path, doing) from None
+
+
+def _from_errno(code: int, text: str, path: Path, doing: str) -> StoreError:
+    if code in _FULL or (code == errno.EIO and shutil.disk_usage(path.parent).free < _LITTLE_ROOM):
+        return StoreFull(f"no room to {doing} {path}: {text}. What was committed stands; free some space")
+    return StoreError(f"cannot {doing} {path}: {text}. What was committed stands; open the store again")
+
+
+def _require_sound(data: Path) -> None:
+    try:
+        problems = verify(str(data))  # type: ignore[no-untyped-call]
+    except (VerifyError, OSError, ValueError, IndexError) as error:
+        problems = [str(error)]
+    if problems:
+        raise StoreCorrupt(
+            f"{data} is damaged in {len(problems)} places: {'; '.join(problems[:_SHOWN])}. Restore a backup"
+        )
+
+
+def _flush(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,183 @@
+"""A row store on disk, in LMDB (spec submodel 7).
+
+Each commit is one LMDB transaction: new pages are written and flushed beside the old ones, then one page
+is switched over. After a crash at any point the file holds the round before or the round after.
+"""
+
+import itertools
+import os
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from sfsl.errors import StoreError
+from sfsl.submodel import store_format
+from sfsl.submodel.initial import initial_rows
+from sfsl.submodel.rowset import RowSet
+from sfsl.submodel.server_step import Values
+from sfsl.submodel.store import Commit, DenseBlock, RowBlock, StoreSpec, initial_dense, require_commit
+from sfsl.submodel.store_format import Head
+from sfsl.submodel.store_lock import StoreLock
+
+if TYPE_CHECKING:
+    from sfsl.submodel.lmdb_file import LmdbFile
+
+_META = "meta"
+_CHECKED_AT_ONCE = 1 << 14
+
+
+class LmdbStore:
+    """Holds what was committed, on disk; see ``RowStore``. ``create`` and ``open`` make one."""
+
+    def __init__(self, file: "LmdbFile", lock: StoreLock, spec: StoreSpec) -> None:
+        self.spec = spec
+        self._file = file
+        self._lock = lock
+
+    @classmethod
+    def create(cls, path: str | os.PathLike[str], spec: StoreSpec, dense: Values) -> Self:
+        """A new store at round 0, on disk whole before this returns."""
+        file_type = _engine()
+        contents: dict[str, list[tuple[bytes, bytes]]] = {_rows(table.name): [] for table in spec.tables}
+        contents[_META] = [
+            (b"format", store_format.FORMAT),
+            (b"spec", store_format.encode_spec(spec)),
+            (b"head", store_format.encode_head(Head(0, b""))),
+            (b"dense", store_format.encode_dense(initial_dense(spec, dense))),
+        ]
+        with ExitStack() as undo:
+            place, lock = _locked(path)
+            undo.callback(lock.close)
+            file_type.create(place, lock, contents)
+            store = cls(file_type(place, lock, check=False), lock, spec)
+            undo.pop_all()
+            return store
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], spec: StoreSpec | None = None, *, check: bool = True) -> Self:
+        """A store that exists; ``spec`` None takes it for whatever it was made for.
+
+        ``check`` reads all of it and finds every damage that a checksum can find, at some seconds per
+        million stored rows. Without it only what is read is checked, and damaged pages may end the process.
+        """
+        file_type = _engine()
+        with ExitStack() as undo:
+            place, lock = _locked(path)
+            undo.callback(lock.close)
+            file = file_type(place, lock, check=check)
+            undo.callback(file.close)
+            store = cls(file, lock, _stored_spec(file))
+            if spec is not None:
+                store_format.require_same(store.spec, spec, str(place))
+            store._require_whole(rows_too=check)
+            undo.pop_all()
+            return store
+
+    @property
+    def round(self) -> int:
+        return self._head().round
+
+    @property
+    def selection(self) -> bytes:
+        return self._head().selection
+
+    def read_rows(self, table: str, rows: RowSet) -> RowBlock:
+        shape = self.spec.rows_in(table, rows)
+        cells = np.zeros((len(rows), 1 + self.spec.row_slots, shape.width), np.float32)
+        with self._file.read() as txn:
+            found = self._file.cursor(txn, _rows(table)).getmulti(store_format.row_keys(rows.rows))
+        held = np.zeros(len(rows), np.bool_)
+        if found:
+            keys, records = (list(column) for column in zip(*found, strict=True))
+            at = rows.positions_of(store_format.rows_of_keys(keys).rows)
+            cells[at] = self._decoded(table, keys, records).reshape(len(at), *cells.shape[1:])
+            held[at] = True
+        cells[~held, 0] = initial_rows(self.spec.seed, shape, rows.rows[~held])
+        return RowBlock(rows, cells[:, 0], cells[:, 1:])
+
+    def read_dense(self) -> DenseBlock:
+        with self._file.read() as txn:
+            data = self._file.get(txn, _META, b"dense")
+        return store_format.decode_dense(data, self.spec, str(self._file.path))
+
+    def touched(self, table: str) -> RowSet:
+        self.spec.table(table)
+        with self._file.read() as txn:
+            keys = list(self._file.cursor(txn, _rows(table)).iternext(values=False))
+        return store_format.rows_of_keys(keys)
+
+    def commit(self, commit: Commit) -> None:
+        require_commit(self.spec, self.round, commit)
+        contents = {_rows(name): _records(block) for name, block in commit.tables.items()}
+        contents[_META] = [(b"head", store_format.encode_head(Head(commit.round, commit.selection)))]
+        if commit.dense is not None:
+            contents[_META].append((b"dense", store_format.encode_dense(commit.dense)))
+        self._file.write(contents)
+
+    def close(self) -> None:
+        self._file.close()
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _head(self) -> Head:
+        with self._file.read() as txn:
+            data = self._file.get(txn, _META, b"head")
+        return store_format.decode_head(data, str(self._file.path))
+
+    def _decoded(self, table: str, keys: list[bytes], records: list[bytes]) -> Values:
+        numbers = self.spec.table(table).width * (1 + self.spec.row_slots)
+        return store_format.decode_rows(keys, records, numbers, f"table {table!r} in {self._file.path}")
+
+    def _require_whole(self, *, rows_too: bool) -> None:
+        """Head and dense part, and with ``rows_too`` every stored row, are what was written."""
+        self._head()
+        self.read_dense()
+        with self._file.read() as txn:
+            for table in self.spec.tables if rows_too else ():
+                items = iter(self._file.cursor(txn, _rows(table.name)))
+                while some := list(itertools.islice(items, _CHECKED_AT_ONCE)):
+                    keys, records = (list(column) for column in zip(*some, strict=True))
+                    self._decoded(table.name, keys, records)
+
+
+def _engine() -> type["LmdbFile"]:
+    try:
+        from sfsl.submodel.lmdb_file import LmdbFile
+    except ImportError as error:
+        raise StoreError(
+            f"a store on disk needs the package lmdb ({error}); install it with: pip install 'sfsl[store]'"
+        ) from None
+    return LmdbFile
+
+
+def _locked(path: str | os.PathLike[str]) -> tuple[Path, StoreLock]:
+    place = Path(os.path.realpath(path))  # two names of one store must meet at one lock
+    return place, StoreLock(place)
+
+
+def _stored_spec(file: "LmdbFile") -> StoreSpec:
+    where = str(file.path)
+    with file.read() as txn:
+        store_format.require_format(file.get(txn, _META, b"format"), where)
+        return store_format.decode_spec(file.get(txn, _META, b"spec"), where)
+
+
+def _rows(table: str) -> str:
+    return f"rows {table}"
+
+
+def _records(block: RowBlock) -> list[tuple[bytes, bytes]]:
+    count, slots, width = block.state.shape
+    cells = np.concatenate([block.values, block.state.reshape(count, slots * width)], axis=1)
+    keys = store_format.row_keys(block.rows.rows)
+    return list(zip(keys, store_format.encode_rows(keys, cells), strict=True))

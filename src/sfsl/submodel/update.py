@@ -1,0 +1,173 @@
+"""The update of a round, on both ends: what a client uploads, and what the server makes of the sum.
+
+The order of a client's words, and of the sum (spec submodel 3.3): the dense part, then the tables in
+declared order; of each row, and of the dense part, the parameters and then the weight.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sfsl.codec import Checked
+from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.ring import Words
+from sfsl.errors import InputError, ParameterError
+from sfsl.submodel.averaging import PAPER, Averaging
+from sfsl.submodel.quantize import Quantization, WeightedSums
+from sfsl.submodel.rowset import RowSet
+from sfsl.submodel.server_step import ADDITION, ServerStep
+from sfsl.submodel.store import Commit, DenseBlock, RowBlock, RowStore
+from sfsl.submodel.tables import ModelSpec
+
+
+class UpdateParams(Checked, frozen=True):
+    """Everything about the update that client and server must agree on, and how the server steps."""
+
+    rows: Quantization
+    dense: Quantization
+    averaging: Averaging = Averaging()
+    row_step: ServerStep = ADDITION
+    dense_step: ServerStep = ADDITION
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.rows.ring, self.rows.cohort) != (self.dense.ring, self.dense.cohort):
+            raise ParameterError("rows and dense part are one sum: they have one ring and one cohort")
+        if self.averaging.weights == "owners" and self.rows.max_weight != 1:
+            raise ParameterError("with owner weights a client weighs 1 on a row: rows.max_weight is 1")
+
+
+@dataclass(frozen=True)
+class TrainedRows:
+    """What a client trained of one table: the rows, how far each moved, how many samples touch each."""
+
+    rows: RowSet
+    deltas: ArrayLike
+    counts: ArrayLike
+
+
+@dataclass(frozen=True)
+class UpdateWords:
+    """A client's update as words of the ring: [dense + 1], and per table [rows asked for, width + 1]."""
+
+    dense: Words
+    tables: tuple[Words, ...]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The next commit, and what it came from, by table: rows that moved, and rows whose sums were refused.
+
+    ``dense_refused``: the dense part's sum is one that no honest cohort can make, so it does not move.
+    """
+
+    commit: Commit
+    moved: dict[str, int]
+    refused: dict[str, int]
+    dense_refused: bool
+
+
+def encode_update(
+    model: ModelSpec,
+    params: UpdateParams,
+    *,
+    dense: ArrayLike,
+    samples: int,
+    trained: Mapping[str, TrainedRows],
+    asked: Mapping[str, RowSet],
+    randomness: Randomness,
+) -> UpdateWords:
+    """A client's update over exactly the rows it asked for; those it did not train weigh nothing.
+
+    ``samples`` is the size of the succinct training set. Words of untrained rows are zero, as are those
+    of a client without samples: under masks nobody can tell.
+    """
+    _require_tables(model, trained, "trained rows")
+    _require_tables(model, asked, "rows asked for")
+    tables = []
+    for table in model.summed:
+        own, wanted = trained[table.name], asked[table.name]
+        at = wanted.positions_of(own.rows.rows)
+        words = params.rows.encode(own.deltas, params.averaging.row_weights(own.counts), randomness)
+        if words.shape != (len(own.rows), table.words):
+            raise InputError(
+                f"table {table.name!r}: {len(own.rows)} rows of width {table.width} were trained, the update "
+                f"has shape {words.shape[0]} x {words.shape[1] - 1}"
+            )
+        padded = np.zeros((len(wanted), table.words), words.dtype)
+        padded[at] = words
+        tables.append(padded)
+    dense_words = params.dense.encode_dense(dense, samples, randomness)
+    if len(dense_words) != model.dense_words:
+        raise InputError(f"a dense part of {len(dense_words) - 1} parameters; the model has {model.dense}")
+    return UpdateWords(dense_words, tuple(tables))
+
+
+def apply_sums(
+    store: RowStore,
+    params: UpdateParams,
+    *,
+    unions: Mapping[str, RowSet],
+    dense: Words,
+    tables: Sequence[Words],
+    contributors: Sequence[ArrayLike] | None = None,
+    selection: bytes,
+) -> Applied:
+    """What the opened sum makes of the model: the commit of the next round. The store is only read.
+
+    ``contributors``: per table, how many clients are in each row's sum. Known, they keep a liar from
+    claiming more weight for a row than its contributors together can have.
+    """
+    model = store.spec.model
+    counts = [None] * len(tables) if contributors is None else contributors
+    _require_tables(model, unions, "unions")
+    if not len(tables) == len(counts) == len(model.summed):
+        raise InputError(f"sums of {len(tables)} tables; {len(model.summed)} tables of this model are summed")
+    blocks, refused = {}, {}
+    for table, words, clients in zip(model.summed, tables, counts, strict=True):
+        union = unions[table.name]
+        sums = params.rows.decode(words, clients)
+        if sums.values.shape != (len(union), table.width):
+            raise InputError(
+                f"table {table.name!r}: a sum of shape {np.shape(words)} over {len(union)} rows of width "
+                f"{table.width}"
+            )
+        blocks[table.name] = _moved_rows(store, params, table.name, union, sums)
+        refused[table.name] = sums.refused
+    dense_sum = params.dense.decode(dense[None])
+    return Applied(
+        Commit(store.round + 1, blocks, _moved_dense(store, params, dense_sum), selection),
+        {name: len(block.rows) for name, block in blocks.items()},
+        refused,
+        bool(dense_sum.refused),
+    )
+
+
+def _require_tables(model: ModelSpec, given: Mapping[str, object], what: str) -> None:
+    names = {table.name for table in model.summed}
+    if given.keys() != names:
+        raise InputError(f"{what} are given for {sorted(given)}, the tables that are summed: {sorted(names)}")
+
+
+def _moved_rows(
+    store: RowStore, params: UpdateParams, table: str, union: RowSet, sums: WeightedSums
+) -> RowBlock:
+    """Rows that nobody trained are left alone: they are neither read nor stored."""
+    trained = sums.weights > 0
+    old = store.read_rows(table, union.at(trained))
+    moves = params.averaging.moves(sums)[trained]
+    return RowBlock(old.rows, *params.row_step.apply(old.values, old.state, moves))
+
+
+def _moved_dense(store: RowStore, params: UpdateParams, total: WeightedSums) -> DenseBlock | None:
+    if total.weights[0] == 0:
+        return None
+    old = store.read_dense()
+    if total.values.shape != (1, len(old.values)):
+        raise InputError(
+            f"a dense sum of {total.values.shape[1]} parameters; the model has {len(old.values)}"
+        )
+    values, state = params.dense_step.apply(old.values[None], old.state[None], PAPER.moves(total))
+    return DenseBlock(values[0], state[0])

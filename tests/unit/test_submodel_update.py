@@ -1,0 +1,308 @@
+"""Quantization, averaging and server steps by hand, and one update told from training to commit."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sfsl.crypto.ring import Words
+from sfsl.errors import InputError, ParameterError
+from sfsl.submodel import (
+    ADDITION,
+    PAPER,
+    Averaging,
+    MemoryStore,
+    ModelSpec,
+    Quantization,
+    RowSet,
+    ServerStep,
+    StoreSpec,
+    Table,
+    TrainedRows,
+    UpdateParams,
+    UpdateWords,
+    WeightedSums,
+    apply_sums,
+    encode_update,
+)
+from sfsl.submodel.quantize import round_stochastic
+from sfsl.testing import SeededRandomness
+
+RANDOMNESS = SeededRandomness("submodel update")
+
+
+def sums(values: list[list[float]], weights: list[int]) -> WeightedSums:
+    return WeightedSums(np.array(values, np.float64), np.array(weights), 0)
+
+
+# -- quantization ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ring", ["z32", "z64"])
+def test_words_are_weight_times_delta_in_units_and_then_the_weight(ring: str) -> None:
+    quantization = Quantization(ring=ring, cohort=4, clip=2.0, levels=8, max_weight=10)  # type: ignore[arg-type]
+    words = quantization.encode([[0.25, -0.5], [2.0, 9.0]], [3, 20], RANDOMNESS)
+    modulus = 2 ** int(ring[1:])
+    # A unit is 1/4. The second row is clipped to 2 and its weight capped at 10: 10 x 2 / (1/4).
+    assert words.tolist() == [[3, modulus - 6, 3], [80, 80, 10]]
+    decoded = quantization.decode(words)
+    assert decoded.values.tolist() == [[0.75, -1.5], [20, 20]]
+    assert decoded.weights.tolist() == [3, 10]
+    assert decoded.refused == 0
+
+
+def test_zero_stays_exactly_zero() -> None:
+    quantization = Quantization.finest("z32", cohort=100, clip=0.3, max_weight=7)
+    words = quantization.encode(np.zeros((50, 18), np.float32), np.zeros(50, np.int64), RANDOMNESS)
+    assert not words.any()
+
+
+def test_whole_numbers_are_not_rounded_and_others_go_to_a_neighbour() -> None:
+    values = np.array([-3.0, 0.0, 7.0, -(2.0**51), 2.0**51])
+    assert round_stochastic(values, RANDOMNESS).tolist() == values.tolist()
+    assert set(round_stochastic(np.full(200, -1.5), RANDOMNESS).tolist()) == {-2, -1}
+
+
+@pytest.mark.parametrize("value", [0.3, -0.3, 1e-9, 12345.75, -7 - 2.0**-30])
+def test_of_all_words_that_may_be_drawn_the_right_share_rounds_up(
+    value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Words below a border round up, the others down; the border is the fraction, to one word in 2^32."""
+    border = math.ceil((value - math.floor(value)) * 2**32)
+    words = np.array([0, border - 1, border, 2**32 - 1], np.uint32)
+    monkeypatch.setattr("sfsl.submodel.quantize.uniform", lambda ring, count, randomness: words)
+    rounded = round_stochastic(np.full(4, value), RANDOMNESS) - math.floor(value)
+    assert rounded.tolist() == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("ring", ["z32", "z64"])
+@pytest.mark.parametrize("cohort", [1, 2, 100, 65_536])
+@pytest.mark.parametrize("max_weight", [1, 5000])
+def test_the_finest_levels_fit_and_one_more_does_not(ring: str, cohort: int, max_weight: int) -> None:
+    finest = Quantization.finest(ring, cohort=cohort, clip=0.1, max_weight=max_weight)  # type: ignore[arg-type]
+    with pytest.raises(ParameterError):
+        Quantization(
+            ring=ring,  # type: ignore[arg-type]
+            cohort=cohort,
+            clip=0.1,
+            levels=finest.levels + 1,
+            max_weight=max_weight,
+        )
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_honest_sum_does_not_wrap(sign: int) -> None:
+    quantization = Quantization.finest("z32", cohort=100, clip=0.1, max_weight=7)
+    total: Words = np.zeros((1, 3), np.uint32)
+    for _ in range(100):
+        total += quantization.encode([[sign * 0.1, sign * 1e30]], [10**6], RANDOMNESS)
+    decoded = quantization.decode(total)
+    assert decoded.values == pytest.approx(np.full((1, 2), sign * 100 * 7 * 0.1))
+    assert decoded.weights.tolist() == [700]
+
+
+def test_too_large_a_cohort_is_refused_even_at_the_coarsest() -> None:
+    with pytest.raises(ParameterError):
+        Quantization.finest("z32", cohort=2**16, clip=0.1, max_weight=2**16)
+    assert Quantization.finest("z64", cohort=2**16, clip=0.1, max_weight=2**16).levels == 2**31 - 1
+
+
+# -- averaging ---------------------------------------------------------------------------------
+
+
+def test_the_papers_average_divides_by_the_samples() -> None:
+    moves = PAPER.moves(sums([[6, -3], [1, 1], [0, 0]], [3, 1, 0]))
+    assert moves.tolist() == [[2, -1], [1, 1], [0, 0]]
+
+
+def test_the_floor_holds_back_rows_with_few_owners_only() -> None:
+    moves = Averaging().moves(sums([[6, -3], [20, 10]], [3, 10]))
+    assert moves.tolist() == [[6 / 5, -3 / 5], [2, 1]]
+
+
+def test_a_row_without_weight_does_not_move_whatever_its_sum() -> None:
+    assert Averaging().moves(sums([[1e6, -5]], [0])).tolist() == [[0, 0]]
+
+
+def test_a_move_is_shortened_in_its_own_direction() -> None:
+    moves = Averaging(weights="samples", kappa=1, max_move=1).moves(
+        sums([[3, 4], [0.3, 0.4], [0, 0]], [1, 1, 1])
+    )
+    assert moves == pytest.approx(np.array([[0.6, 0.8], [0.3, 0.4], [0, 0]]))
+
+
+def test_owners_count_once() -> None:
+    assert Averaging().row_weights([0, 1, 7]).tolist() == [0, 1, 1]
+    assert PAPER.row_weights([0, 1, 7]).tolist() == [0, 1, 7]
+    assert (Averaging().largest_weight(50), PAPER.largest_weight(50)) == (1, 50)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kappa": 0.5},
+        {"kappa": float("inf")},
+        {"max_move": 0},
+        {"max_move": float("inf")},
+        {"weights": "rows"},
+    ],
+    ids=repr,
+)
+def test_impossible_averaging_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ParameterError):
+        Averaging(**wrong)  # type: ignore[arg-type]
+
+
+# -- server steps ------------------------------------------------------------------------------
+
+OLD = np.array([[1, -1], [0.5, 2]], np.float32)
+MOVES = np.array([[0.1, 0.2], [-0.3, 0]])
+
+
+def test_plain_addition() -> None:
+    values, state = ADDITION.apply(OLD, np.zeros((2, 0, 2), np.float32), MOVES)
+    assert values.dtype == state.dtype == np.float32
+    assert values.tolist() == (OLD + MOVES).astype(np.float32).tolist()
+    assert state.shape == (2, 0, 2)
+
+
+def test_adagrad_by_hand() -> None:
+    step = ServerStep(kind="adagrad", rate=0.5, tau=0.01)
+    state = np.array([[[0.09, 0]], [[0, 1]]], np.float32)
+    values, new = step.apply(OLD, state, MOVES)
+    second = state[:, 0].astype(np.float64) + MOVES**2
+    assert new[:, 0].tolist() == second.astype(np.float32).tolist()
+    assert values.tolist() == (OLD + 0.5 * MOVES / (np.sqrt(second) + 0.01)).astype(np.float32).tolist()
+
+
+def test_adam_by_hand_over_two_rounds() -> None:
+    step = ServerStep(kind="adam", rate=0.1, beta1=0.5, beta2=0.75, tau=0.01)
+    values, state = step.apply(OLD, np.zeros((2, 2, 2), np.float32), MOVES)
+    assert state[0].tolist() == pytest.approx(np.array([[0.05, 0.1], [0.0025, 0.01]]))
+    values, state = step.apply(values, state, MOVES)
+    assert state[0] == pytest.approx(np.array([[0.075, 0.15], [0.004375, 0.0175]]))
+    first = 1 + 0.1 * 0.05 / (0.05 + 0.01)
+    assert values[0, 0] == pytest.approx(first + 0.1 * 0.075 / (np.sqrt(0.004375) + 0.01))
+
+
+@pytest.mark.parametrize(
+    ("state", "moves"),
+    [((2, 1, 2), (2, 2)), ((2, 2, 2), (2, 3)), ((2, 2, 3), (2, 2)), ((1, 2, 2), (2, 2))],
+)
+def test_a_step_on_the_wrong_shapes_is_refused(state: tuple[int, ...], moves: tuple[int, ...]) -> None:
+    with pytest.raises(InputError):
+        ServerStep(kind="adam", rate=0.1).apply(OLD, np.zeros(state, np.float32), np.zeros(moves))
+
+
+# -- the whole update --------------------------------------------------------------------------
+
+MODEL = ModelSpec(
+    tables=(
+        Table(name="user", rows=50, width=2, kind="personal"),
+        Table(name="goods", rows=2 * 10**9, width=2, initial=0),
+        Table(name="category", rows=10, width=1, kind="derived", source="goods", initial=0),
+    ),
+    dense=2,
+)
+
+
+def owners() -> UpdateParams:
+    rows = Quantization(ring="z32", cohort=3, clip=1.0, levels=1000, max_weight=1)
+    dense = Quantization(ring="z32", cohort=3, clip=1.0, levels=1000, max_weight=100)
+    return UpdateParams(rows=rows, dense=dense, averaging=Averaging(kappa=2))
+
+
+def test_one_update_from_training_to_commit() -> None:
+    """Two clients, three goods in the union; one of the goods is asked for and trained by nobody."""
+    params = owners()
+    store = MemoryStore(StoreSpec(model=MODEL, seed=bytes(32)), np.ones(2, np.float32))
+    unions = {"goods": RowSet([5, 7, 2 * 10**9 - 1]), "category": RowSet([0, 3])}
+
+    # Ada really has good 5; she also asked for good 7, as randomized response told her to.
+    ada = encode_update(
+        MODEL,
+        params,
+        dense=np.array([0.5, 0.0]),
+        samples=10,
+        trained={
+            "goods": TrainedRows(RowSet([5]), np.array([[0.2, -0.2]]), [6]),
+            "category": TrainedRows(RowSet([3]), np.array([[0.1]]), [6]),
+        },
+        asked={"goods": RowSet([5, 7]), "category": RowSet([0, 3])},
+        randomness=RANDOMNESS,
+    )
+    # Bob has goods 5 and the last one, and fewer samples.
+    bob = encode_update(
+        MODEL,
+        params,
+        dense=np.array([0.0, 1.0]),
+        samples=30,
+        trained={
+            "goods": TrainedRows(RowSet([5, 2 * 10**9 - 1]), np.array([[0.4, 0.0], [1.0, 1.0]]), [1, 2]),
+            "category": TrainedRows(RowSet([]), np.zeros((0, 1)), []),
+        },
+        asked={"goods": RowSet([5, 2 * 10**9 - 1]), "category": RowSet([0])},
+        randomness=RANDOMNESS,
+    )
+    assert [words.shape for words in (ada.dense, *ada.tables)] == [(3,), (2, 3), (2, 2)]
+    assert not ada.tables[0][1].any()  # the row she did not train
+
+    applied = apply_sums(store, params, unions=unions, selection=b"next", **plain_sum(ada, bob))
+    assert store.round == 0
+    assert applied.moved == {"goods": 2, "category": 1}
+    assert applied.refused == {"goods": 0, "category": 0}
+    store.commit(applied.commit)
+
+    # Good 5 had two owners: the mean of their moves. The others had one: kappa of 2 halves their move.
+    goods = store.read_rows("goods", unions["goods"]).values
+    assert goods == pytest.approx(np.array([[0.3, -0.1], [0, 0], [0.5, 0.5]]), abs=1e-6)
+    assert store.read_rows("category", unions["category"]).values == pytest.approx(np.array([[0], [0.05]]))
+    # The dense part is weighted by samples: 10 of Ada's, 30 of Bob's.
+    assert store.read_dense().values == pytest.approx(np.array([1 + 0.125, 1 + 0.75]))
+    assert store.touched("goods").rows.tolist() == [5, 2 * 10**9 - 1]
+    assert (store.round, store.selection) == (1, b"next")
+
+
+def plain_sum(ada: UpdateWords, bob: UpdateWords) -> dict[str, Any]:
+    """What secure aggregation gives, without the masks."""
+    goods, category = np.zeros((3, 3), np.uint32), np.zeros((2, 2), np.uint32)
+    goods[[0, 1]] += ada.tables[0]
+    goods[[0, 2]] += bob.tables[0]
+    category += ada.tables[1]
+    category[[0]] += bob.tables[1]
+    return {
+        "dense": ada.dense + bob.dense,
+        "tables": [goods, category],
+        "contributors": [[2, 1, 1], [2, 1]],
+    }
+
+
+def test_a_round_in_which_nobody_trained_changes_nothing() -> None:
+    params = owners()
+    store = MemoryStore(StoreSpec(model=MODEL, seed=bytes(32)), np.ones(2, np.float32))
+    applied = apply_sums(
+        store,
+        params,
+        unions={"goods": RowSet([1, 2]), "category": RowSet([0])},
+        dense=np.zeros(3, np.uint32),
+        tables=[np.zeros((2, 3), np.uint32), np.zeros((1, 2), np.uint32)],
+        contributors=[[2, 2], [0]],
+        selection=b"",
+    )
+    store.commit(applied.commit)
+    assert applied.commit.dense is None
+    assert store.round == 1
+    assert len(store.touched("goods")) == 0
+    assert store.read_dense().values.tolist() == [1, 1]
+
+
+def test_parts_of_one_update_must_fit_each_other() -> None:
+    rows = Quantization(ring="z32", cohort=3, clip=1.0, levels=1000, max_weight=1)
+    dense = Quantization(ring="z64", cohort=3, clip=1.0, levels=1000, max_weight=100)
+    with pytest.raises(ParameterError, match="one ring"):
+        UpdateParams(rows=rows, dense=dense)
+    many = Quantization(ring="z32", cohort=3, clip=1.0, levels=1000, max_weight=9)
+    with pytest.raises(ParameterError, match="owner weights"):
+        UpdateParams(rows=many, dense=many)
+    UpdateParams(rows=many, dense=many, averaging=PAPER)
