@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sfsl.crypto.aead import seal
 from sfsl.crypto.agreement import KeyPair, channel_keys, pair_mask_key
+from sfsl.crypto.identity import Identity
 from sfsl.crypto.kdf import derive, digest, frame
 from sfsl.crypto.prg import MaskStream, _counter_mode
 from sfsl.crypto.ring import F31, RINGS
@@ -24,7 +25,7 @@ from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import PRIME, SHARE_BYTES, Interpolation, parse_share, split
 from sfsl.secagg import Layout, TableShape, plan_graph
 from sfsl.secagg.graph import random_cycles
-from sfsl.secagg.transcript import commitment, self_mask_key, sum_context
+from sfsl.secagg.transcript import commitment, request_parts, self_mask_key, sum_context
 from vectors.make_codec import codec
 from vectors.make_round import round_
 from vectors.values import Json, Recorder, plain, some
@@ -56,6 +57,7 @@ def labels() -> Json:
     one, other = (KeyPair(Secret(some(f"labels key {k}"))) for k in (1, 2))
     sending, receiving = channel_keys(one, other.public, bound)
     layout = Layout(dense=3, tables=(TableShape(rows=300, width=2),))
+    signer, bitmaps = Identity(Secret(some("labels identity"))), (b"\x80\x01", b"", b"\x40")
 
     def described(label: str, parts: Sequence[bytes]) -> Json:
         return {"label": label, "parts": plain(list(parts))}
@@ -106,6 +108,26 @@ def labels() -> Json:
                 "context": sum_context("update", layout, participants, caller).hex(),
             }
             for participants, caller in (([0, 2, 260], b""), ([0, 2, 260], b"union"), (None, b""))
+        ],
+        "request_signature": {
+            "seed": some("labels identity").hex(),
+            "public": signer.public.hex(),
+            "binding": bound.hex(),
+            "sum": 1,
+            "bitmaps": plain(bitmaps),
+            "message": frame("sign request", *request_parts(bound, 1, bitmaps)).hex(),
+            "signature": signer.sign("request", *request_parts(bound, 1, bitmaps)).hex(),
+        },
+        "public_keys": [
+            {"name": name, "key": value.to_bytes(32, "little").hex()} | verdict
+            for name, value, verdict in (
+                ("an ordinary one", int.from_bytes(one.public, "little"), {"valid": True}),
+                ("the largest", 2**255 - 20, {"valid": True}),
+                ("p", 2**255 - 19, {"error": "AuthenticationFailed"}),
+                ("9 written as p + 9", 2**255 - 10, {"error": "AuthenticationFailed"}),
+                ("the largest of 255 bits", 2**255 - 1, {"error": "AuthenticationFailed"}),
+                ("9 with the top bit set", 2**255 + 9, {"error": "AuthenticationFailed"}),
+            )
         ],
     }
 

@@ -15,6 +15,7 @@ from sfsl.secagg.messages import (
     Member,
     Roster,
     SealedShares,
+    SignedRequest,
     Survivors,
     UnmaskRequest,
     UnmaskShares,
@@ -52,9 +53,22 @@ def codec() -> Json:
         "roster, active": Roster(params, (Member(0, keys), Member(299, keys))),
         "roster, sparse, empty": Roster(sparse, ()),
         "roster, tables": Roster(rows, (Member(0, wide),)),
-        "sealed shares": SealedShares(round_id, 127, (some("b", 82), some("B", 544)), ()),
-        "sealed shares, requests": SealedShares(round_id, 128, (), (b"", b"\x80\x01")),
-        "inbound shares": InboundShares(round_id, (0, 255, 256), (b"", b"\x01", b"\x02"), b"\xa0"),
+        "sealed shares": SealedShares(round_id, 127, (some("b", 82), some("B", 544)), (), None),
+        "sealed shares, requests": SealedShares(round_id, 128, (), (b"", b"\x80\x01"), None),
+        "sealed shares, signed requests": SealedShares(
+            round_id, 3, (), (b"", b"\x80\x01"), some("request", 64)
+        ),
+        "inbound shares": InboundShares(round_id, (0, 255, 256), (b"", b"\x01", b"\x02"), b"\xa0", ()),
+        "inbound shares, signed requests": InboundShares(
+            round_id,
+            (1, 300),
+            (b"\x01", b"\x02"),
+            b"",
+            (
+                SignedRequest((b"", b"\x80\x01"), some("one", 64)),
+                SignedRequest((b"", b"\x00\x40"), some("two", 64)),
+            ),
+        ),
         "masked vector": MaskedVector(round_id, 7, 65534, some("w", 300)),
         "masked vector, empty": MaskedVector(round_id, 0, 0, b""),
         "survivors": Survivors(round_id, 1, tuple(range(17)), (17, 300)),
@@ -106,7 +120,10 @@ def refused_bytes(round_id: bytes, keys: Keys, params: SessionParams) -> list[Js
 
     vector = MaskedVector(round_id, 1, 2, b"words")
     shares = UnmaskShares(round_id, 0, 1, (bytes(33),))
-    sealed = SealedShares(round_id, 1, (), ())
+    sealed = SealedShares(round_id, 1, (), (), None)
+    inbound = InboundShares(round_id, (0,), (b"",), b"", ())
+    signed = {"type": "signed-request", "bitmaps": [b"\x80"], "signature": bytes(64)}
+    aligned = msgspec.structs.asdict(sum_of(1))
     lists = Survivors(round_id, 0, (0,), ())
     check = Consistency(round_id, 0, 0, bytes(64))
     request = UnmaskRequest(round_id, 0, (0,), (), ())
@@ -162,6 +179,22 @@ def refused_bytes(round_id: bytes, keys: Keys, params: SessionParams) -> list[Js
         "a share of 34 bytes": (with_(shares, shares=[bytes(34)]), "DecodeError"),
         "a box of 545 bytes": (with_(sealed, boxes=[bytes(545)]), "DecodeError"),
         "65 bitmaps": (with_(sealed, request=[b""] * 65), "DecodeError"),
+        "no field for the request's signature": (with_(sealed, request_signature=...), "DecodeError"),
+        "a request's signature of 63 bytes": (with_(sealed, request_signature=bytes(63)), "DecodeError"),
+        "no field for requests": (with_(inbound, requests=...), "DecodeError"),
+        "a signed request by itself": (raw(signed), "DecodeError"),
+        "a signed request without a type": (
+            with_(inbound, requests=[{"bitmaps": [b"\x80"], "signature": bytes(64)}]),
+            "DecodeError",
+        ),
+        "a signed request without signature": (
+            with_(inbound, requests=[signed | {"signature": None}]),
+            "DecodeError",
+        ),
+        "a signed request of 65 bitmaps": (
+            with_(inbound, requests=[signed | {"bitmaps": [b""] * 65}]),
+            "DecodeError",
+        ),
         "a position in a list": (with_(lists, survivors=[65535]), "DecodeError"),
         "a signature of 63 bytes": (with_(check, signature=bytes(63)), "DecodeError"),
         "no signature": (with_(check, signature=None), "DecodeError"),
@@ -193,8 +226,18 @@ def refused_bytes(round_id: bytes, keys: Keys, params: SessionParams) -> list[Js
             with_params(active=False, neighbours=10),
             "DecodeError",
         ),
+        "parameters: the first layout not told": (with_params(sums=[params.sums[1]]), "DecodeError"),
+        "parameters: an odd number of neighbours": (
+            with_params(active=False, neighbours=11, sums=[aligned]),
+            "DecodeError",
+        ),
+        "parameters: as many neighbours as clients": (
+            with_params(active=False, neighbours=300, sums=[aligned]),
+            "DecodeError",
+        ),
         "sum: an unknown ring": (with_sum(ring="z16"), "DecodeError"),
         "sum: a label with a capital": (with_sum(label="Sum"), "DecodeError"),
+        "sum: a label and a line feed": (with_sum(label="sum\n"), "DecodeError"),
         "sum: a label of 33 letters": (with_sum(label="s" * 33), "DecodeError"),
         "sum: no contributors": (with_sum(min_contributors=0), "DecodeError"),
         "layout: too many dense words": (with_sum(layout={"dense": 2**40 + 1, "tables": []}), "DecodeError"),

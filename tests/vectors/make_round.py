@@ -11,9 +11,18 @@ from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import RINGS
 from sfsl.crypto.secret import Secret
 from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, SumParams, TableShape
-from sfsl.secagg.messages import CODEC, InboundShares, Keys, Member, Roster, UnmaskRequest
+from sfsl.secagg.messages import (
+    CODEC,
+    InboundShares,
+    Keys,
+    Member,
+    Roster,
+    SealedShares,
+    SignedRequest,
+    UnmaskRequest,
+)
 from sfsl.secagg.rows import parse_requesters, request_bitmaps
-from sfsl.secagg.transcript import binding
+from sfsl.secagg.transcript import binding, request_parts
 from vectors.values import Json, Recorder, plain, some, sum_of
 
 POLICY = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=1000)
@@ -228,6 +237,27 @@ def rows() -> Json:
     return session.finish()
 
 
+def active_rows() -> Json:
+    clients = {
+        "ada": [vector([1], [[0, 3, 8], [1]], [[[1, 2], [3, 4], [5, 6]], [[7]]])],
+        "bob": [vector([2], [[3, 7, 8], [1, 2]], [[[10, 20], [30, 40], [50, 60]], [[70], [80]]])],
+        "cyd": [vector([3], [[0, 3, 8], [2]], [[[2**32 - 1, 200], [300, 400], [500, 600]], [[700]]])],
+        "dan": [vector([4], [[2, 3], []], [[[1000, 2000], [3000, 4000]], []])],
+    }
+    layout = Layout(dense=1, tables=(TableShape(rows=9, width=2), TableShape(rows=3, width=1)))
+    one = SumParams(label="rows", ring="z32", min_contributors=2, layout=layout)
+    about = (
+        "active mode with misaligned rows: everyone sees the signed requests of the others; "
+        "rows asked for once are left out, dan drops out before his upload"
+    )
+    session = Recording("active-rows", about, clients, threshold=3, sums=[one], active=True)
+    session.check_in()
+    session.share()
+    session.first_sum(drop="dan")
+    session.open()
+    return session.finish()
+
+
 def sparse() -> Json:
     names = ("ada", "bob", "cyd", "dan", "eve")
     clients = {name: [vector([place, 1 << place])] for place, name in enumerate(names)}
@@ -278,11 +308,14 @@ def refused_by_client(session: Json) -> list[Json]:
     }
     members = taken["roster"].members
     own = next(place for place, one in enumerate(members) if one.keys.client == who)
-    cases = [
-        *refused_rosters(taken["roster"], own),
-        *refused_inbound(taken["inbound-shares"], own),
-        *refused_requests(taken["unmask-request"], own, active=session["params"]["active"]),
-    ]
+    if session["name"] == "active-rows":
+        cases = refused_rows(session, taken["inbound-shares"])
+    else:
+        cases = [
+            *refused_rosters(taken["roster"], own),
+            *refused_inbound(taken["inbound-shares"], own),
+            *refused_requests(taken["unmask-request"], own, active=session["params"]["active"]),
+        ]
     return [
         {
             "name": name,
@@ -302,6 +335,8 @@ def refused_rosters(roster: Roster, own: int) -> list[Case]:
     channel = replace(members[own].keys, channel=some("stranger"))
     doubled = replace(members[other].keys, channel=members[third].keys.channel)
     small = replace(members[other].keys, channel=bytes(32))
+    *low, top = members[other].keys.masks[0]
+    second = replace(members[other].keys, masks=(bytes((*low, top | 0x80)),))
     bare = replace(members[other].keys, signature=None)
     mode = replace(params, active=not params.active, threshold=len(members))
     more = replace(params, sums=(*params.sums, sum_of(1, label="more")))
@@ -315,6 +350,7 @@ def refused_rosters(roster: Roster, own: int) -> list[Case]:
         ("own keys changed", swapped_in(roster, own, channel), "Refused"),
         ("a key twice", swapped_in(roster, other, doubled), "Refused"),
         ("a key of small order", swapped_in(roster, other, small), "AuthenticationFailed"),
+        ("a key not in canonical form", swapped_in(roster, other, second), "AuthenticationFailed"),
     ]
     if params.active:
         swapped = replace(members[other].keys, channel=some("stranger"))
@@ -333,8 +369,79 @@ def refused_inbound(inbound: InboundShares, own: int) -> list[Case]:
         ("a box missing", replace(inbound, boxes=inbound.boxes[:-1]), "InvalidMessage"),
         ("too few left", replace(inbound, senders=(), boxes=()), "Refused"),
         ("requesters of no rows", replace(inbound, requesters=b"\x00"), "InvalidMessage"),
+        (
+            "a request of no rows",
+            replace(inbound, requests=(SignedRequest((), bytes(64)),)),
+            "InvalidMessage",
+        ),
     ]
     return [(name, 1, message, error) for name, message, error in cases]
+
+
+def refused_rows(session: Json, inbound: InboundShares) -> list[Case]:
+    """Active mode: what the server may try with the others' requests. The first sender is ada."""
+    bound = bytes.fromhex(session["binding"])
+    ada = Identity(Secret(bytes.fromhex(session["clients"][0]["identity"])))
+    first, second, *rest = inbound.requests
+
+    def with_first(request: SignedRequest) -> InboundShares:
+        return replace(inbound, requests=(request, second, *rest))
+
+    def signed(binding: bytes, sum_index: int, bitmaps: tuple[bytes, ...]) -> InboundShares:
+        parts = request_parts(binding, sum_index, bitmaps)
+        return with_first(SignedRequest(bitmaps, ada.sign("request", *parts)))
+
+    one, other = first.bitmaps
+    more = with_first(replace(first, bitmaps=(bytes((one[0] | 0x01, *one[1:])), other)))
+    fewer = with_first(replace(first, bitmaps=(bytes((one[0] & 0x7F, *one[1:])), other)))
+    longer = with_first(replace(first, bitmaps=(one, other + b"\x00")))
+    cases = [
+        ("a row added to a request", more, "AuthenticationFailed"),
+        ("a row taken from a request", fewer, "AuthenticationFailed"),
+        ("a bitmap lengthened", longer, "AuthenticationFailed"),
+        (
+            "requests exchanged between clients",
+            replace(inbound, requests=(second, first, *rest)),
+            "AuthenticationFailed",
+        ),
+        (
+            "one request for two clients",
+            replace(inbound, requests=(first, first, *rest)),
+            "AuthenticationFailed",
+        ),
+        ("a request of another session", signed(bytes(32), 0, first.bitmaps), "AuthenticationFailed"),
+        ("a request of another sum", signed(bound, 1, first.bitmaps), "AuthenticationFailed"),
+        ("a request left out", replace(inbound, requests=inbound.requests[:-1]), "InvalidMessage"),
+        ("the server's word instead", replace(inbound, requests=(), requesters=bytes(2)), "InvalidMessage"),
+        ("the server's word besides", replace(inbound, requesters=bytes(2)), "InvalidMessage"),
+        ("signed, but a table short", signed(bound, 0, (one,)), "InvalidMessage"),
+        ("signed, but a byte long", signed(bound, 0, (one, other + b"\x00")), "InvalidMessage"),
+        ("signed, but a bit beyond the end", signed(bound, 0, (one, b"\x10")), "InvalidMessage"),
+    ]
+    return [(name, 1, message, error) for name, message, error in cases]
+
+
+def refused_by_server(session: Json) -> list[Json]:
+    """Active mode: requests that the server must not take. The first to answer is ada, then bob."""
+    ada, bob, *_ = [
+        CODEC.decode(bytes.fromhex(one["bytes"]), limit=1 << 20)
+        for one in session["messages"]
+        if one["type"] == "sealed-shares"
+    ]
+    assert isinstance(ada, SealedShares)
+    assert isinstance(bob, SealedShares)
+    cases = {
+        "a request not signed": replace(ada, request_signature=None),
+        "another's signature": replace(ada, request_signature=bob.request_signature),
+        "another's request": replace(ada, request=bob.request),
+        "another's request with its signature": replace(
+            ada, request=bob.request, request_signature=bob.request_signature
+        ),
+    }
+    return [
+        {"name": name, "client": "ada", "bytes": CODEC.encode(one).hex(), "error": "AuthenticationFailed"}
+        for name, one in cases.items()
+    ]
 
 
 def refused_requests(request: UnmaskRequest, own: int, *, active: bool) -> list[Case]:
@@ -378,13 +485,17 @@ def swapped_in(roster: Roster, place: int, keys: Keys) -> Roster:
 
 
 def round_() -> Json:
-    sessions = [dropout(), active(), rows(), sparse(), two_sums()]
-    for session in sessions[:2]:
-        session["refused"] = refused_by_client(session)
+    sessions = [dropout(), active(), rows(), active_rows(), sparse(), two_sums()]
+    for session in sessions:
+        if session["name"] in ("dropout", "active", "active-rows"):
+            session["refused"] = refused_by_client(session)
+        if session["name"] == "active-rows":
+            session["refused_by_server"] = refused_by_server(session)
     return {
         "about": "Each client draws its random bytes from `random`, in the order of spec 2.1. An upload "
         "follows each `inbound-shares` or `start`, which is no message of this protocol (spec 4.7). "
-        "`refused`: `client` must refuse this after so many messages from the server, unchanged.",
+        "`refused`: `client` must refuse this after so many messages from the server, unchanged. "
+        "`refused_by_server`: the server must refuse this from `client` as the first answer to its roster.",
         "policy": plain(POLICY),
         "sessions": sessions,
     }

@@ -1,7 +1,8 @@
 """A second client, written from docs/spec/secure-aggregation.md alone: slow, plain, and without sfsl.
 
 It shows that the specification is enough, and is what ``round.json`` is checked against. It makes the
-honest messages and leaves out most of what a real client must refuse. Never use it for real sums.
+honest messages and refuses only what the others did not sign; a real client must refuse much more.
+Never use it for real sums.
 Numbers in comments are sections of the specification.
 """
 
@@ -11,7 +12,8 @@ from fractions import Fraction
 from math import ceil, comb
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -63,6 +65,24 @@ def public_key(private: bytes) -> bytes:
 
 def agree(private: bytes, public: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+
+
+def canonical(public: bytes) -> bool:
+    return int.from_bytes(public, "little") < 2**255 - 19
+
+
+# -- 2.6 signatures --------------------------------------------------------------------------------
+
+
+class Refused(Exception):
+    """A message that this client does not answer."""
+
+
+def verify(public: bytes, signature: bytes, label: str, *parts: bytes) -> None:
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, frame("sign " + label, *parts))
+    except InvalidSignature:
+        raise Refused(f"not signed: {label}") from None
 
 
 # -- 2.5 streams -----------------------------------------------------------------------------------
@@ -211,8 +231,14 @@ def size(message: dict[str, Any]) -> int:
     return {
         "keys": _keys_size,
         "roster": lambda m: 29 + _params_size(m["params"]) + _members_size(m["members"]),
-        "sealed-shares": lambda m: 69 + _u(m["sender"]) + _boxes(m["boxes"]) + _boxes(m["request"]),
-        "inbound-shares": lambda m: 74 + _list(m["senders"]) + _boxes(m["boxes"]) + _b(len(m["requesters"])),
+        "sealed-shares": lambda m: (
+            (87 + _u(m["sender"]) + _boxes(m["boxes"]) + _boxes(m["request"]))
+            + (1 if m["request_signature"] is None else 66)
+        ),
+        "inbound-shares": lambda m: (
+            (83 + _list(m["senders"]) + _boxes(m["boxes"]) + _b(len(m["requesters"])) + _a(m["requests"]))
+            + sum(105 + _boxes(one["bitmaps"]) for one in m["requests"])
+        ),
         "masked-vector": lambda m: 66 + _u(m["sender"]) + _b(len(m["words"])),
         "survivors": lambda m: 67 + _list(m["survivors"]) + _list(m["dropped"]),
         "consistency": lambda m: 134 + _u(m["sender"]),
@@ -247,6 +273,15 @@ def _list(positions: list[int]) -> int:
 
 def _boxes(items: list[bytes]) -> int:
     return _a(items) + sum(_b(len(item)) for item in items)
+
+
+def size_limit(params: dict[str, Any], layout: dict[str, Any], word_bytes: int) -> int:
+    """3.4: no message is larger."""
+    n, sums = params["clients"], params["sums"]
+    announced = sum(len(one["layout"]["tables"]) for one in sums if one["layout"])
+    rows = sum(table["rows"] for table in layout["tables"])
+    words = layout["dense"] + sum(table["rows"] * table["width"] for table in layout["tables"])
+    return 4096 + n * (512 + 130 * len(sums) + rows // 8) + announced * (64 + 8 * n) + words * word_bytes
 
 
 def _keys_size(keys: dict[str, Any]) -> int:
@@ -366,12 +401,15 @@ class Tape:
 
 
 class Client:
-    """One honest client: frames in, frames out."""
+    """One honest client: frames in, frames out. ``known`` are the others' identities, in active mode."""
 
-    def __init__(self, name: str, tape: Tape, sums: int, identity: bytes | None) -> None:
+    def __init__(
+        self, name: str, tape: Tape, sums: int, identity: bytes | None, known: dict[str, bytes]
+    ) -> None:
         self.name = name
         self.tape = tape
         self.identity = Ed25519PrivateKey.from_private_bytes(identity) if identity else None
+        self.known = known
         self.channel = tape.take(32)
         self.masks = [tape.take(32) for _ in range(sums)]
         self.seeds = [tape.take(32) for _ in range(sums)]
@@ -421,24 +459,56 @@ class Client:
             from_bits([int(row in asked) for row in range(table["rows"])])
             for table, asked in zip(tables, rows, strict=True)
         ]
-        return encode(self._message("sealed-shares", summed=False, boxes=boxes, request=bitmaps))
+        signature = None
+        if self.identity and tables:
+            signature = self.identity.sign(frame("sign request", self.binding, bytes((0,)), *bitmaps))
+        fields = {"boxes": boxes, "request": bitmaps, "request_signature": signature}
+        return encode(self._message("sealed-shares", summed=False, **fields))
 
     def inbound(self, data: bytes, dense: list[int], tables: list[list[list[int]]]) -> bytes:
         inbound = decode(data)
+        layout = self.params["sums"][0]["layout"]
+        asked = self.requesters(layout, inbound["senders"], inbound["requesters"], inbound["requests"])
         for sender, box in zip(inbound["senders"], inbound["boxes"], strict=True):
             keys = self.members[sender]
             shared = agree(self.channel, keys["channel"])
             key = derive(shared, "channel", self.binding, keys["channel"], self.own_keys["channel"])
             self.shares[sender] = AESGCM(key).decrypt(bytes(12), box, self._header(sender, self.position))
         participants = sorted([*inbound["senders"], self.position])
-        layout = self.params["sums"][0]["layout"]
-        return self.mask(layout, participants, inbound["requesters"], b"", dense, tables)
+        return self.mask(layout, participants, asked, b"", dense, tables)
+
+    def requesters(
+        self, layout: dict[str, Any], others: list[int], told: bytes, signed: list[dict[str, Any]]
+    ) -> list[list[list[int]]]:
+        """5.2: per table, per other participant, per own row, whether that one asked for it."""
+        if not (self.identity and layout["tables"]):
+            if signed:
+                raise Refused("signed requests where none are due")
+            bits = iter(to_bits(told))
+            return [[[next(bits) for _ in own] for _ in others] for own in self.rows]
+        if told or len(signed) != len(others):
+            raise Refused("not one signed request of each other participant")
+        for other, request in zip(others, signed, strict=True):
+            public = self.known[self.members[other]["client"]]
+            verify(
+                public, request["signature"], "request", self.binding, bytes((self.sum,)), *request["bitmaps"]
+            )
+            self._require_bitmaps(layout, request["bitmaps"])
+        lines = [[to_bits(bitmap) for bitmap in request["bitmaps"]] for request in signed]
+        return [[[line[table][row] for row in own] for line in lines] for table, own in enumerate(self.rows)]
+
+    def _require_bitmaps(self, layout: dict[str, Any], bitmaps: list[bytes]) -> None:
+        shapes = [table["rows"] for table in layout["tables"]]
+        if [len(bitmap) for bitmap in bitmaps] != [(rows + 7) // 8 for rows in shapes]:
+            raise Refused("bitmaps of another layout")
+        if any(any(to_bits(bitmap)[rows:]) for bitmap, rows in zip(bitmaps, shapes, strict=True)):
+            raise Refused("a bit set beyond the end")
 
     def mask(
         self,
         layout: dict[str, Any],
         participants: list[int],
-        requesters: bytes,
+        asked: list[list[list[int]]],
         caller: bytes,
         dense: list[int],
         tables: list[list[list[int]]],
@@ -446,10 +516,7 @@ class Client:
         one = self.params["sums"][self.sum]
         ring = one["ring"]
         others = [k for k in participants if k != self.position]
-        # 5.2: per table, per other participant, per own row; 5.3: rows with too few requesters stay here
-        bits = iter(to_bits(requesters))
-        asked = [[[next(bits) for _ in own] for _ in others] for own in self.rows]
-        upload = list(dense)
+        upload = list(dense)  # 5.3: rows with too few requesters stay here
         covered: dict[int, list[int]] = {k: list(range(len(dense))) for k in others}  # places in the upload
         for own, values, table in zip(self.rows, tables, asked, strict=True):
             for at in range(len(own)):

@@ -1,6 +1,7 @@
 """Every case of every vector file against the code, and whole sessions against a second client too."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,27 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from sfsl import errors
 from sfsl.crypto import aead, kdf, prg
 from sfsl.crypto.aead import unseal
-from sfsl.crypto.agreement import KeyPair, channel_keys, pair_mask_key, require_contributory
-from sfsl.crypto.identity import Ed25519PublicKey, Identity
+from sfsl.crypto.agreement import (
+    KeyPair,
+    channel_keys,
+    pair_mask_key,
+    require_canonical,
+    require_contributory,
+)
+from sfsl.crypto.identity import Ed25519PublicKey, Identity, verify
 from sfsl.crypto.prg import MaskStream
 from sfsl.crypto.ring import F31, RINGS, ring_named
 from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import PRIME, Interpolation, parse_share, split
 from sfsl.errors import AuthenticationFailed, KeyMismatch, ParameterError, SfslError
-from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, plan_graph
+from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, TableShape, plan_graph
 from sfsl.secagg.graph import random_cycles
-from sfsl.secagg.messages import CODEC, size_limit
+from sfsl.secagg.messages import CODEC, InboundShares, Keys, Member, Roster, SignedRequest, size_limit
 from sfsl.secagg.rows import parse_requesters
-from sfsl.secagg.transcript import commitment, require_seed, self_mask_key, sum_context
+from sfsl.secagg.transcript import commitment, request_parts, require_seed, self_mask_key, sum_context
 from sfsl.testing import SeededRandomness
 from vectors import make, reference
-from vectors.values import plain
+from vectors.values import plain, sum_of
 
 HERE = Path(__file__).parent
 hexed = bytes.fromhex
@@ -215,6 +222,37 @@ def test_derived_keys() -> None:
     assert len({case["context"] for case in vectors["sum_context"]}) == len(vectors["sum_context"])
 
 
+def test_request_signatures() -> None:
+    case = load("labels.json")["request_signature"]
+    identity = Identity(Secret(hexed(case["seed"])))
+    bitmaps = tuple(map(hexed, case["bitmaps"]))
+    parts = request_parts(hexed(case["binding"]), case["sum"], bitmaps)
+    theirs = (hexed(case["binding"]), bytes((case["sum"],)), *bitmaps)
+    assert identity.public.hex() == case["public"]
+    assert reference.frame("sign request", *theirs).hex() == case["message"]
+    assert identity.sign("request", *parts).hex() == case["signature"]
+    reference.verify(identity.public, hexed(case["signature"]), "request", *theirs)
+    for other in (
+        request_parts(hexed(case["binding"]), 0, bitmaps),
+        request_parts(hexed(case["binding"]), case["sum"], bitmaps[:1]),
+        request_parts(hexed(case["binding"]), case["sum"], (b"".join(bitmaps), b"", b"")),
+    ):
+        with pytest.raises(AuthenticationFailed):
+            verify(identity.public, hexed(case["signature"]), "request", *other)
+        with pytest.raises(reference.Refused):
+            reference.verify(identity.public, hexed(case["signature"]), "request", *other)
+
+
+@pytest.mark.parametrize("case", named(load("labels.json")["public_keys"]))
+def test_public_keys_are_canonical(case: dict[str, Any]) -> None:
+    assert reference.canonical(hexed(case["key"])) == case.get("valid", False)
+    if "valid" in case:
+        require_canonical(hexed(case["key"]))
+        return
+    with pytest.raises(error(case["error"])):
+        require_canonical(hexed(case["key"]))
+
+
 def make_layout(fields: dict[str, Any]) -> Layout:
     layout: Layout = msgspec.convert(fields, Layout)
     return layout
@@ -393,9 +431,37 @@ def test_size_limits() -> None:
         params = msgspec.convert(fields, SessionParams)
         layout = make_layout(case["layout"])
         assert size_limit(params, layout, case["word_bytes"]) == case["limit"]
-        rows = sum(table.rows for table in layout.tables)
-        each = 512 + 130 * len(params.sums) + rows // 8
-        assert case["limit"] == 4096 + params.clients * each + layout.words * case["word_bytes"]
+        assert reference.size_limit(case["params"], case["layout"], case["word_bytes"]) == case["limit"]
+
+
+@pytest.mark.parametrize(("clients", "sums"), [(2, 1), (2, 8), (300, 1), (512, 8)])
+def test_the_largest_messages_are_within_the_limit(clients: int, sums: int) -> None:
+    """Longest ids, all signatures, 64 tables in every sum: the frames that are largest beside words."""
+    layout = Layout(dense=0, tables=tuple(TableShape(rows=1 + 8 * k, width=2**24) for k in range(64)))
+    several = tuple(
+        msgspec.structs.replace(
+            sum_of(0, label=f"{number}".rjust(32, "s")), layout=layout, min_contributors=65535
+        )
+        for number in range(sums)
+    )
+    params = SessionParams(
+        round_id=bytes(16),
+        clients=clients,
+        threshold=clients,
+        neighbours=None,
+        active=True,
+        sums=several,
+    )
+    limit = size_limit(params, Layout(dense=0, tables=layout.tables), 0)
+    keys = Keys("\U0001f98a" * 64, bytes(32), (bytes(32),) * sums, (bytes(32),) * sums, bytes(64))
+    roster = Roster(params, tuple(Member(place, keys) for place in range(clients)))
+    assert len(CODEC.encode(roster)) <= limit
+    others = range(1, clients)
+    request = SignedRequest(tuple(bytes(1 + k) for k in range(64)), bytes(64))
+    boxes = (bytes(16 + 66 * sums),) * len(others)
+    inbound = InboundShares(bytes(16), tuple(others), boxes, b"", (request,) * len(others))
+    assert len(CODEC.encode(inbound)) <= limit
+    assert reference.size(reference.decode(CODEC.encode(inbound))) == len(CODEC.encode(inbound))
 
 
 # -- whole sessions --------------------------------------------------------------------------------
@@ -475,7 +541,9 @@ class ReferenceClient:
         self.tape = reference.Tape(hexed(who["random"]))
         identity = hexed(who["identity"]) if who["identity"] else None
         sums = len(session["params"]["sums"])
-        self.client = reference.Client(who["client"], self.tape, sums, identity)
+        seeds = {one["client"]: one["identity"] for one in session["clients"] if one["identity"]}
+        known = {name: Identity(Secret(hexed(seed))).public for name, seed in seeds.items()}
+        self.client = reference.Client(who["client"], self.tape, sums, identity, known)
         self.inputs = iter(who["inputs"])
 
     def keys(self) -> bytes:
@@ -491,14 +559,16 @@ class ReferenceClient:
         if entry["type"] == "start":
             self.mine = next(self.inputs)
             client.rows = self.mine["rows"]
-            told = (
-                entry["layout"],
-                entry["participants"],
-                hexed(entry["requesters"]),
-                hexed(entry["context"]),
-            )
+            layout, places = entry["layout"], entry["participants"]
+            others = [place for place in places if place != client.position]
+            asked = client.requesters(layout, others, hexed(entry["requesters"]), [])
+            told = (layout, places, asked, hexed(entry["context"]))
             return client.mask(*told, self.mine["dense"], self.mine["tables"])
         return client.survivors(data) if entry["type"] == "survivors" else client.unmask(data)
+
+    def refuse(self, entry: dict[str, Any]) -> None:
+        with pytest.raises(reference.Refused):
+            self.answer(entry)
 
 
 def conversation(session: dict[str, Any], name: str) -> tuple[list[dict[str, Any]], list[str]]:
@@ -527,9 +597,8 @@ def test_the_written_randomness_is_the_seeds(session: dict[str, Any]) -> None:
         assert SeededRandomness(who["seed"]).bytes(len(drawn)) == drawn
 
 
-@pytest.mark.parametrize("session", SESSIONS)
-def test_the_server_says_the_same_bytes_and_opens_the_total(session: dict[str, Any]) -> None:
-    entries = iter(session["messages"])
+def make_server(session: dict[str, Any], entries: Iterator[dict[str, Any]]) -> Server:
+    """The server after check-in; takes the clients' keys from the front of ``entries``."""
     everyone = [one["client"] for one in session["clients"]]
     keys = [CODEC.decode(hexed(next(entries)["bytes"]), limit=1 << 20) for _ in everyone]
     params = msgspec.convert(
@@ -537,7 +606,13 @@ def test_the_server_says_the_same_bytes_and_opens_the_total(session: dict[str, A
     )
     seeds = {one["client"]: one["identity"] for one in session["clients"]}
     pinned = {name: Identity(Secret(hexed(seed))).public for name, seed in seeds.items() if seed}
-    server = Server(params, keys, pinned or None)
+    return Server(params, keys, pinned or None)
+
+
+@pytest.mark.parametrize("session", SESSIONS)
+def test_the_server_says_the_same_bytes_and_opens_the_total(session: dict[str, Any]) -> None:
+    entries = iter(session["messages"])
+    server = make_server(session, entries)
     outbound = {name: CODEC.encode(roster).hex() for name, roster in server.rosters().items()}
     results = []
     starts: list[dict[str, Any]] = []
@@ -609,8 +684,22 @@ REFUSED = [
 
 @pytest.mark.parametrize(("session", "case"), REFUSED)
 def test_a_client_refuses_and_goes_on_unchanged(session: dict[str, Any], case: dict[str, Any]) -> None:
+    refuses_and_goes_on(CodeClient, session, case)
+
+
+REFUSED_REQUESTS = [one for one in REFUSED if one.values[0]["name"] == "active-rows"]
+
+
+@pytest.mark.parametrize(("session", "case"), REFUSED_REQUESTS)
+def test_the_reference_refuses_requests_that_were_not_signed(
+    session: dict[str, Any], case: dict[str, Any]
+) -> None:
+    refuses_and_goes_on(ReferenceClient, session, case)
+
+
+def refuses_and_goes_on(kind: Any, session: dict[str, Any], case: dict[str, Any]) -> None:
     who = next(one for one in session["clients"] if one["client"] == case["client"])
-    client = CodeClient(session, who)
+    client = kind(session, who)
     received, sent = conversation(session, case["client"])
     client.keys()
     answers = []
@@ -619,6 +708,24 @@ def test_a_client_refuses_and_goes_on_unchanged(session: dict[str, Any], case: d
             client.refuse(case)
         answers.append(client.answer(entry).hex())
     assert answers == sent[1:]
+
+
+REFUSED_BY_SERVER = [
+    pytest.param(session, case, id=f"{session['name']}-{case['name'].replace(' ', '-')}")
+    for session in ROUND["sessions"]
+    for case in session.get("refused_by_server", ())
+]
+
+
+@pytest.mark.parametrize(("session", "case"), REFUSED_BY_SERVER)
+def test_the_server_refuses_and_takes_the_real_one(session: dict[str, Any], case: dict[str, Any]) -> None:
+    server = make_server(session, iter(session["messages"]))
+    with pytest.raises(error(case["error"])):
+        server.receive(case["client"], CODEC.decode(hexed(case["bytes"]), limit=1 << 20))
+    real = next(
+        one for one in session["messages"] if (one["from"], one["type"]) == (case["client"], "sealed-shares")
+    )
+    server.receive(case["client"], CODEC.decode(hexed(real["bytes"]), limit=1 << 20))
 
 
 def test_sizes_in_the_specification() -> None:
