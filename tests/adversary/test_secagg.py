@@ -11,6 +11,7 @@ import sfsl.crypto.aead
 import sfsl.secagg.admission
 import sfsl.secagg.client
 import sfsl.secagg.server
+import sfsl.secagg.transcript
 from sfsl.crypto.agreement import KeyPair, channel_keys
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import Z32
@@ -560,8 +561,9 @@ def passing_off_one_clients_request_as_anothers() -> bool:
     weaken=lambda patch: patch.setattr(
         Client,
         "read_requesters",
-        lambda self, layout, others, rows, told, signed: sfsl.secagg.client.parse_requesters(
-            told, len(others), rows
+        lambda self, layout, others, rows, told, signed: (
+            sfsl.secagg.client.parse_requesters(told, len(others), rows),
+            b"",
         ),
     ),
 )
@@ -580,6 +582,36 @@ def an_unsigned_request_in_active_mode() -> bool:
     answer = world.clients["c0"].handle_roster(world.rosters["c0"], [[0, 3]])
     world.server.receive("c0", changed(answer, request_signature=bytes(64)))
     return True
+
+
+@attack(
+    refusal=None,
+    weaken=lambda patch: patch.setattr(sfsl.secagg.client, "requests_digest", lambda bitmaps: bytes(32)),
+)
+def a_colluding_client_that_signs_two_requests() -> bool:
+    """c3 signs two requests; c0 is shown one, c1 the other. Their pair stream must not match any more."""
+    world = active_row_world()
+    second = (bytes((0b10000000,)),)
+    parts = sfsl.secagg.transcript.request_parts(world.server.binding, 0, second)
+    signed = world.identities["c3"].sign("request", *parts)
+    inbound = world.inbound["c1"]
+    other = changed(inbound.requests[2], bitmaps=second, signature=signed)
+    start0 = world.clients["c0"].handle_inbound(world.inbound["c0"])
+    start1 = world.clients["c1"].handle_inbound(changed(inbound, requests=(*inbound.requests[:2], other)))
+    return start0.requests == start1.requests
+
+
+@attack(
+    refusal=InvalidMessage,
+    weaken=lambda patch: patch.setattr(Client, "read_requesters", lambda *_: ((), b"")),
+)
+def strangers_among_the_participants() -> bool:
+    world = active_row_world()
+    client = world.clients["c0"]
+    layout = world.sums[0].layout
+    assert layout is not None
+    signed = world.inbound["c0"].requests
+    return client.read_requesters(layout, [1, 2, 9], client._asked, b"", signed) is not None
 
 
 @attack(refusal=Refused, weaken=remove(Client, "_require_start"))

@@ -459,6 +459,7 @@ class Client:
             from_bits([int(row in asked) for row in range(table["rows"])])
             for table, asked in zip(tables, rows, strict=True)
         ]
+        self.bitmaps = bitmaps
         signature = None
         if self.identity and tables:
             signature = self.identity.sign(frame("sign request", self.binding, bytes((0,)), *bitmaps))
@@ -485,6 +486,7 @@ class Client:
             if signed:
                 raise Refused("signed requests where none are due")
             bits = iter(to_bits(told))
+            self.all_requests = []
             return [[[next(bits) for _ in own] for _ in others] for own in self.rows]
         if told or len(signed) != len(others):
             raise Refused("not one signed request of each other participant")
@@ -494,6 +496,10 @@ class Client:
                 public, request["signature"], "request", self.binding, bytes((self.sum,)), *request["bitmaps"]
             )
             self._require_bitmaps(layout, request["bitmaps"])
+        everyone = {other: request["bitmaps"] for other, request in zip(others, signed, strict=True)}
+        everyone[self.position] = self.bitmaps
+        joined = [bitmap for place in sorted(everyone) for bitmap in everyone[place]]
+        self.all_requests = [digest("requests", *joined)]  # 4.4
         lines = [[to_bits(bitmap) for bitmap in request["bitmaps"]] for request in signed]
         return [[[line[table][row] for row in own] for line in lines] for table, own in enumerate(self.rows)]
 
@@ -530,7 +536,7 @@ class Client:
                         covered[k] += places
 
         listed = b"neighbours" if self.params["neighbours"] is not None else b"".join(map(be32, participants))
-        context = digest("sum", one["label"].encode(), pack(layout), listed, caller)
+        context = digest("sum", one["label"].encode(), pack(layout), listed, caller, *self.all_requests)
         key = derive(self.seeds[self.sum], "self-mask", self.binding, context, be32(self.position))
         for place, word in enumerate(stream(key, ring, len(upload))):
             upload[place] += word

@@ -188,7 +188,7 @@ class RoundClient:
         if submodel.round_id != self._round_id:
             raise WrongRound("a submodel of another round")
         others = [place for place in submodel.participants if place != self._session.position]
-        requesters = self._session.read_requesters(
+        requesters, requests = self._session.read_requesters(
             self._layout, others, self._positions, submodel.requesters, submodel.requests
         )
         rows = {
@@ -202,7 +202,9 @@ class RoundClient:
         context = digest(
             "update", self._params.context(), self._union_digest, digest("dense", submodel.dense)
         )
-        self._start = Start(self._layout, submodel.participants, self._positions, requesters, context)
+        self._start = Start(
+            self._layout, submodel.participants, self._positions, requesters, context, requests
+        )
         self.phase = Phase.TRAINING
         return Download(self._asked, rows, dense, dict(self._params.training))
 

@@ -44,6 +44,7 @@ from sfsl.secagg.transcript import (
     lists_parts,
     point,
     request_parts,
+    requests_digest,
     self_mask_key,
     sum_context,
 )
@@ -64,13 +65,15 @@ class Phase(Enum):
 @dataclass(frozen=True)
 class Start:
     """What a client must know before it masks: who takes part, over which layout, and for each table
-    its own rows (ascending) and which other participants asked for them (participants x own rows)."""
+    its own rows (ascending) and which other participants asked for them (participants x own rows).
+    ``context`` and, in active mode, the digest of all ``requests`` are bound into the masks."""
 
     layout: Layout
     participants: tuple[int, ...]
     rows: tuple[Rows, ...] = ()
     requesters: tuple[Bits, ...] = ()
     context: bytes = b""
+    requests: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -185,12 +188,14 @@ class Client:
         participants = tuple(sorted((*senders, self._position)))
         self._require_enough(len(participants))
         layout = self._params.sums[0].layout or Layout(dense=0)
-        requesters = self.read_requesters(layout, senders, self._asked, inbound.requesters, inbound.requests)
+        requesters, requests = self.read_requesters(
+            layout, senders, self._asked, inbound.requesters, inbound.requests
+        )
         boxes = zip(senders, inbound.boxes, strict=True)
         self._shares |= {sender: self._open_box(sender, box) for sender, box in boxes}
         self._alive = participants
         self.phase = Phase.READY
-        return Start(layout, participants, self._asked, requesters, context)
+        return Start(layout, participants, self._asked, requesters, context, requests)
 
     def create_masked(self, start: Start, dense: ArrayLike, tables: Sequence[ArrayLike] = ()) -> MaskedVector:
         """Mask the vector of the current sum: ``dense`` words and, per table, values of the own rows."""
@@ -211,7 +216,7 @@ class Client:
             part[:] = _shaped(ring.vector(values, what), (len(keep), part.shape[1]), what)[keep]
 
         listed = start.participants if self._params.neighbours is None else None
-        context = sum_context(params.label, start.layout, listed, start.context)
+        context = sum_context(params.label, start.layout, listed, start.context, start.requests)
         masker = Masker(ring, vector, shape)
         seed = self._secrets.seeds[self._sum]
         masker.add(self_mask_key(seed, self._binding, context, self._position), [None] * len(own_rows))
@@ -252,25 +257,30 @@ class Client:
         rows: Sequence[Rows],
         told: bytes,
         signed: Sequence[SignedRequest],
-    ) -> tuple[Bits, ...]:
+    ) -> tuple[tuple[Bits, ...], bytes]:
         """Per table which of the ``others`` asked for which of the own rows: as the server tells it, or in
-        active mode as each of them signed it."""
+        active mode as each of them signed it, with the digest of all requests."""
+        if not set(others) <= self._members.keys() - {self._position}:
+            raise InvalidMessage("participants that are not this client's peers")
         if self._identity is None or not layout.tables:
             if signed:
                 raise InvalidMessage("signed requests where none are due")
-            return parse_requesters(told, len(others), rows)
+            return parse_requesters(told, len(others), rows), b""
         if told or len(signed) != len(others):
             raise InvalidMessage(f"{len(signed)} signed requests of {len(others)} other participants")
         asked = []
+        bitmaps = {self._position: request_bitmaps(layout, rows)}
         for other, request in zip(others, signed, strict=True):
             public = (self._identities or {})[self._members[other].client]
             parts = request_parts(self._binding, self._sum, request.bitmaps)
             verify(public, request.signature, "request", *parts)
             asked.append(parse_request(layout, request.bitmaps))
-        return tuple(
+            bitmaps[other] = request.bitmaps
+        matrices = tuple(
             np.array([lines[table][own] for lines in asked], np.bool_).reshape(len(others), len(own))
             for table, own in enumerate(rows)
         )
+        return matrices, requests_digest([bitmaps[place] for place in sorted(bitmaps)])
 
     # -- exchange 3: who survived -> shares ----------------------------------------------------
 

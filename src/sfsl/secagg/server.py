@@ -53,6 +53,7 @@ from sfsl.secagg.transcript import (
     lists_parts,
     point,
     request_parts,
+    requests_digest,
     require_distinct,
     require_key_pair,
     require_keys,
@@ -255,7 +256,8 @@ class Server:
 
     def _deliver_shares(self, heard: tuple[int, ...]) -> dict[str, Message]:
         layout = self._params.sums[0].layout or Layout(dense=0)
-        requesters = self._begin(heard, layout, self._requests, self._context)
+        bitmaps = [self._signed[k].bitmaps for k in heard if k in self._signed]
+        requesters = self._begin(heard, layout, self._requests, self._context, bitmaps)
         outbound: dict[str, Message] = {}
         for position in heard:
             senders = tuple(k for k in self._peers[position] if k in self._boxes)
@@ -293,7 +295,8 @@ class Server:
             raise TooFewClients(f"{len(places)} clients are left, {self._params.threshold} are needed")
         self._sum_index += 1
         self._shares, self._signatures = {}, {}
-        told = self._begin(places, layout, asked, context)
+        signed = [requests.get(self._keys[k].client, ()) for k in places]
+        told = self._begin(places, layout, asked, context, signed)
         return {self._keys[place].client: bits for place, bits in told.items()}
 
     def _begin(
@@ -302,10 +305,12 @@ class Server:
         layout: Layout,
         requests: Mapping[int, tuple[Bits, ...]],
         context: bytes,
+        signed: Sequence[Sequence[bytes]],
     ) -> dict[int, bytes]:
         params = self._params.sums[self._sum_index]
         listed = participants if self._params.neighbours is None else None
-        bound = sum_context(params.label, layout, listed, context)
+        all_requests = requests_digest(signed) if self._params.active and layout.tables else b""
+        bound = sum_context(params.label, layout, listed, context, all_requests)
         self._sum = RunningTotal(params, layout, participants, bound)
         if layout.tables:
             self._sum.set_requests(requests)

@@ -33,11 +33,21 @@ def binding(roster: Roster) -> bytes:
     return digest("roster", CODEC.encode(roster))
 
 
-def sum_context(label: str, layout: Layout, participants: Sequence[int] | None, context: bytes) -> bytes:
+def sum_context(
+    label: str, layout: Layout, participants: Sequence[int] | None, context: bytes, requests: bytes = b""
+) -> bytes:
     """What one sum's masks are bound to. ``participants`` is None on a sparse graph, where each client
-    sees only its own neighbours; ``context`` is the caller's, e.g. hashes of the union and the model."""
+    sees only its own neighbours; ``context`` is the caller's, e.g. hashes of the union and the model;
+    ``requests`` is the digest of all requests for rows, in active mode."""
     listed = b"neighbours" if participants is None else position_bytes(participants)
-    return digest("sum", label.encode(), msgspec.msgpack.encode(layout), listed, context)
+    parts = [label.encode(), msgspec.msgpack.encode(layout), listed, context]
+    return digest("sum", *parts, *([requests] if requests else []))
+
+
+def requests_digest(bitmaps: Sequence[Sequence[bytes]]) -> bytes:
+    """All participants' requests, in order of position. Bound into the masks, so that a client that signs
+    two requests cannot make others see different ones."""
+    return digest("requests", *(bitmap for request in bitmaps for bitmap in request))
 
 
 def self_mask_key(seed: Secret, bound: bytes, context: bytes, position: int) -> Secret:
