@@ -10,6 +10,12 @@ PUBLIC = {
         "SessionParams", "Start", "SumParams", "TableShape", "aggregate", "aggregate_rows",
         "default_min_contributors", "default_threshold", "plan_graph",
     },
+    "sfsl.privacy": {
+        "PAPER_OWNERS", "PRESETS", "AttackReport", "Audit", "Budget", "Calendar", "ClientState", "ClosedPeriod",
+        "Decoys", "Derived", "EpsilonBound", "EventFrequency", "Events", "IndexPrivacy", "Ledger",
+        "PeriodSelection", "Perturber", "Setting", "Tables", "Tuned", "Workload", "audit", "choose_uniformly",
+        "cohort_events", "frontier", "owner_distribution", "tune",
+    },
     "sfsl.rounds": {
         "Download", "IndexSpace", "RoundClient", "RoundOutcome", "RoundParams", "RoundPolicy", "RoundServer",
         "Trained",
@@ -40,7 +46,7 @@ def test_protocol_layers_import_without_torch() -> None:
 
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "import sfsl.cli, sfsl.rounds, sfsl.secagg, sfsl.submodel, sfsl.union\n"
+        "import sfsl.cli, sfsl.privacy, sfsl.rounds, sfsl.secagg, sfsl.submodel, sfsl.union\n"
         "assert 'torch' not in sys.modules or sys.modules['torch'] is None"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603

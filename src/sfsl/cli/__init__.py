@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from sfsl import __version__
-from sfsl.cli import bench, union
+from sfsl.cli import bench, privacy, union
 from sfsl.cli.output import fail
 from sfsl.errors import SfslError
 
@@ -18,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(privacy.app, name="privacy")
 app.command(epilog="Example:  sfsl union alice.txt bob.txt carol.txt --domain 1000000 --json")(union.union)
 
 

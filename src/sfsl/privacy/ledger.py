@@ -1,0 +1,125 @@
+"""What a client has given away so far, and where it stops (spec privacy 5).
+
+Immutable arithmetic: a debit makes a new ledger, which ``ClientState`` writes before anything leaves.
+"""
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+
+from sfsl.errors import BudgetExhausted, ParameterError
+from sfsl.privacy.accounting import epsilon_after
+from sfsl.privacy.parameters import IndexPrivacy
+
+# Sums of the same evidence in another order differ in the last digits; a limit is not meant that finely.
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The limits of a client's operator. Epsilon is per index and has no default: it must be chosen.
+
+    ``exposures_per_period``: in how many rounds of a period the union and the sums may be opened with
+    this client in them. Epsilon does not cover what they show; raising this from 1 is a decision.
+    """
+
+    epsilon_per_period: float
+    epsilon_total: float
+    exposures_per_period: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.epsilon_per_period >= 0 or not self.epsilon_total >= 0:
+            raise ParameterError("an epsilon limit is a number from 0 up (math.inf for none)")
+        limit = self.exposures_per_period
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
+            raise ParameterError("a limit on exposures is a whole number from 0 up")
+
+
+class ClosedPeriod(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One line per past period: its number, exposures, rounds answered, epsilon per index."""
+
+    number: int
+    exposures: int
+    answered: int
+    epsilon: float
+
+
+class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Counts of the current period, one line for each closed one, and two counters that never go back.
+
+    ``begun`` counts every exposure ever debited. ``lost`` counts rounds that the server has seen and
+    this ledger has not, and ``lost_epsilon`` is what they are charged with.
+    """
+
+    exposures: int = 0
+    answered: int = 0
+    yes_evidence: float = 0.0
+    no_evidence: float = 0.0
+    closed: tuple[ClosedPeriod, ...] = ()
+    begun: int = 0
+    lost: int = 0
+    lost_epsilon: float = 0.0
+
+    def epsilon(self, p1: float, p2: float) -> float:
+        """Epsilon per index in the current period, whose permanent answers were drawn with p1 and p2."""
+        return epsilon_after(p1, p2, self.yes_evidence, self.no_evidence)
+
+    @property
+    def epsilon_before(self) -> float:
+        """Epsilon per index of all earlier periods together."""
+        return math.fsum(period.epsilon for period in self.closed) + self.lost_epsilon
+
+    def check_round(self, budget: Budget, privacy: IndexPrivacy) -> None:
+        """Raise unless one more round, its exposure and its answer, fits the budget."""
+        if self.exposures >= budget.exposures_per_period:
+            raise BudgetExhausted(
+                f"{self.exposures} of {budget.exposures_per_period} exposures of this period are spent; the "
+                "client sits out until the next period. Each opened union and sum narrows down who has what, "
+                "which epsilon does not cover: raise the limit only knowing that"
+            )
+        self.check_answer(budget, privacy)
+
+    def check_answer(self, budget: Budget, privacy: IndexPrivacy) -> None:
+        """Raise unless one more answer fits the epsilon limits."""
+        after = self.after_answer(privacy).epsilon(privacy.p1, privacy.p2)
+        if after > budget.epsilon_per_period + _ROUNDING:
+            raise BudgetExhausted(
+                f"after {self.answered} rounds another answer would bring epsilon to {after:.4g} in this "
+                f"period, where {budget.epsilon_per_period:.4g} are allowed; the client sits out until the "
+                "next period"
+            )
+        if self.epsilon_before + after > budget.epsilon_total + _ROUNDING:
+            raise BudgetExhausted(
+                f"another answer would bring epsilon over all periods to {self.epsilon_before + after:.4g}, "
+                f"where {budget.epsilon_total:.4g} are allowed; the client takes no further part"
+            )
+
+    def after_exposure(self) -> "Ledger":
+        return msgspec.structs.replace(self, exposures=self.exposures + 1, begun=self.begun + 1)
+
+    def after_answer(self, privacy: IndexPrivacy) -> "Ledger":
+        yes, no = privacy.evidence
+        return msgspec.structs.replace(
+            self,
+            answered=self.answered + 1,
+            yes_evidence=self.yes_evidence + yes,
+            no_evidence=self.no_evidence + no,
+        )
+
+    def after_period(self, number: int, p1: float, p2: float) -> "Ledger":
+        """Close a period: what it cost stays on the books for ever."""
+        line = ClosedPeriod(number, self.exposures, self.answered, self.epsilon(p1, p2))
+        return Ledger(
+            closed=(*self.closed, line), begun=self.begun, lost=self.lost, lost_epsilon=self.lost_epsilon
+        )
+
+    def after_loss(self, acknowledged: int, privacy: IndexPrivacy) -> "Ledger":
+        """Own up to rounds that only the server remembers, each at the most that it can have cost."""
+        missing = acknowledged - self.begun
+        return msgspec.structs.replace(
+            self,
+            begun=acknowledged,
+            lost=self.lost + missing,
+            lost_epsilon=self.lost_epsilon + missing * privacy.epsilon_infinity,
+        )

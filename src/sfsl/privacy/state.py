@@ -1,0 +1,276 @@
+"""A client's durable memory: the only way to answers that may leave a device (spec privacy 5 and 6).
+
+In a round, in this order::
+
+    with ClientState.open(path, client="alice", budget=budget) as state:
+        state.begin(today, privacy, tables, real, acknowledged=server_count, randomness=randomness)
+        submitted = state.expose(round_id)                        # debited on disk; MaskedSet may leave
+        bitmaps = state.answer(round_id, unions, randomness)      # debited on disk; Request may leave
+
+A step that fails raises, and then nothing may be sent. A client that restarts within a round is a
+dropout: the new process has not exposed that round and refuses to answer it.
+"""
+
+import os
+from collections.abc import Mapping
+from datetime import date
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sfsl.crypto.kdf import digest
+from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Secret
+from sfsl.errors import Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError
+from sfsl.privacy import state_file
+from sfsl.privacy.ledger import Budget, Ledger
+from sfsl.privacy.parameters import IndexPrivacy
+from sfsl.privacy.period import Calendar
+from sfsl.privacy.response import KEY_BYTES, Bitmap, Decoys, Perturber
+from sfsl.privacy.state_file import FrozenPeriod, StateRecord
+from sfsl.privacy.storage import DurableFile
+from sfsl.privacy.tables import Indices, Tables
+
+
+class ClientState:
+    """One client's period, key and ledger, on disk and locked. Not for use by two threads at once."""
+
+    def __init__(self, file: DurableFile, record: StateRecord, budget: Budget) -> None:
+        self._file = file
+        self._record = record
+        self._budget = budget
+        self._privacy: IndexPrivacy | None = None
+        self._perturber: Perturber | None = None
+        self._submitted: dict[str, Indices] = {}
+        self._round: bytes | None = None
+
+    @classmethod
+    def create(
+        cls, path: str | os.PathLike[str], *, client: str, calendar: Calendar, budget: Budget
+    ) -> "ClientState":
+        """Start the memory of a client that has never taken part, or whose old state is lost for good.
+
+        In the second case it must wait for a period in which it has not answered: the new state cannot
+        repeat the old one's permanent answers.
+        """
+        if not 1 <= len(client) <= 128:
+            raise InputError("a client's name has 1 to 128 characters")
+        file = DurableFile(path)
+        try:
+            if file.exists():
+                raise StateError(f"{file.path} exists; open it, a second key would undo the first")
+            record = StateRecord(client=client, calendar=calendar, ledger=Ledger(), period=None)
+            file.replace(state_file.encode(record))
+        except BaseException:
+            file.close()
+            raise
+        return cls(file, record, budget)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, client: str, budget: Budget) -> "ClientState":
+        """Take up the memory of a client, or raise if it is not there, not whole or not this client's."""
+        file = DurableFile(path)
+        try:
+            if not file.exists():
+                raise StateError(
+                    f"there is no state at {file.path}. Create one if this client never took part; if it "
+                    "did, only from the next period on, since its permanent answers of this one are lost"
+                )
+            record = state_file.decode(file.read(state_file.LARGEST), str(file.path))
+            if record.client != client:
+                raise StateError(f"{file.path} is the state of client {record.client!r}, not of {client!r}")
+        except BaseException:
+            file.close()
+            raise
+        return cls(file, record, budget)
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._record.ledger
+
+    @property
+    def calendar(self) -> Calendar:
+        return self._record.calendar
+
+    @property
+    def period(self) -> int | None:
+        """The number of the period that the state is in; None before the first."""
+        return None if self._record.period is None else self._record.period.number
+
+    @property
+    def epsilon_period(self) -> float:
+        """Epsilon per index given away in the current period."""
+        frozen = self._record.period
+        return 0.0 if frozen is None else self.ledger.epsilon(frozen.p1, frozen.p2)
+
+    @property
+    def epsilon_total(self) -> float:
+        """Epsilon per index given away over all periods."""
+        return self.ledger.epsilon_before + self.epsilon_period
+
+    def begin(
+        self,
+        today: date,
+        privacy: IndexPrivacy,
+        tables: Tables,
+        real: Mapping[str, ArrayLike],
+        *,
+        acknowledged: int | None,
+        randomness: Randomness,
+        decoys: Decoys | None = None,
+    ) -> None:
+        """Enter the period of ``today``, or go on in it with the data that it froze.
+
+        ``acknowledged`` is the number of this client's rounds that the server remembers, None where the
+        server keeps no such count. More than we remember means that this state is an old copy.
+        """
+        self._perturber = None
+        self._round = None
+        if acknowledged is not None and not 0 <= acknowledged < 2**63:
+            raise InputError(f"a server cannot remember {acknowledged} rounds of one client")
+        number = self._record.calendar.period(today)
+        current = self._record.period
+        if current is not None and number < current.number:
+            raise StateError(
+                f"{today} is in period {number}, but this client is already in period {current.number}; "
+                "the clock was set back"
+            )
+        going_on = current if current is not None and number == current.number else None
+        key = randomness.bytes(KEY_BYTES) if going_on is None else going_on.key
+        # Whatever is wrong with the input shows here, before it is frozen for a whole period.
+        perturber = Perturber(Secret(key), privacy, tables, real)
+        submitted = perturber.union_input(decoys)
+        wanted = _freeze(number, key, privacy, tables, real, decoys)
+        if going_on is None:
+            self._enter(wanted)
+        if acknowledged is not None and acknowledged > self.ledger.begun:
+            self._own_up(going_on or wanted, acknowledged, privacy)
+        if going_on is not None:
+            self._check_unchanged(going_on, wanted)
+        self._perturber, self._privacy, self._submitted = perturber, privacy, submitted
+
+    def _enter(self, period: FrozenPeriod) -> None:
+        """Close the old period; the new one's key is durable before any answer exists."""
+        old, ledger = self._record.period, self.ledger
+        if old is not None:
+            ledger = ledger.after_period(old.number, old.p1, old.p2)
+        self._write(ledger, period)
+
+    def _check_unchanged(self, frozen: FrozenPeriod, wanted: FrozenPeriod) -> None:
+        until = self._next_period(frozen)
+        if (wanted.p1, wanted.p2) != (frozen.p1, frozen.p2):
+            raise PeriodFrozen(
+                f"p1 = {wanted.p1:g}, p2 = {wanted.p2:g}, but this period's permanent answers were drawn "
+                f"with p1 = {frozen.p1:g}, p2 = {frozen.p2:g}; new ones take effect on {until}"
+            )
+        if wanted.snapshot != frozen.snapshot:
+            raise PeriodFrozen(
+                "the real set differs from the one this period froze; go on with the frozen one, new data "
+                f"waits until {until}. An answer that changed with the data would betray the change"
+            )
+        if wanted.decoys != frozen.decoys:
+            raise PeriodFrozen(f"decoys differ from those this period froze; new ones take effect on {until}")
+
+    def _next_period(self, period: FrozenPeriod) -> date:
+        return self._record.calendar.first_day(period.number + 1)
+
+    def _own_up(self, current: FrozenPeriod, acknowledged: int, privacy: IndexPrivacy) -> None:
+        known = self.ledger.begun
+        barred = msgspec.structs.replace(current, barred=True)
+        self._write(self.ledger.after_loss(acknowledged, privacy), barred)
+        raise RolledBack(
+            f"the server remembers {acknowledged} rounds of this client, its state only {known}: it is an "
+            "old copy. The missing rounds are charged in full, and the client sits out until "
+            f"{self._next_period(current)}"
+        )
+
+    def expose(self, round_id: bytes) -> dict[str, Indices]:
+        """Debit one exposure, durably, and only then return what this client submits to the union."""
+        _, privacy = self._begun()
+        if round_id == self._round:
+            raise Refused("this client has already entered this round: a set is submitted once")
+        self.ledger.check_round(self._budget, privacy)
+        self._round = None
+        self._write(self.ledger.after_exposure(), self._record.period)
+        self._round = round_id
+        return {name: rows.copy() for name, rows in self._submitted.items()}
+
+    def answer(
+        self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
+    ) -> dict[str, Bitmap]:
+        """Debit one answer, durably, and only then return it: a bitmap over each shared table's union."""
+        perturber, privacy = self._begun()
+        if round_id != self._round:
+            raise Refused(
+                "this client has not entered this round, or has answered it already; after a restart it is a "
+                "dropout and waits for the next round"
+            )
+        checked = perturber.check_unions(unions)
+        self.ledger.check_answer(self._budget, privacy)
+        self._round = None
+        self._write(self.ledger.after_answer(privacy), self._record.period)
+        return perturber.answer(checked, randomness)
+
+    def _begun(self) -> tuple[Perturber, IndexPrivacy]:
+        period = self._record.period
+        if period is not None and period.barred:
+            raise Declined(
+                f"this client's state was rolled back; it sits out until {self._next_period(period)}"
+            )
+        if self._perturber is None or self._privacy is None:
+            raise StateError("no period has begun: call begin() first, and again after it failed")
+        return self._perturber, self._privacy
+
+    def _write(self, ledger: Ledger, period: FrozenPeriod | None) -> None:
+        record = msgspec.structs.replace(self._record, ledger=ledger, period=period)
+        self._file.replace(state_file.encode(record))
+        self._record = record
+
+    def close(self) -> None:
+        self._file.close()
+        self._perturber = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"ClientState({self._record.client!r}, period={self.period}, redacted)"
+
+
+def _freeze(
+    number: int,
+    key: bytes,
+    privacy: IndexPrivacy,
+    tables: Tables,
+    real: Mapping[str, ArrayLike],
+    decoys: Decoys | None,
+) -> FrozenPeriod:
+    """What a period fixes. The digests are keyed: nobody can try out sets without the period's key."""
+    rows = tables.per_shared_table(real, "the real set")
+    sets = [part for name in rows for part in (name.encode(), np.unique(rows[name]).astype(">u8").tobytes())]
+    plan = []
+    if decoys is not None:
+        plan = [_u64(decoys.draws)]
+        plan += [
+            part for name in sorted(decoys.domain) for part in (name.encode(), _u64(decoys.domain[name]))
+        ]
+    return FrozenPeriod(
+        number=number,
+        key=key,
+        p1=privacy.p1,
+        p2=privacy.p2,
+        snapshot=digest("period-snapshot", key, *sets),
+        decoys=digest("period-decoys", key, *plan),
+    )
+
+
+def _u64(number: int) -> bytes:
+    return number.to_bytes(8, "big")

@@ -1,0 +1,1 @@
+"""What runs and audits look like: tables and plots."""

@@ -1,0 +1,347 @@
+"""Power cuts and kills: never a second permanent answer, never a lost ledger, never more than the budget."""
+
+import itertools
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sfsl.errors import BudgetExhausted, StateError
+from sfsl.privacy import Budget, Calendar, ClientState, IndexPrivacy, Tables, storage
+from sfsl.testing import SeededRandomness
+
+CALENDAR = Calendar(start=date(2026, 1, 1), days=30)
+DAYS = (date(2026, 2, 3), date(2026, 2, 3) + timedelta(days=30))
+# The answers are the permanent ones, so a second key would show.
+PERMANENT = IndexPrivacy(0.75, 0.25, 1, 0)
+LIMIT = 3
+BUDGET = Budget(math.inf, math.inf, exposures_per_period=LIMIT)
+UNION = {"goods": np.arange(256)}
+NAME = "alice.state"
+# Neither test needs a platter: flushes are simulated in the first, and a kill loses nothing in the second.
+MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108
+
+
+class PowerCut(BaseException):
+    """Not an ``Exception``: nothing may catch it, as nothing survives a power cut."""
+
+
+class Disk:
+    """Stands in for ``os`` in ``storage``. Works on a real folder and notes what a power cut would leave.
+
+    Unflushed bytes of a file may be there in full, in part or not at all. Names made since the folder was
+    last flushed may be there up to any point. Only what was flushed is certain.
+    """
+
+    def __init__(self, cut_before: float = math.inf) -> None:
+        self.calls = 0
+        self._cut_before = cut_before
+        self._live: dict[str, bytearray] = {}  # file contents by name, as programs see them
+        self._flushed: dict[int, bytes] = {}  # by identity of the file: what is certain
+        self._files: list[bytearray] = []  # keeps every file, so that no two have one identity
+        self._names: list[dict[str, bytearray]] = [{}]  # the folder as flushed, then after each change
+        self._open: dict[int, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def _call(self) -> None:
+        if self.calls >= self._cut_before:
+            raise PowerCut
+        self.calls += 1
+
+    def open(self, path: Any, flags: int, *mode: int) -> int:
+        if str(path).endswith(".lock"):
+            return os.open(path, flags, *mode)
+        self._call()
+        descriptor = os.open(path, flags, *mode)
+        name = os.path.basename(path)
+        self._open[descriptor] = name
+        if flags & os.O_CREAT:
+            self._files.append(bytearray())
+            self._live[name] = self._files[-1]
+            self._names.append(dict(self._live))
+        return descriptor
+
+    def fchmod(self, descriptor: int, mode: int) -> None:
+        self._call()
+        os.fchmod(descriptor, mode)
+
+    def write(self, descriptor: int, data: bytes) -> int:
+        self._call()
+        written = os.write(descriptor, data[: max(1, len(data) // 2)])  # a disk may take less than offered
+        self._live[self._open[descriptor]] += data[:written]
+        return written
+
+    def fsync(self, descriptor: int) -> None:
+        self._call()
+        name = self._open[descriptor]
+        if name in self._live:
+            self._flushed[id(self._live[name])] = bytes(self._live[name])
+        else:
+            self._names = [dict(self._live)]
+
+    def close(self, descriptor: int) -> None:
+        if descriptor in self._open:
+            self._call()
+            del self._open[descriptor]
+        os.close(descriptor)
+
+    def rename(self, old: Any, new: Any) -> None:
+        self._call()
+        os.rename(old, new)
+        self._live[os.path.basename(new)] = self._live.pop(os.path.basename(old))
+        self._names.append(dict(self._live))
+
+    def after_a_cut(self) -> Iterator[dict[str, bytes]]:
+        """Every folder that may be found when the power is back."""
+        seen = set()
+        for names in self._names:
+            choices = [self._contents(content) for content in names.values()]
+            for contents in itertools.product(*choices):
+                left = dict(zip(names, contents, strict=True))
+                if (key := tuple(sorted(left.items()))) not in seen:
+                    seen.add(key)
+                    yield left
+
+    def _contents(self, content: bytearray) -> list[bytes]:
+        certain = self._flushed.get(id(content))
+        if certain == content:
+            return [bytes(content)]
+        return [certain or b"", bytes(content[: len(content) // 2]), bytes(content)]
+
+
+@contextmanager
+def powered_by(disk: Disk) -> Iterator[None]:
+    real, storage.os = storage.os, disk  # type: ignore[assignment, attr-defined]
+    try:
+        yield
+    finally:
+        storage.os = real  # type: ignore[attr-defined]
+
+
+class World:
+    """What has left the device: per period, how often the client was exposed, and its answers."""
+
+    def __init__(self) -> None:
+        self.created = False
+        self.exposed = dict.fromkeys(DAYS, 0)
+        self.answers: dict[date, list[Any]] = {day: [] for day in DAYS}
+
+
+def begin(state: ClientState, day: date, seed: str) -> None:
+    tables = Tables(shared=("goods",))
+    real = {"goods": np.arange(0, 256, 3)}
+    state.begin(day, PERMANENT, tables, real, acknowledged=None, randomness=SeededRandomness(seed))
+
+
+def play_round(state: ClientState, day: date, name: bytes, world: World) -> None:
+    state.expose(name)
+    world.exposed[day] += 1
+    world.answers[day].append(state.answer(name, UNION, SeededRandomness(name.hex()))["goods"])
+
+
+def live(path: Path, world: World) -> None:
+    """A short life: a new state, two rounds, the next period, one round."""
+    state = ClientState.create(path, client="alice", calendar=CALENDAR, budget=BUDGET)
+    try:
+        world.created = True
+        begin(state, DAYS[0], "first key")
+        play_round(state, DAYS[0], b"r1", world)
+        play_round(state, DAYS[0], b"r2", world)
+        begin(state, DAYS[1], "second key")
+        play_round(state, DAYS[1], b"r3", world)
+    finally:
+        state.close()
+
+
+def recover(path: Path, world: World) -> None:
+    """Take up what the power cut left, spend the rest of the budget, and compare with what had left."""
+    try:
+        state = ClientState.open(path, client="alice", budget=BUDGET)
+    except StateError as error:
+        # Only a client that never got as far as having a state may start afresh.
+        if world.created or "no state" not in str(error):
+            raise AssertionError(f"the state is lost: {error}") from error
+        state = ClientState.create(path, client="alice", calendar=CALENDAR, budget=BUDGET)
+    with state:
+        assert state.ledger.begun >= sum(world.exposed.values())
+        periods = [day for day in DAYS if world.exposed[day] or world.answers[day]] or [DAYS[0]]
+        day = DAYS[1] if state.period == CALENDAR.period(DAYS[1]) else periods[-1]
+        begin(state, day, "another key")
+        assert state.ledger.answered >= len(world.answers[day])
+        for number in itertools.count():
+            try:
+                play_round(state, day, b"after %d" % number, world)
+            except BudgetExhausted:
+                break
+        assert world.exposed[day] <= LIMIT
+        for answer in world.answers[day]:
+            assert np.array_equal(answer, world.answers[day][0]), "a second permanent answer"
+
+
+def cut_everywhere() -> int:
+    """Cut the power before every system call and recover from everything that may be left."""
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        whole = Disk()
+        with powered_by(whole):
+            live(Path(folder) / NAME, World())
+    recoveries = 0
+    for position in range(whole.calls + 1):
+        disk, world = Disk(cut_before=position), World()
+        with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+            try:
+                with powered_by(disk):
+                    live(Path(folder) / NAME, world)
+            except PowerCut:
+                pass
+        for left in disk.after_a_cut():
+            with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+                for name, content in left.items():
+                    (Path(folder) / name).write_bytes(content)
+                again = World()
+                again.created = world.created
+                again.exposed = dict(world.exposed)
+                again.answers = {day: list(answers) for day, answers in world.answers.items()}
+                with powered_by(Disk()):  # no real flushing: this is about order, not about platters
+                    recover(Path(folder) / NAME, again)
+                recoveries += 1
+    return recoveries
+
+
+def test_a_power_cut_between_any_two_system_calls() -> None:
+    assert cut_everywhere() > 150
+
+
+def without_file_flush(self: storage.DurableFile, data: bytes) -> None:
+    _replace(self, data, file=False)
+
+
+def without_folder_flush(self: storage.DurableFile, data: bytes) -> None:
+    _replace(self, data, folder=False)
+
+
+def in_place(self: storage.DurableFile, data: bytes) -> None:
+    descriptor = storage.os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    while data:
+        data = data[storage.os.write(descriptor, data) :]
+    storage.os.fsync(descriptor)
+    storage.os.close(descriptor)
+
+
+def _replace(self: storage.DurableFile, data: bytes, *, file: bool = True, folder: bool = True) -> None:
+    descriptor = storage.os.open(f"{self.path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    while data:
+        data = data[storage.os.write(descriptor, data) :]
+    if file:
+        storage.os.fsync(descriptor)
+    storage.os.close(descriptor)
+    storage.os.rename(f"{self.path}.new", self.path)
+    if folder:
+        descriptor = storage.os.open(self.path.parent, os.O_RDONLY)
+        storage.os.fsync(descriptor)
+        storage.os.close(descriptor)
+
+
+@pytest.mark.parametrize("careless", [without_file_flush, without_folder_flush, in_place])
+def test_careless_writes_are_caught(
+    monkeypatch: pytest.MonkeyPatch, careless: Callable[[storage.DurableFile, bytes], None]
+) -> None:
+    """The test above can fail: each of these habits loses a state."""
+    monkeypatch.setattr(storage.DurableFile, "_replace", careless)
+    with pytest.raises(AssertionError):
+        cut_everywhere()
+
+
+def test_answering_before_the_debit_is_durable_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So does a client that answers first and writes afterwards."""
+    kept: list[bytes] = []
+
+    def late(self: storage.DurableFile, data: bytes) -> None:
+        kept.append(data)
+        if len(kept) > 1:
+            self._replace(kept[-2])
+
+    monkeypatch.setattr(storage.DurableFile, "replace", late)
+    with pytest.raises(AssertionError):
+        cut_everywhere()
+
+
+ROUNDS = 200
+CHILD = f"""
+import sys
+import numpy as np
+from datetime import date
+from pathlib import Path
+from sfsl.crypto.randomness import SystemRandomness
+from sfsl.errors import BudgetExhausted
+from sfsl.privacy import Budget, Calendar, ClientState, IndexPrivacy, Tables
+
+path, tables, randomness = Path(sys.argv[1]), Tables(shared=("goods",)), SystemRandomness()
+budget = Budget(2.0, 2.0, exposures_per_period={ROUNDS})
+calendar = Calendar(start=date(2026, 1, 1), days=30)
+make = ClientState.open if path.exists() else lambda *a, **k: ClientState.create(*a, calendar=calendar, **k)
+with make(path, client="alice", budget=budget) as state:
+    state.begin(date(2026, 2, 3), IndexPrivacy(0.75, 0.25, 1, 0), tables, {{"goods": np.arange(0, 256, 3)}},
+                acknowledged=None, randomness=randomness)
+    print("ready", flush=True)
+    while True:
+        round_id = randomness.bytes(16)
+        try:
+            state.expose(round_id)
+        except BudgetExhausted:
+            print("done", flush=True)
+            break
+        print("exposed", flush=True)
+        answer = state.answer(round_id, {{"goods": np.arange(256)}}, randomness)["goods"]
+        print("answer", np.packbits(answer).tobytes().hex(), flush=True)
+"""
+
+
+def test_killed_at_random_while_answering_200_rounds() -> None:
+    rng = random.Random(4)
+    with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+        path = Path(folder) / NAME
+        answers: list[str] = []
+        exposed = kills = 0
+        done = False
+        while not done:
+            child = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE, text=True
+            )
+            assert child.stdout is not None
+            lines_to_live = rng.randrange(1, 45)
+            lines = []
+            for line in child.stdout:
+                lines.append(line)
+                if line == "done\n":
+                    done = True
+                elif len(lines) == lines_to_live:
+                    child.kill()  # SIGKILL, wherever it is by now
+                    kills += 1
+            child.wait()
+            child.stdout.close()
+            assert done or child.returncode == -9
+            # All that was printed has left, also a line that was cut short.
+            exposed += sum(line.startswith("exp") for line in lines)
+            answers += [
+                line.split()[1] for line in lines if line.startswith("answer ") and line.endswith("\n")
+            ]
+            with ClientState.open(path, client="alice", budget=BUDGET) as state:
+                assert state.ledger.exposures >= exposed
+                assert state.ledger.answered >= len(answers)
+                assert state.ledger.exposures <= ROUNDS
+                assert state.epsilon_period <= 2.0
+        assert kills >= 5
+        assert len(set(answers)) == 1
+        assert ROUNDS - 2 * kills <= len(answers) <= exposed <= ROUNDS

@@ -1,0 +1,132 @@
+"""``sfsl privacy``: tables, JSON, pictures, exit status, errors."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sfsl.cli.privacy import app
+from sfsl.errors import InputError, ParameterError
+
+runner = CliRunner()
+SMALL = ["--fleet", "30", "--cohort", "10", "--domain", "900", "--set-size", "18", "--trials", "8000"]
+
+
+def run(*args: str, status: int = 0) -> Any:
+    result = runner.invoke(app, args)
+    assert result.exit_code == status, result.output
+    return result
+
+
+def figures(*args: str, status: int = 0) -> Any:
+    def no_constants(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    return json.loads(run(*args, "--json", status=status).stdout, parse_constant=no_constants)
+
+
+@pytest.mark.parametrize("command", ["show", "tune", "audit"])
+def test_help_has_examples(command: str) -> None:
+    shown = run(command, "--help").output
+    for expected in ("Example", "--json", "--plot"):
+        assert expected in shown
+
+
+def test_show_prints_the_papers_table() -> None:
+    shown = run("show").stdout
+    for figure in ("88.3%", "11.7%", "2.02", "2.71", "10.3%", "19.5%", "34.2%", "86.7%", "15/16", "inf"):
+        assert figure in shown
+
+
+def test_show_as_json() -> None:
+    result = figures("show", "cpp1", "cpp2", "15/16,0.0625,1,0", "--rounds", "2,1000000")
+    cpp1, cpp2, own = result["levels"]
+    assert cpp1["epsilon_one"] == cpp1["epsilon"]["1000000"] == "infinity"
+    assert cpp2["epsilon"]["2"] == pytest.approx(2.6438, abs=1e-4)
+    assert cpp2["p8"] == pytest.approx(0.103, abs=5e-4)
+    assert (own["p1"], own["p2"], own["p3"], own["p4"]) == (0.9375, 0.0625, 1, 0)
+    assert own["epsilon_one"] == own["epsilon_infinity"]
+    other = figures("show", "cpp2", "--cohort", "10", "--single-owner", "0.5", "--mean-owners", "2")
+    assert other["cohort"] == 10
+    assert other["levels"][0]["p8"] < cpp2["p8"]
+
+
+@pytest.mark.parametrize(
+    ("level", "error"),
+    [
+        ("cpp9", InputError),
+        ("1,0,1", InputError),
+        ("a,b,c,d", InputError),
+        ("1/0,0,1,0", InputError),
+        ("0.1,0.9,1,0", ParameterError),
+        ("2,0,1,0", ParameterError),
+    ],
+)
+def test_levels_that_cannot_be(level: str, error: type[Exception]) -> None:
+    for command in ("show", "audit"):
+        assert isinstance(runner.invoke(app, [command, level]).exception, error)
+
+
+@pytest.mark.parametrize("rounds", ["0", "x", "", "1,-2", "1.5"])
+def test_rounds_that_cannot_be(rounds: str) -> None:
+    assert isinstance(runner.invoke(app, ["show", "--rounds", rounds]).exception, InputError)
+
+
+def test_tune() -> None:
+    shown = run("tune", "--epsilon", "2").stdout
+    assert "for ever" in shown
+    result = figures("tune", "--epsilon", "2", "--rounds", "10", "--p5", "0.8", "--flip", "0.05")
+    assert result["best"]["p5"] == pytest.approx(0.8)
+    assert result["best"]["epsilon"] <= 2 + 1e-9
+    assert result["best"]["bytes_per_round"] < result["bytes_whole_union"]
+    assert result["best"]["p4"] == 0.05
+    assert len(result["frontier"]) > 40
+    assert figures("tune", "--epsilon", "inf", "--p5", "1")["best"]["epsilon"] == "infinity"
+
+
+def test_audit() -> None:
+    result = figures("audit", "cpp3", "--rounds", "1,4", *SMALL)
+    assert result["violated"] is False
+    assert [bound["rounds"] for bound in result["bounds"]] == [1, 4]
+    assert {event["event"] for event in result["events"]} == {"event 1", "event 2"}
+    assert len({report["countermeasure"] for report in result["attacks"]}) == 8
+    shown = run("audit", "cpp3", "--rounds", "1,4", *SMALL)
+    assert "pseudonyms" in shown.stdout
+    assert "kept" in shown.stdout
+
+
+def test_audit_catches_a_broken_perturber() -> None:
+    result = figures("audit", "cpp3", "--rounds", "8", "--perturber", "forgetful", *SMALL, status=1)
+    assert result["violated"] is True
+    assert result["bounds"][0]["lower"] > result["bounds"][0]["claimed"]
+    assert "VIOLATED" in run("audit", "--rounds", "8", "--perturber", "truthful", *SMALL, status=1).stdout
+    wrong = runner.invoke(app, ["audit", "--perturber", "perfect", *SMALL]).exception
+    assert isinstance(wrong, InputError)
+
+
+@pytest.mark.parametrize("kind", ["png", "svg"])
+def test_pictures(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("matplotlib")
+    commands = [["show"], ["tune", "--epsilon", "1.5"], ["audit", "--rounds", "1,3", *SMALL]]
+    for command in commands:
+        path = tmp_path / f"{command[0]}.{kind}"
+        run(*command, "--plot", str(path))
+        start = path.read_bytes()[:200]
+        assert start.startswith(b"\x89PNG") if kind == "png" else b"<?xml" in start
+
+
+def test_pictures_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = runner.invoke(app, ["show", "--plot", str(tmp_path / "x.pdf")]).exception
+    assert isinstance(wrong, InputError)
+    assert ".png or .svg" in str(wrong)
+    pytest.importorskip("matplotlib")
+    nowhere = runner.invoke(app, ["show", "--plot", str(tmp_path / "missing" / "x.png")]).exception
+    assert isinstance(nowhere, InputError)
+    assert "cannot write" in str(nowhere)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    missing = runner.invoke(app, ["show", "--plot", str(tmp_path / "x.png")]).exception
+    assert isinstance(missing, InputError)
+    assert "sfsl[plot]" in str(missing)
