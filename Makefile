@@ -44,6 +44,7 @@ $(FLOWER_VENV)/.installed: bench/requirements-flower.txt
 
 bench: $(VENV)/.installed $(FLOWER_VENV)/.installed  ## Measure costs, also against Flower (about ten minutes).
 	$(BIN)/python bench/secagg_figures.py --flower-python $(FLOWER_VENV)/bin/python --out out/bench
+	$(BIN)/python bench/union_figures.py --out out/bench
 
 clean:  ## Remove environments and caches.
 	rm -rf $(VENV) $(FLOWER_VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis
