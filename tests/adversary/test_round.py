@@ -13,6 +13,7 @@ from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
     InvalidMessage,
+    ParameterError,
     Refused,
     RemoteError,
     UnexpectedSender,
@@ -142,6 +143,41 @@ def test_a_client_that_failed_after_its_exposure_has_left() -> None:
         step.clients["c0"].handle_inbound(step.outbound["c0"])
     with pytest.raises(WrongPhase):
         step.clients["c0"].handle_inbound(step.outbound["c0"])
+
+
+def test_a_cohort_whose_sum_could_overflow_is_declined() -> None:
+    cohort = Cohort()
+    update = cohort.params.update
+    small = changed(update, rows=changed(update.rows, cohort=5), dense=changed(update.dense, cohort=5))
+    step = Stepper(cohort)
+    invitation = step.outbound["c0"]
+    told = changed(invitation, round=changed(invitation.round, update=small))
+    with pytest.raises(Refused, match="overflow"):
+        step.clients["c0"].handle_invitation(told)
+    fresh = Cohort()
+    fresh.params = changed(fresh.params, update=small)
+    with pytest.raises(ParameterError, match="overflow"):
+        Stepper(fresh)
+
+
+def test_another_index_space_than_the_models_is_declined() -> None:
+    step = Stepper(Cohort())
+    invitation = step.outbound["c0"]
+    union = changed(invitation.round.union, domain=61)
+    told = changed(invitation, round=changed(invitation.round, union=union))
+    with pytest.raises(Refused, match="index space"):
+        step.clients["c0"].handle_invitation(told)
+
+
+def test_an_answer_is_drawn_once_even_if_it_is_then_declined() -> None:
+    cohort = Cohort()
+    cohort.policy = changed(cohort.policy, max_rows=5)
+    step = Stepper(cohort).until("union")
+    client = step.clients["c0"]
+    with pytest.raises(Refused):
+        client.handle_union(step.outbound["c0"])
+    with pytest.raises(WrongPhase):
+        client.handle_union(step.outbound["c0"])
 
 
 def test_requests_out_of_place() -> None:

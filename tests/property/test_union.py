@@ -87,6 +87,25 @@ def test_unpacking_untrusted_bytes(data: bytes, count: int, domain: int) -> None
     assert pack(indices, domain) == data
 
 
+def test_packings_that_no_set_has() -> None:
+    """Two of 16 indices: three low bits each, then three bits of which two are set."""
+    packed = pack(np.array([1, 2]), 16)
+    assert packed == bytes((0b10001000, 0b11000000))  # low bits first: 100 010, then 11 0
+    for bad in (
+        bytes((0b01010000, 0b11000000)),  # 2 and then 1
+        bytes((0b10010000, 0b11000000)),  # 1 twice
+        bytes((0b10001001, 0b11000000)),  # a bit beyond the low bits
+        bytes((0b10001000, 0b11010000)),  # a bit beyond the high bits
+        bytes((0b10001000, 0b10000000)),  # one index too few
+    ):
+        with pytest.raises(InvalidMessage):
+            unpack(bad, 2, 16)
+    with pytest.raises(InvalidMessage):
+        unpack(b"\x00", 0, 16)
+    with pytest.raises(InvalidMessage):
+        unpack(packed, 17, 16)
+
+
 @pytest.mark.parametrize(
     ("count", "domain"),
     [(25_709, 143_534), (90_000, 143_534), (143_534, 143_534), (25_709, 2**31), (1000, 2**63)],

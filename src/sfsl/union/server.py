@@ -1,7 +1,7 @@
 """The server of a private set union, on top of its secure-aggregation session (spec 9.3)."""
 
 from sfsl.codec import Message
-from sfsl.errors import Aborted, UnionFailed, WrongPhase
+from sfsl.errors import UnionFailed, WrongPhase
 from sfsl.secagg.server import Phase, Server
 from sfsl.union.client import most_indices
 from sfsl.union.encoding import Encoding, Indices
@@ -22,7 +22,6 @@ class UnionServer:
         self._params = params
         self._encoding = params.build()
         self._union: Indices | None = None
-        self._failed = False
 
     def invitations(self) -> dict[str, Invitation]:
         made: dict[int, Invitation] = {}
@@ -36,17 +35,10 @@ class UnionServer:
 
     def close_phase(self) -> dict[str, Message]:
         """As the session's; when the sum is open, the union for everyone who answered to the end."""
-        if self._union is not None or self._failed:
-            raise WrongPhase("this union is finished")
         outbound = self._session.close_phase()
         if self._session.phase is not Phase.OPENED:
             return outbound
-        try:
-            union, message = open_union(self._session, self._encoding)
-        except Aborted:
-            self._failed = True
-            raise
-        self._union = union
+        self._union, message = open_union(self._session, self._encoding)
         return dict.fromkeys(self._session.answered, message)
 
     @property
