@@ -78,7 +78,7 @@ def index_set(indices: Any, domain: int, capacity: int) -> Indices:
         raise InputError(f"indices {low}..{high} are not all in the domain 0..{domain - 1}")
     elements = np.unique(array.astype(np.int64))
     if len(elements) > capacity:
-        # Never trimmed to fit: what is left out would depend on the client's data (DESIGN §3).
+        # Never trimmed to fit: what is left out would depend on the client's data (spec 9.3).
         raise InputError(f"a set of {len(elements)} indices where the whole union may have {capacity}")
     return elements
 

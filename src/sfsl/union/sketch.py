@@ -1,4 +1,4 @@
-"""An invertible Bloom lookup table over F_p, p = 2^31 - 1: exact, from any domain (DESIGN §5).
+"""An invertible Bloom lookup table over F_p, p = 2^31 - 1: exact, from any domain (spec 9).
 
 The nearest prior art sums invertible sketches securely to find heavy hitters (arXiv 2307.13347) and shows
 counts; here every element carries a uniform factor instead.
@@ -16,7 +16,7 @@ passes the check with probability t/p, where t <= TRIED_VALUES candidates lie in
 the cell with probability 1/q for q cells in a quarter. A decode looks at fewer than 4n such mixtures and
 n/q < 3.1, so it takes x' for an element with probability below 12.4 t/p, 6e-9 for t = 1: nothing beside the
 1e-6 allowed for failure. It would not be silent either: x' is subtracted from three cells it never was in,
-where it would have to be found a second time, and that is refused. (docs/spec/union-sizing.md §4)
+where it would have to be found a second time, and that is refused. (docs/spec/union-sizing.md §5)
 
 **What is missed.** An index whose rho is zero, with probability 1/p, leaves no trace in the sum. No
 encoding that hides the number of owners can tell (see ``encoding``).
@@ -99,9 +99,9 @@ class Sketch:
     def decode(self, total: Words) -> Indices:
         words = checked_sum(total, self.ring, self.length).reshape(self.planes, self.cells)
         table = words.astype(np.uint64)
-        # A settled cell held one element, which has been taken out: it is empty and stays so. In an honest
-        # sum nothing reaches it again, and a dishonest one, which could otherwise make elements come and go
-        # for ever, is caught there.
+        # A settled cell held one element, which has been taken out. In an honest sum nothing else was in it,
+        # so nothing reaches it again. This is what betrays a mixture taken for an element (it is found again,
+        # to be put back), and keeps a dishonest sum from making elements come and go for ever.
         settled = np.zeros(self.cells, np.bool_)
         waiting = np.flatnonzero(words.any(axis=0))
         occupied = len(waiting)
@@ -113,10 +113,8 @@ class Sketch:
             elements, first = np.unique(elements, return_index=True)  # found in several cells: taken out once
             touched = self._cells(elements).ravel()
             if settled[touched].any():
-                self._fail("an element was found in a cell that was already empty", occupied)
+                self._fail("an element was found that belongs to a cell already emptied", occupied)
             self._add(table, elements, P - factors[first])
-            if table[:, pure].any():
-                self._fail("two cells disagree about an element", occupied)
             settled[pure] = True
             found.append(elements)
             changed = np.zeros(self.cells, np.bool_)
