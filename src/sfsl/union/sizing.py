@@ -90,7 +90,7 @@ def planned_capacity(
 ) -> int:
     """The capacity to plan a round for: the worst case, or less if earlier unions say so.
 
-    A union over capacity costs the round, and trying again costs every member a second exposure (DESIGN
+    A union over capacity costs the round, and trying again costs every member a second exposure (spec
     §3), so the head-room is generous: a quarter more than the largest union seen so far.
     """
     if not 1 <= domain <= LARGEST_DOMAIN or clients < 1 or largest_set < 1:
