@@ -39,10 +39,9 @@ def test_a_bad_line_is_left_out_and_counted(tmp_path: Path, line: str) -> None:
     path.write_text(f"{HEADER}1,7,1,1\n{line}\n1,8,0,2\n")
     data, report = load_csv(path)
     assert data.items.tolist() == [7, 8]
-    assert report.problems.pop(BAD_LINES[line]) == 1
-    assert set(report.problems) <= {"user without a usable sample"}
     assert "line 3" in report.examples[BAD_LINES[line]]
-    assert BAD_LINES[line] not in report.problems
+    assert report.problems.pop(BAD_LINES[line]) == 1
+    assert set(report.problems) <= {"user without a usable sample"}  # the one in the bad line itself
     assert str(path) in str(report)
 
 
@@ -50,7 +49,7 @@ def test_a_bad_line_is_left_out_and_counted(tmp_path: Path, line: str) -> None:
 def test_a_file_of_nothing_else_is_refused_with_line_and_reason(tmp_path: Path, line: str) -> None:
     path = tmp_path / "c.csv"
     path.write_text(f"{HEADER}{line}\n{line}\n")
-    with pytest.raises(InputError, match=f"nothing in it can be used: line 2: .*{BAD_LINES[line][:8]}|line 2"):
+    with pytest.raises(InputError, match=r"nothing in it can be used: line 2: "):
         load_csv(path)
 
 
@@ -113,7 +112,7 @@ def test_a_file_cut_short_gives_what_was_read(tmp_path: Path) -> None:
     assert 1000 < len(data) < 5000
     assert report.problems["the file breaks off"] == 1
     path.write_bytes(packed[:12])
-    with pytest.raises(InputError, match="breaks off|empty"):
+    with pytest.raises(InputError, match=r"breaks off|empty"):
         load_csv(path)
 
 

@@ -34,10 +34,19 @@ class Meter:
     """Carries messages between clients and a server, and keeps the bill."""
 
     def __init__(self, names: Iterable[str], codec: Codec, limit: int) -> None:
-        names = list(names)
-        self.cost = Cost(dict.fromkeys(names, 0.0), dict.fromkeys(names, 0), dict.fromkeys(names, 0))
+        self._names = list(names)
         self._codec = codec
         self._limit = limit
+        self.cost = self._blank()
+
+    def _blank(self) -> Cost:
+        names = self._names
+        return Cost(dict.fromkeys(names, 0.0), dict.fromkeys(names, 0), dict.fromkeys(names, 0))
+
+    def take(self) -> Cost:
+        """The bill so far; a new one begins."""
+        cost, self.cost = self.cost, self._blank()
+        return cost
 
     def at_client(self, name: str, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         start = time.thread_time()

@@ -91,7 +91,7 @@ def planned_capacity(
     """The capacity to plan a round for: the worst case, or less if earlier unions say so.
 
     A union over capacity costs the round, and trying again costs every member a second exposure (spec
-    §3), so the head-room is generous: a quarter more than the largest union seen so far.
+    9.6), so the head-room is generous: a quarter more than the largest union seen so far.
     """
     if not 1 <= domain <= LARGEST_DOMAIN or clients < 1 or largest_set < 1:
         raise ParameterError("domain, clients and largest set are at least 1, the domain at most 2^63")
