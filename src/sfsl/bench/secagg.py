@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -17,8 +17,8 @@ from sfsl.crypto.secret import Secret
 from sfsl.errors import InputError
 from sfsl.secagg import aggregate, aggregate_rows
 from sfsl.secagg.facade import Aggregate, AggregateRows
-from sfsl.secagg.masking import Masker
-from sfsl.secagg.params import Layout
+from sfsl.secagg.masking import Masker, Selection
+from sfsl.secagg.params import Layout, TableShape
 
 _REPEATS = 9
 
@@ -69,8 +69,14 @@ def bench_secagg(
     wall = time.perf_counter() - begin
     cost = result.cost
     alive = sorted(result.survivors)
-    streams = 1 + (result.params.neighbours or clients - 1)
-    measured = _masks_and_floor(chosen, streams, length if rows is None else round(uploaded))
+    peers = result.params.neighbours or clients - 1
+    if rows is None:
+        measured = _masks_and_floor(chosen, Layout(dense=length), [()] * (1 + peers))
+    else:
+        own = round(uploaded / length)
+        shared = [np.flatnonzero(rng.random(own) < share) for _ in range(peers)]
+        layout = Layout(dense=0, tables=(TableShape(rows=own, width=length),))
+        measured = _masks_and_floor(chosen, layout, [(None,), *((some,) for some in shared)])
     return {
         "clients": clients,
         "length": length,
@@ -111,33 +117,44 @@ def _check(total: Words, expected: Words) -> None:
         raise AssertionError("the secure sum is not the plain sum")
 
 
-def _masks_and_floor(ring: Ring, streams: int, length: int) -> dict[str, float]:
-    """The client's masking of one vector, and AES-256-CTR alone on as many bytes, alternating."""
-    vector = ring.zeros(length)
-    keys = [Secret(os.urandom(32)) for _ in range(streams)]
+def _masks_and_floor(ring: Ring, layout: Layout, selections: Sequence[Selection]) -> dict[str, float]:
+    """The client's masking of one vector, and AES-256-CTR alone on as many bytes, alternating.
+
+    One stream per selection: the self-mask, and one per peer over the rows that both have.
+    """
+    vector = ring.zeros(layout.words)
+    streams = [(Secret(os.urandom(32)), selection) for selection in selections]
+    sizes = [ring.word_bytes * _covered(layout, selection) for selection in selections]
     masks: list[float] = []
     floors: list[float] = []
     for _ in range(_REPEATS):
-        masks.append(_seconds(lambda: _mask(ring, vector, keys)))
-        floors.append(_seconds(lambda: _cipher_only(keys, length * ring.word_bytes)))
+        masks.append(_seconds(lambda: _mask(ring, vector, layout, streams)))
+        floors.append(_seconds(lambda: _cipher_only([key for key, _ in streams], sizes)))
     return {
         "client_mask_seconds": median(masks),
         "floor_seconds": median(floors),
         "floor_ratio": median(mask / floor for mask, floor in zip(masks, floors, strict=True)),
-        "mask_bytes": streams * length * ring.word_bytes,
+        "mask_bytes": sum(sizes),
     }
 
 
-def _mask(ring: Ring, vector: Words, keys: list[Secret]) -> None:
-    masker = Masker(ring, vector, Layout(dense=len(vector)))
-    for key in keys:
-        masker.add(key)
+def _covered(layout: Layout, selection: Selection) -> int:
+    rows = zip(layout.tables, selection, strict=True)
+    return layout.dense + sum(
+        table.width * (table.rows if some is None else len(some)) for table, some in rows
+    )
 
 
-def _cipher_only(keys: list[Secret], count: int) -> None:
+def _mask(ring: Ring, vector: Words, layout: Layout, streams: Sequence[tuple[Secret, Selection]]) -> None:
+    masker = Masker(ring, vector, layout)
+    for key, selection in streams:
+        masker.add(key, selection)
+
+
+def _cipher_only(keys: Sequence[Secret], sizes: Sequence[int]) -> None:
     zeros = memoryview(bytes(CHUNK_BYTES))
     out = memoryview(bytearray(CHUNK_BYTES))
-    for key in keys:
+    for key, count in zip(keys, sizes, strict=True):
         stream = Cipher(AES256(key.reveal()), CTR(bytes(16))).encryptor()
         for start in range(0, count, CHUNK_BYTES):
             size = min(CHUNK_BYTES, count - start)
