@@ -11,8 +11,8 @@ PUBLIC = {
         "default_min_contributors", "default_threshold", "plan_graph",
     },
     "sfsl.privacy": {
-        "PAPER_OWNERS", "PRESETS", "AttackReport", "Audit", "Budget", "Calendar", "ClientState", "ClosedPeriod",
-        "Decoys", "Derived", "EpsilonBound", "EventFrequency", "Events", "IndexPrivacy", "Ledger",
+        "PAPER_OWNERS", "PRESETS", "AttackReport", "Audit", "Budget", "Calendar", "ClientState",
+        "ClosedPeriod", "Decoys", "Derived", "EpsilonBound", "EventFrequency", "Events", "IndexPrivacy", "Ledger",
         "PeriodSelection", "Perturber", "Setting", "Tables", "Tuned", "Workload", "audit", "choose_uniformly",
         "cohort_events", "frontier", "owner_distribution", "tune",
     },
