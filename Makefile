@@ -15,8 +15,17 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,plot,store,train]'
 	@touch $@
 
-demo: $(VENV)/.installed  ## Run the main job on embedded defaults and show the result.
-	@$(BIN)/python examples/secure_sum.py
+demo: $(VENV)/.installed  ## Train DIN over private clients on the real protocol, and show the result (2 minutes).
+	@rm -rf out/demo out/demo-report
+	@$(BIN)/sfsl run --out out/demo --clients 30 --rounds 20 --privacy cpp2 \
+		--set faults.inbound=0.03 --set faults.submodel=0.03 --set run.evaluate_every=5
+	@$(BIN)/sfsl report out/demo --out out/demo-report
+	@echo
+	@echo "Next:  $(BIN)/sfsl run --out out/cpp4 --privacy cpp4 --clients 30 --rounds 20   and compare:"
+	@echo "       $(BIN)/sfsl report out/demo out/cpp4 --out out/comparison"
+	@echo "       $(BIN)/sfsl init my.toml            every setting, with its default and what it means"
+	@echo "       $(BIN)/sfsl plan --help             what a round costs before it runs"
+	@echo "       $(BIN)/python examples/secure_sum.py    the secure sum alone"
 
 test: lint  ## All checks: style, types, layering, tests (minutes).
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow"

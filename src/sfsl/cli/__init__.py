@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from sfsl import __version__
-from sfsl.cli import bench, privacy, union
+from sfsl.cli import bench, plan, privacy, report, run, union
 from sfsl.cli.output import fail
 from sfsl.errors import SfslError
 
@@ -19,6 +19,9 @@ app = typer.Typer(
 )
 app.add_typer(bench.app, name="bench")
 app.add_typer(privacy.app, name="privacy")
+run.register(app)
+plan.register(app)
+report.register(app)
 app.command(epilog="Example:  sfsl union alice.txt bob.txt carol.txt --domain 1000000 --json")(union.union)
 
 

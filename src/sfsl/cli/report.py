@@ -1,0 +1,48 @@
+"""``sfsl report``: runs side by side, as pictures and one page."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sfsl.cli.output import console, emit_json, table
+from sfsl.errors import InputError
+from sfsl.report.comparison import cost_table, figures, learning_table, privacy_table
+from sfsl.report.page import page
+from sfsl.report.run_plots import as_png, pictures, save
+from sfsl.report.runs import read_runs
+
+PAGE = "report.html"
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders that `sfsl run` wrote.")],
+    out: Annotated[Path, typer.Option(help="Folder for the pictures and the page.")] = Path("report"),
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Compare runs: AUC curves, costs, dropouts, privacy, as PNG, SVG and one self-contained page."""
+    read = read_runs(runs)
+    compared = [figures(run) for run in read]
+    drawn = pictures(read)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        written = save(drawn, out)
+        text = page(read, compared, {name: as_png(figure) for name, figure in drawn.items()})
+        (out / PAGE).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write to {out}: {error.strerror}; choose another folder, --out") from None
+    if json:
+        files = [str(out / PAGE), *map(str, written)]
+        emit_json({"runs": compared, "files": files})
+        return
+    show = console()
+    show.print(table("Learning", *learning_table(compared)))
+    show.print(table("Costs per client and round, and of the server", *cost_table(compared)))
+    heads, rows = privacy_table(compared)
+    if rows:
+        show.print(table("Privacy", heads, rows))
+    show.print(f"Page: {out / PAGE}; pictures beside it, as .png and .svg.")
+
+
+def register(app: typer.Typer) -> None:
+    app.command(epilog="Example:  sfsl report runs/cpp1 runs/cpp2 --out compared")(report)

@@ -1,0 +1,249 @@
+"""``sfsl run``, ``init``, ``evaluate`` and ``export``: training a model over simulated private clients."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+
+from sfsl.cli.output import console, emit_json, progress_console, shown, table
+from sfsl.cli.run_output import RunProgress, print_summary
+from sfsl.errors import InputError
+from sfsl.run.config import RunConfig, from_sections
+from sfsl.run.folder import RunFolder
+from sfsl.run.toml import Sections, default_toml, overridden, read_sections
+
+if TYPE_CHECKING:
+    from sfsl.run.runner import Runner
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+
+INTERRUPTED = 130
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog="Examples:  sfsl run   |   sfsl run my.toml --out runs/cpp3 --privacy cpp3 --rounds 200   |   "
+        "sfsl run --data amazon:interactions.tsv.gz --set faults.submodel=0.1   |   "
+        "sfsl run --out runs/cpp3 --resume"
+    )(run)
+    app.command(epilog="Example:  sfsl init my.toml && sfsl run my.toml --out runs/first")(init)
+    app.command(epilog="Example:  sfsl evaluate runs/first --json")(evaluate)
+    app.command(epilog="Example:  sfsl export runs/first model.pt")(export)
+
+
+def run(
+    config: Annotated[
+        Path | None, typer.Argument(help="A run file (see sfsl init). Default: all defaults.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("sfsl-run"),
+    rounds: Annotated[int | None, typer.Option(help="run.rounds")] = None,
+    clients: Annotated[int | None, typer.Option(help="round.clients")] = None,
+    privacy: Annotated[
+        str | None, typer.Option(help="privacy.preset, cpp1 to cpp5, or probabilities p1,p2,p3,p4")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="synthetic, amazon:FILE, taobao:FILE or csv:FILE")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any key; repeatable."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    json: Json = False,
+) -> None:
+    """Train a model over simulated clients on the real protocol: secure sums, private rows, dropouts.
+
+    Ctrl-C stops after the round; once more, at once. Either way --resume goes on from the last whole round.
+    """
+    base = read_sections(config) if config else read_sections(RunFolder(out).config_file) if resume else {}
+    wanted = from_sections(overridden(_flags(base, rounds, clients, privacy, data), settings or ()))
+    screen = progress_console()
+    with _opened(screen, out, wanted, resume) as runner:
+        _say_start(screen, runner)
+        with _stopping(screen) as asked, RunProgress(screen, runner.lines, wanted.run.rounds) as progress:
+            try:
+                summary = runner.run(stop=lambda: bool(asked), seen=progress.seen)
+            except KeyboardInterrupt:
+                summary = None
+    if summary is None:
+        screen.print(f"Stopped at once; the last whole round stands. Go on: sfsl run --out {out} --resume")
+        raise typer.Exit(INTERRUPTED)
+    if json:
+        emit_json(msgspec.to_builtins(summary))
+    else:
+        print_summary(console(), summary)
+        console().print(f"Everything is in {out}: metrics.jsonl, summary.json, config.toml, store/")
+    if not summary.complete:
+        screen.print(f"Stopped after round {summary.rounds}. Go on with: sfsl run --out {out} --resume")
+        raise typer.Exit(INTERRUPTED)
+
+
+def init(
+    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("sfsl.toml"),
+) -> None:
+    """Write a run file with every setting, its default and what it means."""
+    _write_new(file, default_toml().encode())
+    typer.echo(f"Wrote {file}. Change what you like, then: sfsl run {file}")
+
+
+def evaluate(folder: Folder, json: Json = False) -> None:
+    """The AUC of a run's model on its central test set."""
+    with _at_rest(folder) as (fleet, store):
+        from sfsl.run.evaluation import central_auc
+
+        found = central_auc(fleet, store)
+        result = {
+            "round": store.round,
+            "auc": None if found != found else found,
+            "samples": len(fleet.test),
+            "users": len(fleet.devices),
+        }
+    if json:
+        emit_json(result)
+    else:
+        rows = [(key, shown(value)) for key, value in result.items()]
+        console().print(table("Central test set", ("", ""), rows))
+
+
+def export(
+    folder: Folder,
+    file: Annotated[Path, typer.Argument(help="The file to write.")],
+    max_gib: Annotated[float, typer.Option(help="Refuse tables larger than this in all.")] = 4.0,
+) -> None:
+    """Write the model as a plain torch state dict, tables and all: torch.load, then load_state_dict.
+
+    It has the users' personal rows in it too, which a simulation knows and a real server never does.
+    """
+    if file.exists():
+        raise InputError(f"{file} exists already; choose another file or remove it")
+    with _at_rest(folder) as (fleet, store):
+        import torch
+
+        from sfsl.run.evaluation import state_dict
+
+        state = state_dict(fleet.task, store, int(max_gib * 2**30))
+        aside = file.with_name(file.name + ".new")
+        try:
+            torch.save(dict(state), aside)
+            os.replace(aside, file)
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+            aside.unlink(missing_ok=True)
+            raise InputError(f"cannot write {file}: {error}") from None
+        size = sum(one.numel() for one in state.values())
+        typer.echo(f"Wrote {file}: round {store.round}, {size:,} parameters in {len(state)} tensors")
+
+
+def _flags(
+    base: Sections, rounds: int | None, clients: int | None, privacy: str | None, data: str | None
+) -> Sections:
+    """Flags as the run file would have them; they win over it."""
+    changes: list[tuple[str, str, Any]] = []
+    if rounds is not None:
+        changes.append(("run", "rounds", rounds))
+    if clients is not None:
+        changes.append(("round", "clients", clients))
+    if privacy is not None:
+        changes.append(("privacy", "probabilities", _probabilities(privacy)))
+        if "," not in privacy:
+            changes.append(("privacy", "preset", privacy))
+    if data is not None:
+        source, _, path = data.partition(":")
+        changes += [("data", "source", source), ("data", "path", path)]
+    sections = overridden(base, ())
+    for section, key, value in changes:
+        if not isinstance(sections.setdefault(section, {}), dict):
+            raise InputError(f"the run file has a value where the section [{section}] belongs")
+        sections[section][key] = value
+    return sections
+
+
+def _probabilities(text: str) -> list[float]:
+    if "," not in text:
+        return []
+    try:
+        return [float(Fraction(part)) for part in text.split(",")]
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"--privacy {text!r}: probabilities are written like 0.9375 or 15/16") from None
+
+
+def _opened(screen: Console, out: Path, wanted: RunConfig, resume: bool) -> "Runner":
+    _require_torch()
+    from sfsl.run import start
+
+    with screen.status("reading data and settings"):
+        return start.resume(out, wanted) if resume else start.begin(out, wanted)
+
+
+@contextmanager
+def _at_rest(folder: Path) -> Iterator[tuple[Any, Any]]:
+    """The fleet and the store of a run that is not running."""
+    _require_torch()
+    from sfsl.run.fleet import build_fleet
+    from sfsl.run.setup import open_store
+
+    place = RunFolder(folder)
+    if not place.store.exists():
+        raise InputError(f"{folder} has no store yet; go on with it: sfsl run --out {folder} --resume")
+    config = place.config()
+    fleet = build_fleet(config)
+    with open_store(place, config, fleet) as store:
+        yield fleet, store
+
+
+def _require_torch() -> None:
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise InputError("training needs torch; install it with: pip install 'sfsl[train]'") from None
+
+
+@contextmanager
+def _stopping(screen: Console) -> Iterator[list[bool]]:
+    """The list is empty until Ctrl-C; a second Ctrl-C raises where it falls."""
+    asked: list[bool] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(True)
+        screen.print("Stopping after this round; Ctrl-C again stops at once.")
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _say_start(screen: Console, runner: "Runner") -> None:
+    config, model = runner.config, runner.fleet.task.spec
+    report = runner.fleet.report
+    if report is not None:
+        screen.print(str(report), highlight=False, soft_wrap=True)
+    parameters = model.dense + sum(table.rows * table.width for table in model.tables)
+    screen.print(
+        f"{config.model.kind}: {parameters:,} parameters, {model.dense:,} of them dense; "
+        f"{len(runner.fleet.devices):,} clients, {len(runner.fleet.train):,} samples to train on, "
+        f"{len(runner.fleet.test):,} to test; {config.privacy.name}, rows with at least "
+        f"{config.round.min_contributors} contributors"
+        + (f"; going on after round {runner.store.round}" if runner.store.round else ""),
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _write_new(file: Path, data: bytes) -> None:
+    try:
+        with open(file, "xb") as opened:
+            opened.write(data)
+    except FileExistsError:
+        raise InputError(f"{file} exists already; choose another name or remove it") from None
+    except OSError as error:
+        raise InputError(f"cannot write {file}: {error.strerror}") from None

@@ -1,0 +1,33 @@
+"""Interactions of users with items: where they come from, and what one client holds of them."""
+
+from sfsl.data.amazon import load_amazon
+from sfsl.data.assemble import assemble
+from sfsl.data.interactions import Interactions, hold_out_last
+from sfsl.data.negatives import with_negatives
+from sfsl.data.plain import load_csv, load_parquet, load_taobao
+from sfsl.data.report import LoadReport
+from sfsl.data.samples import NO_ROW, Samples
+from sfsl.data.shakespeare import Role, load_shakespeare
+from sfsl.data.statistics import Statistics, describe
+from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao, bayes_auc
+
+__all__ = [
+    "NO_ROW",
+    "Interactions",
+    "LoadReport",
+    "Role",
+    "Samples",
+    "Statistics",
+    "SyntheticSettings",
+    "SyntheticTaobao",
+    "assemble",
+    "bayes_auc",
+    "describe",
+    "hold_out_last",
+    "load_amazon",
+    "load_csv",
+    "load_parquet",
+    "load_shakespeare",
+    "load_taobao",
+    "with_negatives",
+]

@@ -1,0 +1,90 @@
+"""From raw columns in any order to ``Interactions``."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfsl.data.interactions import Interactions
+from sfsl.data.report import LoadReport
+from sfsl.data.samples import Column, Indices
+from sfsl.errors import InputError
+
+
+def assemble(
+    user: ArrayLike,
+    item: ArrayLike,
+    label: ArrayLike,
+    time: ArrayLike,
+    category: ArrayLike | None = None,
+    *,
+    report: LoadReport | None = None,
+) -> Interactions:
+    """Sort by user and time, number users, items and categories, and take earlier clicks as histories."""
+    users, user_row = np.unique(np.asarray(user), return_inverse=True)
+    items, item_row = np.unique(np.asarray(item), return_inverse=True)
+    stamps, labels = np.asarray(time, dtype=np.float64), np.asarray(label, dtype=np.int8)
+    if not len(users):
+        raise InputError("there are no samples")
+    category_of, categories = None, None
+    if category is not None:
+        category_of, categories = _category_map(item_row, np.asarray(category), items, report)
+    order = np.lexsort((stamps, user_row))
+    user_row, item_row, labels, stamps = user_row[order], item_row[order], labels[order], stamps[order]
+    clicked = labels == 1
+    offsets = offsets_of(user_row, len(users))
+    click_offsets = offsets_of(user_row[clicked], len(users))
+    return Interactions(
+        users=users,
+        items=items,
+        offsets=offsets,
+        item=item_row.astype(np.int32),
+        label=labels,
+        time=stamps,
+        click_offsets=click_offsets,
+        clicks=item_row[clicked].astype(np.int32),
+        history_start=np.zeros(len(item_row), dtype=np.int32),
+        history_stop=(clicks_before(user_row, stamps, clicked) - click_offsets[user_row]).astype(np.int32),
+        category_of=category_of,
+        categories=categories,
+    )
+
+
+def offsets_of(group: Indices, groups: int) -> Indices:
+    """Where each group begins in an array sorted by group, and where the last one ends."""
+    return np.concatenate([[0], np.cumsum(np.bincount(group, minlength=groups))]).astype(np.int64)
+
+
+def clicks_before(user: Indices, time: NDArray[np.float64], clicked: NDArray[np.bool_]) -> Indices:
+    """How many clicks stand before each sample in an array sorted by user and time.
+
+    Clicks at the very same moment do not count: they may be this sample's own, or the click that a
+    sampled negative stands beside, and would give the label away.
+    """
+    before: Indices = np.cumsum(clicked) - clicked
+    fresh = np.ones(len(user), dtype=bool)
+    fresh[1:] = (user[1:] != user[:-1]) | (time[1:] != time[:-1])
+    first_of_moment = np.maximum.accumulate(np.where(fresh, np.arange(len(user)), 0))
+    return np.asarray(before[first_of_moment], dtype=np.int64)
+
+
+def _category_map(
+    item_row: Indices, category: Column, items: Column, report: LoadReport | None
+) -> tuple[NDArray[np.int32], Column]:
+    """The public map; an item seen in several categories stays in the first."""
+    categories, category_row = np.unique(category, return_inverse=True)
+    _, first = np.unique(item_row, return_index=True)
+    category_of = category_row[first].astype(np.int32)
+    others = np.flatnonzero(category_of[item_row] != category_row)
+    if report is not None and len(others):
+        example = f"item {items[item_row[others[0]]]} in category {category[others[0]]} as well"
+        report.note("item in several categories, the first one taken", example, len(others))
+    return category_of, categories
+
+
+def usable(report: LoadReport, samples: Sequence[object]) -> None:
+    """Raise if nothing was usable, with the first reason; else note how much was."""
+    report.samples = len(samples)
+    if not samples:
+        reason = report.first if report.problems else "it has no lines with samples"
+        raise InputError(f"{report.source}: nothing in it can be used: {reason}")

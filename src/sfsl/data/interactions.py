@@ -1,0 +1,122 @@
+"""Interactions of many users with items, stored by column: no Python object per sample."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfsl.data.samples import NO_ROW, Column, Indices, Samples
+from sfsl.errors import InputError
+
+# The last fifty clicks say what a user is after; longer histories cost time in proportion.
+MAX_HISTORY = 50
+
+
+@dataclass(frozen=True, repr=False)
+class Interactions:
+    """Samples user after user, each user's in time order: those of user k are ``offsets[k]:offsets[k+1]``.
+
+    Users and items are numbered from 0, which are their rows in the tables ``user`` and ``item``;
+    ``users`` and ``items`` hold their names in the source. What a user has clicked is stored once, in
+    ``clicks`` (those of user k: ``click_offsets[k]:click_offsets[k+1]``); the history of a sample is the
+    part ``history_start:history_stop`` of its user's clicks. ``category_of`` is the public map from item
+    to category. ``probability`` is the true chance of a click, where a generator knows it.
+    """
+
+    users: Column
+    items: Column
+    offsets: Indices
+    item: NDArray[np.int32]
+    label: NDArray[np.int8]
+    time: NDArray[np.float64]
+    click_offsets: Indices
+    clicks: NDArray[np.int32]
+    history_start: NDArray[np.int32]
+    history_stop: NDArray[np.int32]
+    category_of: NDArray[np.int32] | None = None
+    categories: Column | None = None
+    probability: NDArray[np.float64] | None = None
+
+    def __len__(self) -> int:
+        return len(self.item)
+
+    def __repr__(self) -> str:
+        return f"Interactions(<{len(self)} samples of {len(self.users)} users>)"
+
+    @property
+    def clients(self) -> Indices:
+        """The users that have samples."""
+        return np.flatnonzero(np.diff(self.offsets)).astype(np.int64)
+
+    @property
+    def user(self) -> Indices:
+        """The user of each sample."""
+        return np.repeat(np.arange(len(self.users)), np.diff(self.offsets))
+
+    def client(self, user: int, max_history: int = MAX_HISTORY) -> Samples:
+        """All samples of one user."""
+        if not 0 <= user < len(self.users):
+            raise InputError(f"there is no user {user}; there are {len(self.users)}")
+        return self.samples(np.arange(self.offsets[user], self.offsets[user + 1]), max_history)
+
+    def samples(self, positions: ArrayLike, max_history: int = MAX_HISTORY) -> Samples:
+        """Any samples, by their positions, with the last ``max_history`` items of each history."""
+        chosen = np.asarray(positions, dtype=np.int64)
+        user = np.searchsorted(self.offsets, chosen, side="right") - 1
+        columns: dict[str, Column] = {
+            "user": user,
+            "item": self.item[chosen].astype(np.int64),
+            "history": self._histories(chosen, user, max_history),
+            "label": self.label[chosen].astype(np.float32),
+        }
+        tables = {"user": "user", "item": "item", "history": "item"}
+        follows = {}
+        if self.category_of is not None:
+            columns["item_category"] = self.category_of[columns["item"]].astype(np.int64)
+            history = columns["history"]
+            columns["history_category"] = np.where(history >= 0, self.category_of[history], NO_ROW)
+            tables |= {"item_category": "category", "history_category": "category"}
+            follows = {"item_category": "item", "history_category": "history"}
+        return Samples(columns, tables, follows)
+
+    def select(self, chosen: NDArray[np.bool_]) -> "Interactions":
+        """Only the chosen samples. All users stay, so that their numbers do."""
+        kept = np.concatenate([[0], np.cumsum(chosen)])
+        return replace(
+            self,
+            offsets=kept[self.offsets],
+            item=self.item[chosen],
+            label=self.label[chosen],
+            time=self.time[chosen],
+            history_start=self.history_start[chosen],
+            history_stop=self.history_stop[chosen],
+            probability=None if self.probability is None else self.probability[chosen],
+        )
+
+    def chunks(self, size: int = 4096, max_history: int = MAX_HISTORY) -> Iterator[Samples]:
+        """All samples in turn, some at a time: histories filled up to equal length take room."""
+        for start in range(0, len(self), size):
+            yield self.samples(np.arange(start, min(start + size, len(self))), max_history)
+
+    def _histories(self, chosen: Indices, user: Indices, max_history: int) -> Indices:
+        stop = self.history_stop[chosen].astype(np.int64)
+        length = np.minimum(stop - self.history_start[chosen], max_history)
+        place = np.arange(max(int(length.max(initial=0)), 1))
+        # Sequences begin at the front; what lies beyond a history's end is looked up at 0 and masked.
+        inside = place < length[:, None]
+        first = self.click_offsets[user] + stop - length
+        flat = np.where(inside, first[:, None] + place, 0)
+        if not len(self.clicks):
+            return np.full(flat.shape, NO_ROW, dtype=np.int64)
+        return np.where(inside, self.clicks[flat], NO_ROW).astype(np.int64)
+
+
+def hold_out_last(interactions: Interactions, share: float = 0.2) -> tuple[Interactions, Interactions]:
+    """Split off each user's last samples in time, rounded down: a user with four keeps them for training."""
+    if not 0 < share < 1:
+        raise InputError(f"a share of {share} cannot be held out; it must lie between 0 and 1")
+    sizes = np.diff(interactions.offsets)
+    last = interactions.offsets[1:] - np.floor(share * sizes + 1e-9).astype(np.int64)
+    held = np.arange(len(interactions)) >= np.repeat(last, sizes)
+    return interactions.select(~held), interactions.select(held)

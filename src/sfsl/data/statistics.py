@@ -1,0 +1,52 @@
+"""How large clients are, and how much they have in common."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sfsl.data.interactions import Interactions
+from sfsl.data.samples import Indices
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Means per client; and over random cohorts, of the union of their items: its size, the share that
+    exactly one client holds, and how many hold an item on average.
+    """
+
+    samples: float
+    items: float
+    categories: float | None
+    union: float
+    single: float
+    owners: float
+
+
+def describe(data: Interactions, *, cohort: int = 100, cohorts: int = 30, seed: int = 0) -> Statistics:
+    clients = data.clients
+    held = [items_of(data, int(user)) for user in clients]
+    rng = np.random.default_rng(seed)
+    owners = [
+        np.unique(np.concatenate([held[one] for one in chosen]), return_counts=True)[1]
+        for _ in range(cohorts)
+        for chosen in [rng.choice(len(held), min(cohort, len(held)), replace=False)]
+    ]
+    categories = data.category_of
+    return Statistics(
+        samples=len(data) / len(clients),
+        items=float(np.mean([len(one) for one in held])),
+        categories=None
+        if categories is None
+        else float(np.mean([len(np.unique(categories[one])) for one in held])),
+        union=float(np.mean([len(one) for one in owners])),
+        single=float(np.mean([(one == 1).mean() for one in owners])),
+        owners=float(np.mean([one.mean() for one in owners])),
+    )
+
+
+def items_of(data: Interactions, user: int) -> Indices:
+    """The items a client's samples touch, histories of any length included, without laying these out."""
+    own = slice(data.offsets[user], data.offsets[user + 1])
+    clicks = data.clicks[data.click_offsets[user] : data.click_offsets[user + 1]]
+    inside = clicks[data.history_start[own].min(initial=len(clicks)) : data.history_stop[own].max(initial=0)]
+    return np.unique(np.concatenate([data.item[own], inside])).astype(np.int64)

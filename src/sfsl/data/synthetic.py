@@ -1,0 +1,188 @@
+"""Clicks like Taobao's, made up: lazily per user, from (seed, user) alone, with a signal of known strength.
+
+A world of goods is drawn from the seed: each good has a category, a popularity and an appeal, each
+category an appeal of its own. A user is interested in some categories, likes them more or less, is shown
+goods mostly from them and clicks with a probability that is known here and nowhere else:
+
+    logit = base + appeal(category) + appeal(good) + liking(user, category)
+
+The appeals can be learned from everyone's clicks, if rows are; the liking shows in the user's history.
+Scores equal to these probabilities have the best AUC there is, ``bayes_auc``.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfsl.data.interactions import Interactions
+from sfsl.data.samples import Indices
+from sfsl.errors import InputError, ParameterError
+
+# Streams of random numbers from one seed, told apart by their first word.
+WORLD, USER = 0, 1
+
+
+@dataclass(frozen=True)
+class SyntheticSettings:
+    """Defaults are the paper's data set (Table of statistics): 301 goods and 117 categories per client.
+
+    ``samples`` is a client's mean number, ``spread`` its coefficient of variation. Larger
+    ``popularity`` makes goods more alike in popularity: 2 gives 1.17 owners per good of the union of 100
+    clients. ``interests`` is the mean number of categories a client turns to; it strays to any good
+    with probability ``stray``, and sees one again with probability ``again``. ``before`` is what it was
+    shown, relative to its samples, before the first of them: those clicks are in histories only.
+    """
+
+    users: int = 49_023
+    items: int = 143_534
+    categories: int = 4_815
+    samples: float = 323.4
+    spread: float = 0.75
+    popularity: float = 2.0
+    interests: float = 78.0
+    stray: float = 0.175
+    again: float = 0.02
+    before: float = 0.16
+    base: float = -0.3
+    category_appeal: float = 0.8
+    item_appeal: float = 0.4
+    liking: float = 0.6
+
+    def __post_init__(self) -> None:
+        if self.users < 1 or self.categories < 1 or self.items < self.categories:
+            raise ParameterError(
+                f"{self.users} users, {self.items} items in {self.categories} categories: at least one of "
+                "each is needed, and an item per category"
+            )
+        for name in ("samples", "spread", "popularity", "interests"):
+            if not getattr(self, name) > 0:
+                raise ParameterError(f"{name} = {getattr(self, name)} must be positive")
+        for name in ("stray", "again", "before"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ParameterError(f"{name} = {getattr(self, name)} must lie between 0 and 1")
+
+    def scaled(self, factor: float, users: int) -> "SyntheticSettings":
+        """A smaller world in which 100 clients overlap as they do in this one.
+
+        What a client has and what there is shrink alike, so each good keeps its chance to be had.
+        """
+        return replace(
+            self,
+            users=users,
+            items=max(1, round(self.items * factor)),
+            categories=max(1, round(self.categories * factor)),
+            samples=self.samples * factor,
+            interests=max(1.0, self.interests * factor),
+        )
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What one user was shown, in order; ``first`` is where its samples begin."""
+
+    item: Indices
+    probability: NDArray[np.float64]
+    label: NDArray[np.int8]
+    time: NDArray[np.float64]
+    first: int
+
+
+class SyntheticTaobao:
+    def __init__(self, settings: SyntheticSettings | None = None, *, seed: int) -> None:
+        self.settings = settings or SyntheticSettings()
+        self.seed = seed
+        rng = np.random.default_rng([seed, WORLD])
+        items, categories = self.settings.items, self.settings.categories
+        # Every category has a good; the others spread as exponential sizes do, some of them large.
+        size = rng.exponential(size=categories)
+        more = rng.choice(categories, items - categories, p=size / size.sum())
+        self.category_of = np.sort(np.concatenate([np.arange(categories), more])).astype(np.int32)
+        popularity = (1 - rng.random(items)) ** (-1 / self.settings.popularity)
+        # Goods stand in order of category: drawing one of a category is drawing from a stretch of this.
+        self._reach = np.concatenate([[0.0], np.cumsum(popularity)])
+        self._stretch = self._reach[np.searchsorted(self.category_of, np.arange(categories + 1))]
+        self._appeal = (
+            self.settings.base
+            + self.settings.category_appeal * rng.standard_normal(categories)[self.category_of]
+            + self.settings.item_appeal * rng.standard_normal(items)
+        )
+
+    def interactions(self, users: Iterable[int] | None = None) -> Interactions:
+        """The samples of these users, or of all."""
+        chosen = np.array(list(range(self.settings.users) if users is None else users), dtype=np.int64)
+        if not len(chosen) or chosen.min() < 0 or chosen.max() >= self.settings.users:
+            raise InputError(f"users are numbered 0 to {self.settings.users - 1}, and at least one is needed")
+        shown = [self._user(int(user)) for user in chosen]
+        clicks = [one.item[one.label == 1] for one in shown]
+        before = [(np.cumsum(one.label) - one.label)[one.first :] for one in shown]
+        stop = np.concatenate(before).astype(np.int32)
+        return Interactions(
+            users=chosen,
+            items=np.arange(self.settings.items),
+            offsets=np.cumsum([0, *map(len, before)]),
+            item=np.concatenate([one.item[one.first :] for one in shown]).astype(np.int32),
+            label=np.concatenate([one.label[one.first :] for one in shown]),
+            time=np.concatenate([one.time[one.first :] for one in shown]),
+            click_offsets=np.cumsum([0, *map(len, clicks)]),
+            clicks=np.concatenate(clicks).astype(np.int32),
+            history_start=np.zeros_like(stop),
+            history_stop=stop,
+            category_of=self.category_of,
+            categories=np.arange(self.settings.categories),
+            probability=np.concatenate([one.probability[one.first :] for one in shown]),
+        )
+
+    def _user(self, user: int) -> _Shown:
+        settings, rng = self.settings, np.random.default_rng([self.seed, USER, user])
+        samples = max(1, round(settings.samples * self._lognormal(rng)))
+        first = round(settings.before * samples)
+        item = self._items(rng, samples + first)
+        categories, which = np.unique(self.category_of[item], return_inverse=True)
+        liking = settings.liking * rng.standard_normal(len(categories))
+        probability = 1 / (1 + np.exp(-self._appeal[item] - liking[which]))
+        label = (rng.random(len(item)) < probability).astype(np.int8)
+        return _Shown(item, probability, label, np.sort(rng.random(len(item))), first)
+
+    def _items(self, rng: np.random.Generator, count: int) -> Indices:
+        settings = self.settings
+        # A client with more samples has more interests, but not in proportion.
+        interests = max(1, round(settings.interests * (count / settings.samples) ** 0.7))
+        category = self.category_of[self._items_at(rng.random(interests) * self._reach[-1])]
+        weight = np.cumsum(rng.exponential(size=interests))
+        chosen = category[np.searchsorted(weight, rng.random(count) * weight[-1])]
+        low, high = self._stretch[chosen], self._stretch[chosen + 1]
+        astray = rng.random(count) < settings.stray
+        low[astray], high[astray] = 0.0, self._reach[-1]
+        item = self._items_at(low + (high - low) * rng.random(count))
+        # Seen again: one of those shown before, which the first cannot be.
+        again = rng.random(count) < settings.again
+        again[0] = False
+        earlier = (rng.random(count) * np.arange(count)).astype(np.int64)
+        item[again] = item[earlier[again]]
+        return item
+
+    def _items_at(self, place: NDArray[np.float64]) -> Indices:
+        found = np.searchsorted(self._reach, place, side="right") - 1
+        return np.minimum(found, self.settings.items - 1).astype(np.int64)
+
+    def _lognormal(self, rng: np.random.Generator) -> float:
+        """A factor of mean 1 and standard deviation ``spread``."""
+        variance = np.log1p(self.settings.spread**2)
+        return float(np.exp(np.sqrt(variance) * rng.standard_normal() - variance / 2))
+
+
+def bayes_auc(probability: NDArray[np.float64]) -> float:
+    """The expected AUC of scoring samples by their true probabilities; no score does better.
+
+    Over all pairs: the chance that the one is clicked and the other not, where the one has the larger
+    probability, plus half where they are equal, over the chance regardless of order.
+    """
+    ordered, count = np.unique(probability, return_counts=True)
+    clicks, skips = ordered * count, (1 - ordered) * count
+    below = np.cumsum(skips) - skips
+    # A sample makes no pair with itself.
+    own = float(np.sum(probability * (1 - probability)))
+    ranked = float(np.sum(clicks * (below + skips / 2))) - own / 2
+    return ranked / (float(clicks.sum()) * float(skips.sum()) - own)

@@ -1,0 +1,98 @@
+"""One simulated device: its data, and what it makes of a downloaded submodel."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfsl.crypto.randomness import Randomness
+from sfsl.privacy import Perturber
+from sfsl.rounds import Download, Trained
+from sfsl.submodel import RowSet, TrainedRows
+from sfsl.training import ClientWork, LocalUpdate, even_edges, score_histograms, score_samples
+from sfsl.training.task import ClientData, Indices, Rows, Task, Values
+
+
+class SimulatedAnswers:
+    """A device's answers about its indices, without the durable state of a deployed one.
+
+    The run's summary counts rounds and exposures; a deployed client has ``ClientState``, which enforces
+    its limits.
+    """
+
+    def __init__(self, perturber: Perturber) -> None:
+        self._perturber = perturber
+
+    def expose(self, round_id: bytes) -> Mapping[str, Indices]:
+        return self._perturber.union_input()
+
+    def answer(
+        self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
+    ) -> Mapping[str, NDArray[np.bool_]]:
+        return self._perturber.answer(unions, randomness)
+
+
+@dataclass(frozen=True)
+class Device:
+    """``train`` and ``held_out`` are the samples of one client."""
+
+    task: Task
+    train: ClientData
+    held_out: ClientData | None = None
+
+    @cached_property
+    def needed(self) -> dict[str, Indices]:
+        """Its real rows of every table; ids that the model does not have are left out."""
+        return self.task.needed_rows(self.train)[0]
+
+    def work(self, download: Download, personal: Mapping[str, Values], seed: int) -> ClientWork:
+        """The succinct part of a submodel, and the samples that can be trained on it."""
+        kept = self.train.keep(self._asked(download))
+        rows = self.task.needed_rows(kept)[0]
+        return ClientWork(rows, self._values(rows, download, personal), kept, seed)
+
+    def trained(
+        self,
+        work: ClientWork,
+        update: LocalUpdate,
+        download: Download,
+        personal: Mapping[str, Values],
+        bins: int,
+    ) -> Trained:
+        rows = {
+            table.name: TrainedRows(
+                RowSet(work.rows[table.name]), update.rows[table.name], update.counts[table.name]
+            )
+            for table in self.task.spec.summed
+        }
+        scores = self._scores(download, personal, bins) if bins else None
+        return Trained(update.dense, update.samples, rows, scores)
+
+    def _scores(
+        self, download: Download, personal: Mapping[str, Values], bins: int
+    ) -> tuple[Indices, Indices]:
+        """Histograms of scores on held-out samples, of which only rows asked for can be scored."""
+        kept = self.held_out.keep(self._asked(download)) if self.held_out is not None else None
+        if kept is None or not len(kept):
+            return np.zeros(bins, np.int64), np.zeros(bins, np.int64)
+        rows = self.task.needed_rows(kept)[0]
+        values = self._values(rows, download, personal)
+        scores = score_samples(self.task, download.dense, rows, values, kept)
+        return score_histograms(scores, kept.local_columns(rows)["label"], even_edges(bins))
+
+    def _asked(self, download: Download) -> dict[str, Indices]:
+        shared = [table.name for table in self.task.tables if table.kind == "shared"]
+        return {name: download.asked[name].rows for name in shared}
+
+    def _values(self, rows: Rows, download: Download, personal: Mapping[str, Values]) -> dict[str, Values]:
+        values = {}
+        for table in self.task.tables:
+            own = rows[table.name]
+            if table.kind == "personal":
+                values[table.name] = personal[table.name][np.searchsorted(self.needed[table.name], own)]
+            else:
+                at = download.asked[table.name].positions_of(own)
+                values[table.name] = download.rows[table.name][at]
+        return values

@@ -1,0 +1,25 @@
+"""The tables of models that predict clicks: users, items, and categories where items have them."""
+
+from torch import nn
+
+from sfsl.data.interactions import Interactions
+from sfsl.submodel.tables import Table
+from sfsl.training.task import Task
+
+
+def click_task(module: nn.Module, data: Interactions, *, user: int, item: int, initial: float) -> Task:
+    """``user`` and ``item`` are the widths of rows; a category's are as wide as an item's.
+
+    A user's own row stays with the user; categories follow from items.
+    """
+    tables = [
+        Table(name="user", rows=len(data.users), width=user, kind="personal", initial=initial),
+        Table(name="item", rows=len(data.items), width=item, initial=initial),
+    ]
+    if data.categories is None or data.category_of is None:
+        return Task(module, tuple(tables))
+    rows = len(data.categories)
+    tables.append(
+        Table(name="category", rows=rows, width=item, kind="derived", source="item", initial=initial)
+    )
+    return Task(module, tuple(tables), maps={"category": data.category_of})

@@ -1,0 +1,126 @@
+"""CPU seconds and memory of client and server, from what a round consists of and the speed of this machine.
+
+Training is not in it: it depends on the model, not on the protocol.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sfsl.crypto.ring import F31, ring_named
+from sfsl.plan.rows import RoundRows
+from sfsl.plan.settings import PlanSettings
+from sfsl.plan.sizes import Traffic
+from sfsl.plan.speeds import Speeds
+
+_SECRETS = 4  # that a client shares: a mask key and a seed for each of the two sums
+_KEYS = 3  # public keys of a client, each of which the server tries
+# Seconds per bit of who asked for what: unpacked, selected by column and packed again.
+_BIT = 3e-9
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """CPU seconds by exchange, of one client and of the server."""
+
+    client: dict[str, float]
+    server: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes at the peak of a round, in arrays and messages, without the interpreter and its libraries."""
+
+    client: float
+    server: float
+
+
+def cpu(
+    settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows, sent: Traffic, speed: Speeds
+) -> Seconds:
+    shared, uniting, asking, updating = (heard[one] for one in ("invitation", "inbound", "union", "submodel"))
+    mask_union = speed.mask_f31 if sent.encoding.ring == F31 else speed.mask_z32
+    union_mask = sent.union_words * mask_union
+    summed = [(table, rows.tables[table.name]) for table in settings.model.summed]
+    dense = settings.model.dense_words + 2 * settings.bins
+    update_mask = dense * speed.mask_z32
+    own_words = sum(one.uploaded * table.words for table, one in summed)
+    paired_words = sum(one.masked * table.words for table, one in summed)
+    asked = sum(one.asked for _, one in summed)
+    union = sum(one.union for _, one in summed)
+    indices = sum(one.union for table, one in summed if table.kind == "shared")
+    trained = settings.model.dense + sum(one.real * table.width for table, one in summed)
+
+    def read_up(exchange: str, clients: int) -> float:
+        return clients * sent.up[exchange] * (speed.decode + speed.encode + speed.digest)
+
+    client = {
+        "check-in": _KEYS * speed.agreement,
+        "invitation": (settings.clients - 1) * (speed.agreement + speed.seal)
+        + _SECRETS * speed.share
+        + 2 * settings.clients * speed.item
+        + sent.down["invitation"] * speed.decode,
+        "inbound": (shared - 1) * (speed.agreement + speed.seal)
+        + shared * union_mask
+        + settings.set_size * speed.sketch_in,
+        "unmask-union": 0.0,
+        "union": indices * speed.answer,
+        "submodel": (asking - 1) * (speed.agreement + update_mask)
+        + paired_words * speed.mask_rows
+        + update_mask
+        + own_words * speed.mask_z32
+        + trained * speed.quantize
+        + (asking - 1) * asked * _BIT
+        + sent.down["submodel"] * speed.decode
+        + sent.up["submodel"] * speed.encode,
+        "unmask-update": 0.0,
+    }
+    lost_union, lost_update = shared - uniting, asking - updating
+    pair_words = paired_words / max(1, asking - 1)
+    server = {
+        "check-in": settings.clients * _KEYS * speed.agreement,
+        "invitation": read_up("invitation", shared)
+        + shared * settings.clients * 2 * speed.item
+        + sent.down["invitation"] * speed.encode,
+        "inbound": read_up("inbound", uniting)
+        + uniting * sent.union_words * speed.mask_z32
+        + uniting * shared * speed.item
+        + uniting * sent.down["inbound"] * speed.encode,
+        "unmask-union": shared * speed.rebuild
+        + uniting * shared * speed.item
+        + uniting * union_mask
+        + lost_union * uniting * (speed.agreement + union_mask)
+        + indices * speed.sketch_out,
+        "union": asking * (union + (asking - 1) * asked) * _BIT
+        + asking * sent.down["submodel"] * speed.encode,
+        "submodel": read_up("submodel", updating)
+        + updating * sent.update_words * speed.mask_z32
+        + asking * sent.down["submodel"] * speed.encode,
+        "unmask-update": asking * speed.rebuild
+        + updating * asking * speed.item
+        + updating * (update_mask + own_words * speed.mask_rows)
+        + lost_update * updating * (speed.agreement + update_mask + pair_words * speed.mask_rows)
+        + sum(one.union * table.width for table, one in summed) * speed.quantize,
+    }
+    return Seconds(client, server)
+
+
+def memory(settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows, sent: Traffic) -> Memory:
+    """Of the exchange that holds the most. A server in one process holds all downloads at once."""
+    word = ring_named(settings.ring).word_bytes
+    summed = [(table, rows.tables[table.name]) for table in settings.model.summed]
+    asked_words = sum(one.asked * table.words for table, one in summed)
+    asked = sum(one.asked for _, one in summed)
+    union_words = sum(one.union * table.words for table, one in summed)
+    union_rows = sum(one.union for _, one in summed)
+    dense = settings.model.dense_words + 2 * settings.bins
+    others = max(heard["union"] - 1, 1)
+    uniting = 4 * sent.up["inbound"]
+    # The submodel as it came and as numbers, who asked for what, the update in double precision and words.
+    updating = 2 * sent.down["submodel"] + others * asked + 16 * dense + 2 * word * (dense + asked_words)
+    server_union = 2 * sent.up["inbound"] + 4 * heard["inbound"] * sent.down["inbound"]
+    server_update = (
+        heard["union"] * (union_rows + sent.down["submodel"])
+        + 2 * word * (dense + union_words)
+        + 8 * (dense + union_words)
+    )
+    return Memory(max(uniting, updating), max(server_union, server_update))

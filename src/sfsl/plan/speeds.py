@@ -1,0 +1,117 @@
+"""How fast this machine is at what a round consists of: measured here and now, in a fraction of a second."""
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from sfsl.codec import Message
+from sfsl.crypto.aead import seal
+from sfsl.crypto.agreement import KeyPair, pair_mask_key
+from sfsl.crypto.prg import uniform
+from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.ring import F31, Z32, Ring
+from sfsl.crypto.secret import Secret
+from sfsl.crypto.shamir import Interpolation, split
+from sfsl.privacy import PRESETS, Perturber, Tables
+from sfsl.rounds.messages import CODEC
+from sfsl.secagg.masking import Masker
+from sfsl.secagg.messages import MaskedVector, SealedShares
+from sfsl.secagg.params import Layout, TableShape
+from sfsl.submodel import Quantization
+from sfsl.union import choose
+
+_REPEATS = 3
+_WORDS = 1 << 18
+_ROWS, _WIDTH = 1 << 13, 16
+_ELEMENTS = 2000
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """CPU seconds per unit. ``share`` is a secret's sharing among the cohort, ``rebuild`` its opening;
+    ``encode``, ``decode`` and ``digest`` are per byte, ``item`` is one box of a list, there and back."""
+
+    agreement: float
+    seal: float
+    share: float
+    rebuild: float
+    mask_z32: float
+    mask_f31: float
+    mask_rows: float
+    encode: float
+    decode: float
+    digest: float
+    item: float
+    sketch_in: float
+    sketch_out: float
+    answer: float
+    quantize: float
+
+
+def measure(clients: int, threshold: int) -> Speeds:
+    randomness = SystemRandomness()
+    one, other = KeyPair.generate(randomness), KeyPair.generate(randomness)
+    secret = Secret(randomness.bytes(32))
+    points = range(1, clients + 1)
+    shares = [int.from_bytes(share, "big") for share in split(secret, threshold, points, randomness)]
+    weights = Interpolation(tuple(points[:threshold]))
+    vector = MaskedVector(bytes(16), 0, 0, bytes(4 * _WORDS))
+    encoded = CODEC.encode(vector)
+    boxes = SealedShares(bytes(16), 0, (bytes(148),) * 500, (), None)
+    sketch = choose("sketch", 1 << 30, _ELEMENTS, bytes(32))
+    indices = np.arange(_ELEMENTS, dtype=np.int64) * 7919
+    table = sketch.encode(indices, randomness)
+    perturber = Perturber(secret, PRESETS["cpp2"], Tables(shared=("t",)), {"t": indices})
+    deltas, ones = np.full((_ROWS, _WIDTH), 0.01), np.ones(_ROWS, np.int64)
+    quantization = Quantization.finest("z32", cohort=100, clip=1, max_weight=1)
+    return Speeds(
+        agreement=_seconds(lambda: pair_mask_key(one, other.public, bytes(32), bytes(32), 0, 1), 50),
+        seal=_seconds(lambda: seal(secret, bytes(132), "shares", bytes(16), 0, 1), 50),
+        share=_seconds(lambda: split(secret, threshold, points, randomness), 1),
+        rebuild=_seconds(lambda: weights.secret(shares[:threshold]), 10),
+        mask_z32=_mask_seconds(Z32),
+        mask_f31=_mask_seconds(F31),
+        mask_rows=_row_seconds(),
+        encode=_seconds(lambda: CODEC.encode(vector), 1) / len(encoded),
+        decode=_seconds(lambda: _decoded(encoded), 1) / len(encoded),
+        digest=_seconds(lambda: hashlib.sha256(encoded).digest(), 1) / len(encoded),
+        item=_seconds(lambda: _decoded(CODEC.encode(boxes)), 1) / len(boxes.boxes),
+        sketch_in=_seconds(lambda: sketch.encode(indices, randomness), 1) / _ELEMENTS,
+        sketch_out=_seconds(lambda: sketch.decode(table), 1) / _ELEMENTS,
+        answer=_seconds(lambda: perturber.answer({"t": indices}, randomness), 1) / _ELEMENTS,
+        quantize=_seconds(lambda: quantization.encode(deltas, ones, randomness), 1) / deltas.size,
+    )
+
+
+def _decoded(encoded: bytes) -> Message:
+    return CODEC.decode(encoded, limit=len(encoded))
+
+
+def _mask_seconds(ring: Ring) -> float:
+    """Per word of a vector that is masked as a whole."""
+    masker = Masker(ring, uniform(ring, _WORDS, SystemRandomness()), Layout(dense=_WORDS))
+    key = Secret(bytes(32))
+    return _seconds(lambda: masker.add(key), 1) / _WORDS
+
+
+def _row_seconds() -> float:
+    """Per word where only some rows of a table are masked."""
+    layout = Layout(dense=0, tables=(TableShape(rows=_ROWS, width=_WIDTH),))
+    masker = Masker(Z32, Z32.zeros(_ROWS * _WIDTH), layout)
+    rows = np.arange(0, _ROWS, 4)
+    key = Secret(bytes(32))
+    return _seconds(lambda: masker.add(key, [rows]), 1) / (len(rows) * _WIDTH)
+
+
+def _seconds(work: Callable[[], object], times: int) -> float:
+    """CPU time of this thread for one call: the best of a few tries, since others use this machine too."""
+    best = float("inf")
+    for _ in range(_REPEATS):
+        start = time.thread_time()
+        for _ in range(times):
+            work()
+        best = min(best, (time.thread_time() - start) / times)
+    return best

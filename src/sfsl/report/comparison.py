@@ -1,0 +1,134 @@
+"""Runs side by side, in figures: what the page, the terminal and the JSON output all show."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from sfsl.report.runs import EXCHANGES, Run
+
+_MIB = 2**20
+
+
+def figures(run: Run) -> dict[str, Any]:
+    """One run as plain values; None where there is none."""
+    auc, secure = run.curve("auc"), run.curve("auc_secure")
+    best = max(auc, key=lambda point: point[1]) if auc else None
+    up, down = run.mean("bytes_up"), run.mean("bytes_down")
+    privacy, full = run.summary.get("privacy", {}), run.summary.get("full_model", {})
+    done = run.done
+    return {
+        "name": run.name,
+        "complete": run.summary.get("complete"),
+        "rounds": len(run.lines),
+        "aborted": run.aborted,
+        "clients_per_round": run.lines[-1].cohort,
+        "dropped": run.dropped,
+        "declined": sum(sum(line.declined.values()) for line in run.lines),
+        "diverged": sum(line.diverged for line in run.lines),
+        "auc": auc[-1][1] if auc else None,
+        "auc_best": best[1] if best else None,
+        "auc_best_round": best[0] if best else None,
+        "auc_secure": secure[-1][1] if secure else None,
+        "bytes_up": up,
+        "bytes_down": down,
+        "bytes": sum(up.values()) + sum(down.values()),
+        "full_model_bytes": _sum(full.get("bytes_up")) + _sum(full.get("bytes_down")) or None,
+        "client_seconds": run.mean("client_seconds"),
+        "server_seconds": run.mean("server_seconds"),
+        "wall_seconds": fmean(line.wall_seconds for line in done) if done else None,
+        "peak_memory_bytes": run.summary.get("costs", {}).get("peak_memory_bytes"),
+        "privacy": privacy or None,
+    }
+
+
+def learning_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    heads = ["run", "rounds", "aborted", "AUC", "best", "at", "cohorts", "dropped"]
+    rows = [
+        [
+            one["name"],
+            f"{one['rounds']:,}",
+            f"{one['aborted']:,}",
+            _number(one["auc"], ".4f"),
+            _number(one["auc_best"], ".4f"),
+            _number(one["auc_best_round"], ",d"),
+            _number(one["auc_secure"], ".4f"),
+            f"{one['dropped']:,}",
+        ]
+        for one in runs
+    ]
+    return heads, rows
+
+
+def cost_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    heads = ["run", "MiB up", "MiB down", "full model", "client s", "server s", "wall s"]
+    rows = [
+        [
+            one["name"],
+            f"{_sum(one['bytes_up']) / _MIB:,.3f}",
+            f"{_sum(one['bytes_down']) / _MIB:,.3f}",
+            _number(one["full_model_bytes"] and one["full_model_bytes"] / _MIB, ",.2f"),
+            f"{_sum(one['client_seconds']):,.4f}",
+            f"{_sum(one['server_seconds']):,.3f}",
+            _number(one["wall_seconds"], ",.2f"),
+        ]
+        for one in runs
+    ]
+    return heads, rows
+
+
+def exchange_table(one: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Of one run."""
+    heads = ["exchange", "bytes up", "bytes down", "client CPU s", "server CPU s"]
+    rows = [
+        [
+            exchange,
+            f"{one['bytes_up'][exchange]:,.0f}",
+            f"{one['bytes_down'][exchange]:,.0f}",
+            f"{one['client_seconds'][exchange]:.4f}",
+            f"{one['server_seconds'][exchange]:.4f}",
+        ]
+        for exchange in EXCHANGES
+    ]
+    return heads, rows
+
+
+def privacy_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Runs without a summary have no row."""
+    heads = ["run", "preset", "p1, p2, p3, p4", "rounds", "ε", "ε∞", "exposures", "least"]
+    rows = []
+    for one in runs:
+        privacy = one["privacy"]
+        if privacy:
+            chances = ", ".join(_number(privacy.get(name), "g") for name in ("p1", "p2", "p3", "p4"))
+            rows.append(
+                [
+                    one["name"],
+                    str(privacy.get("preset", "–")),
+                    chances,
+                    _number(privacy.get("rounds_at_most"), ",d"),
+                    _epsilon(privacy, "epsilon"),
+                    _epsilon(privacy, "epsilon_infinity"),
+                    _number(privacy.get("exposures_at_most"), ",d"),
+                    _number(privacy.get("min_contributors"), ",d"),
+                ]
+            )
+    return heads, rows
+
+
+def _epsilon(privacy: dict[str, Any], key: str) -> str:
+    """A summary writes infinity as null."""
+    return "∞" if key in privacy and privacy[key] is None else _number(privacy.get(key), ".3f")
+
+
+def _number(value: object, form: str) -> str:
+    """A dash for what was not measured; a summary that holds something odd is shown as it is."""
+    if value is None:
+        return "–"
+    try:
+        return format(value, form)
+    except (TypeError, ValueError):
+        return str(value)
+
+
+def _sum(by_exchange: object) -> float:
+    return float(sum(by_exchange.values())) if isinstance(by_exchange, dict) else 0.0

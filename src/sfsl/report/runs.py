@@ -1,0 +1,160 @@
+"""Run folders, read for comparison: strict about what is broken, lenient about what was not measured."""
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from sfsl.errors import InputError
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Number = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+ByExchange = dict[str, Number]
+
+# In the order in which they happen.
+EXCHANGES = ("check-in", "invitation", "inbound", "unmask-union", "union", "submodel", "unmask-update")
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One round in ``metrics.jsonl``. Bytes and client seconds are per client that answered."""
+
+    round: Annotated[int, Meta(ge=1)]
+    aborted: str | None
+    cohort: Count
+    survivors: Count
+    dropped: dict[str, Count]
+    declined: dict[str, Count]
+    diverged: Count
+    samples: Count
+    loss: float | None
+    auc: Share | None
+    auc_secure: Share | None
+    union: dict[str, Count]
+    opened: dict[str, Count]
+    moved: dict[str, Count]
+    refused: dict[str, Count]
+    bytes_up: ByExchange
+    bytes_down: ByExchange
+    client_seconds: ByExchange
+    server_seconds: ByExchange
+    training_seconds: Number
+    wall_seconds: Number
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder says. ``summary`` is empty where the run has not ended; aborted rounds cost too,
+    but means are over rounds that were not aborted."""
+
+    name: str
+    lines: tuple[Line, ...]
+    config: dict[str, Any]
+    summary: dict[str, Any]
+    versions: dict[str, Any]
+
+    @property
+    def done(self) -> list[Line]:
+        return [line for line in self.lines if line.aborted is None]
+
+    @property
+    def aborted(self) -> int:
+        return len(self.lines) - len(self.done)
+
+    @property
+    def dropped(self) -> int:
+        return sum(sum(line.dropped.values()) for line in self.lines)
+
+    def curve(self, figure: str) -> list[tuple[int, float]]:
+        """(round, value) of ``auc``, ``auc_secure`` or ``loss`` where it was measured."""
+        found = [(line.round, getattr(line, figure)) for line in self.lines]
+        return [(number, value) for number, value in found if value is not None]
+
+    def mean(self, cost: str) -> dict[str, float]:
+        """Of ``bytes_up``, ``bytes_down``, ``client_seconds`` or ``server_seconds``, by exchange."""
+        return {
+            exchange: fmean(getattr(line, cost).get(exchange, 0.0) for line in self.done) if self.done else 0
+            for exchange in EXCHANGES
+        }
+
+    def dropped_by_exchange(self) -> dict[str, float]:
+        """Share of the cohorts that vanished at each exchange."""
+        asked = max(1, sum(line.cohort for line in self.lines))
+        return {
+            exchange: sum(line.dropped.get(exchange, 0) for line in self.lines) / asked
+            for exchange in EXCHANGES
+        }
+
+
+def read_runs(folders: Sequence[Path]) -> list[Run]:
+    """In the order given. Runs with the same folder name are told apart by what stands before it."""
+    if not folders:
+        raise InputError("name at least one run folder")
+    resolved = [folder.resolve() for folder in folders]
+    if len(set(resolved)) != len(resolved):
+        raise InputError("the same run folder is named twice")
+    names = [folder.name for folder in resolved]
+    return [
+        _read(folder, name if names.count(name) == 1 else f"{folder.parent.name}/{name}")
+        for folder, name in zip(resolved, names, strict=True)
+    ]
+
+
+def _read(folder: Path, name: str) -> Run:
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; name the folder that `sfsl run` wrote")
+    config_file = folder / "config.toml"
+    try:
+        config = tomllib.loads(_text(config_file))
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{config_file} is not TOML: {error}") from None
+    return Run(
+        name,
+        _lines(folder / "metrics.jsonl"),
+        config,
+        _json(folder / "summary.json"),
+        _json(folder / "versions.json"),
+    )
+
+
+def _lines(path: Path) -> tuple[Line, ...]:
+    decoder = msgspec.json.Decoder(Line)
+    lines: list[Line] = []
+    # What stands after the last line break is a line that is being written, or that a crash cut off.
+    for number, text in enumerate(_text(path).split("\n")[:-1], start=1):
+        try:
+            line = decoder.decode(text)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"{path}, line {number} is not a round's metrics: {error}") from None
+        if lines and line.round <= lines[-1].round:
+            raise InputError(
+                f"{path}, line {number}: round {line.round} after round {lines[-1].round}; the lines of two "
+                "runs may have been mixed"
+            )
+        lines.append(line)
+    if not lines:
+        raise InputError(f"{path} holds no round yet; let the run finish at least one")
+    return tuple(lines)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(_text(path), type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path} is not a JSON object: {error}") from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; is this the folder of a run?") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is not text") from None

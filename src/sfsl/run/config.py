@@ -1,0 +1,257 @@
+"""The settings of a run: every key has a default, a description and a check."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+from sfsl.codec import Checked
+from sfsl.errors import ParameterError
+from sfsl.privacy import PRESETS, IndexPrivacy
+from sfsl.secagg import default_threshold
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[float, Meta(gt=0, le=1e6)]
+Step = Literal["add", "adagrad", "adam"]
+
+
+def about(text: str) -> Meta:
+    """What a key means. It is the comment in ``sfsl init`` and part of the error for a wrong value."""
+    return Meta(description=text)
+
+
+class DataSettings(Checked, frozen=True):
+    source: Annotated[
+        Literal["synthetic", "amazon", "taobao", "csv"],
+        about('"synthetic" makes data up; "amazon", "taobao" and "csv" read the file at path.'),
+    ] = "synthetic"
+    path: Annotated[str, about("The file to read (also .gz); empty for synthetic data.")] = ""
+    users: Annotated[int, Meta(ge=2), about("Synthetic: how many users, each of them a client.")] = 1000
+    scale: Annotated[
+        float, Meta(gt=0, le=1), about("Synthetic: 1 is the paper's 143,534 goods and 323 samples a client.")
+    ] = 0.1
+    negatives: Annotated[
+        int, Meta(ge=1, le=100), about("Sampled non-clicks per click, where the data records clicks only.")
+    ] = 1
+    held_out: Annotated[
+        float, Meta(gt=0, lt=1), about("The last share of each user's samples in time is for testing only.")
+    ] = 0.2
+    max_history: Annotated[int, Meta(ge=1, le=10_000), about("Clicks of a history that a model sees.")] = 50
+    text_ids: Annotated[bool, about("CSV: ids are any text, not whole numbers.")] = False
+
+
+class ModelSettings(Checked, frozen=True):
+    kind: Annotated[
+        Literal["din", "logistic"],
+        about('"din", the paper\'s deep interest network, or "logistic" regression.'),
+    ] = "din"
+    width: Annotated[int, Meta(ge=1, le=4096), about("DIN: parameters in a row.")] = 18
+    slopes: Annotated[
+        Literal["dice", "prelu"], about('DIN: activations of its tower, "dice" or "prelu".')
+    ] = "dice"
+    initial: Annotated[
+        float, Meta(ge=0, le=10), about("DIN: rows begin uniform within plus or minus this.")
+    ] = 0.05
+
+
+class PrivacySettings(Checked, frozen=True):
+    preset: Annotated[
+        Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"],
+        about("The paper's choices: cpp1 asks for real rows only, cpp5 for the whole union."),
+    ] = "cpp2"
+    probabilities: Annotated[
+        tuple[Share, ...], about("Instead of a preset: [p1, p2, p3, p4]; empty takes the preset.")
+    ] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.probabilities) not in (0, 4):
+            raise ParameterError("privacy.probabilities: four numbers, [p1, p2, p3, p4], or none")
+        _ = self.index_privacy
+
+    @property
+    def index_privacy(self) -> IndexPrivacy:
+        return IndexPrivacy(*self.probabilities) if self.probabilities else PRESETS[self.preset]
+
+    @property
+    def name(self) -> str:
+        return "custom" if self.probabilities else self.preset
+
+
+class RoundSettings(Checked, frozen=True):
+    clients: Annotated[int, Meta(ge=2, le=512), about("Clients per round, 2 to 512.")] = 100
+    min_contributors: Annotated[
+        Annotated[int, Meta(ge=1, le=65_535)] | Literal["auto"],
+        about(
+            'Rows asked for by fewer clients are left out by everyone. "auto" computes what keeps the rows '
+            "opened alone below 0.05 per round; 1 is the paper."
+        ),
+    ] = "auto"
+    threshold: Annotated[
+        Annotated[int, Meta(ge=2, le=512)] | Literal["auto"],
+        about('Clients that must last through a round. "auto" is a little over two thirds.'),
+    ] = "auto"
+    encoding: Annotated[
+        Literal["auto", "identity", "bloom", "sketch"], about("How index sets are encoded for the union.")
+    ] = "auto"
+    precision: Annotated[
+        Literal["float32", "float16"], about("Of downloaded rows; float16 halves them and loses some.")
+    ] = "float32"
+    ring: Annotated[Literal["z32", "z64"], about("Words of the secure sum, of 32 or 64 bits.")] = "z32"
+    clip: Annotated[Positive, about("A parameter's change by one client is cut to plus or minus this.")] = 1.0
+    max_samples: Annotated[
+        int, Meta(ge=1, le=2**20), about("A client weighs at most so many samples in an average.")
+    ] = 1000
+    bins: Annotated[
+        int, Meta(ge=0, le=4096), about("Of the score histograms behind the secure AUC; 0 leaves it out.")
+    ] = 256
+
+    @property
+    def threshold_clients(self) -> int:
+        return default_threshold(self.clients) if self.threshold == "auto" else self.threshold
+
+
+class TrainingSettings(Checked, frozen=True):
+    batch_size: Annotated[int, Meta(ge=1), about("Samples per local step.")] = 2
+    epochs: Annotated[int, Meta(ge=1), about("Passes over a client's samples in a round.")] = 1
+    learning_rate: Annotated[Positive, about("Of local SGD in the first round.")] = 1.0
+    decay: Annotated[
+        float, Meta(gt=0, le=1), about("The learning rate is multiplied by this every round.")
+    ] = 0.999
+    clip: Annotated[Positive, about("Largest norm of a step's gradient.")] = 0.1
+
+
+class ServerSettings(Checked, frozen=True):
+    weights: Annotated[
+        Literal["owners", "samples"],
+        about('A row\'s average counts each client that trained it once ("owners") or by its "samples".'),
+    ] = "owners"
+    kappa: Annotated[
+        float, Meta(ge=1, le=1e6), about("Least divisor of a row's average; 1 (with samples) is the paper.")
+    ] = 5.0
+    max_move: Annotated[
+        float, Meta(ge=0, le=1e6), about("Longest move of a row in one round; 0 sets no limit.")
+    ] = 0.0
+    row_step: Annotated[Step, about('How rows move: "add" (the paper), "adagrad" or "adam".')] = "add"
+    row_rate: Annotated[Positive, about("Learning rate of the row step.")] = 1.0
+    dense_step: Annotated[Step, about("How the dense part moves, likewise.")] = "add"
+    dense_rate: Annotated[Positive, about("Learning rate of the dense step.")] = 1.0
+
+
+class FaultSettings(Checked, frozen=True, rename="kebab"):
+    invitation: Annotated[Share, about("Share of clients that vanishes instead of sharing keys.")] = 0.0
+    inbound: Annotated[Share, about("Share that vanishes instead of sending its masked set.")] = 0.0
+    unmask_union: Annotated[Share, about("Share that vanishes instead of helping to open the union.")] = 0.0
+    union: Annotated[Share, about("Share that vanishes instead of asking for rows.")] = 0.0
+    submodel: Annotated[Share, about("Share that vanishes instead of sending its update.")] = 0.0
+    unmask_update: Annotated[
+        Share, about("Share that vanishes instead of helping to open the sum of updates.")
+    ] = 0.0
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """By exchange, where anyone vanishes."""
+        found: dict[str, float] = msgspec.to_builtins(self)
+        return {exchange: rate for exchange, rate in found.items() if rate}
+
+
+class LoopSettings(Checked, frozen=True):
+    rounds: Annotated[int, Meta(ge=1, le=10**7), about("How many rounds.")] = 100
+    evaluate_every: Annotated[
+        int, Meta(ge=0), about("Rounds between AUCs on the central test set, and after the last; 0: never.")
+    ] = 10
+    selection: Annotated[
+        Literal["uniform"], about('Who is in a round: "uniform" draws from all clients each time.')
+    ] = "uniform"
+    seed: Annotated[
+        int, Meta(ge=0, lt=2**62), about("Of data, model, cohorts and faults. Keys and masks have none.")
+    ] = 0
+    threads: Annotated[
+        int, Meta(ge=0, le=1024), about("CPU threads of one local step, which is small; 0 lets torch choose.")
+    ] = 1
+
+
+class RunConfig(Checked, frozen=True):
+    """A run file: its sections and what is in them."""
+
+    data: Annotated[DataSettings, about("Where samples come from.")] = DataSettings()
+    model: Annotated[ModelSettings, about("What is trained.")] = ModelSettings()
+    privacy: Annotated[PrivacySettings, about("How clients answer which rows they have.")] = PrivacySettings()
+    round: Annotated[RoundSettings, about("One round of the protocol.")] = RoundSettings()
+    training: Annotated[TrainingSettings, about("What a client does with its submodel.")] = TrainingSettings()
+    server: Annotated[ServerSettings, about("What the server makes of the sums.")] = ServerSettings()
+    faults: Annotated[FaultSettings, about("Clients that vanish, as shares of those asked.")] = (
+        FaultSettings()
+    )
+    run: Annotated[LoopSettings, about("The run as a whole.")] = LoopSettings()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.data.source == "synthetic") != (self.data.path == ""):
+            raise ParameterError(
+                f"data.source = {self.data.source!r} with data.path = {self.data.path!r}: synthetic data has "
+                "no path, and every other source needs one"
+            )
+        wanted = self.round.threshold_clients
+        if wanted > self.round.clients:
+            raise ParameterError(
+                f"round.threshold = {wanted}, but a round has {self.round.clients} clients (round.clients)"
+            )
+        if 2 * wanted <= self.round.clients:
+            raise ParameterError(
+                f"round.threshold = {wanted} of {self.round.clients} clients: more than half must last, or "
+                'two halves could open two different sums; "auto" is a safe choice'
+            )
+
+
+def from_sections(sections: Mapping[str, object]) -> RunConfig:
+    """Settings from nested mappings as TOML gives them; what is not there has its default."""
+    known = RunConfig.__struct_fields__
+    for name, content in sections.items():
+        if name not in known:
+            raise ParameterError(f"there is no section [{name}]; there are {', '.join(known)}")
+        if not isinstance(content, Mapping):
+            raise ParameterError(f"[{name}] is a section: write {name}.key = value, not {name} = {content!r}")
+    read: dict[str, Any] = {
+        name: _section(name, type(getattr(RunConfig(), name)), content)
+        for name, content in sections.items()
+        if isinstance(content, Mapping)
+    }
+    return RunConfig(**read)
+
+
+def _section(section: str, kind: type[Checked], content: Mapping[str, object]) -> Checked:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    values = {}
+    for key, value in content.items():
+        if key not in fields:
+            raise ParameterError(f"there is no key {section}.{key}; [{section}] has {', '.join(fields)}")
+        try:
+            values[fields[key].name] = msgspec.convert(value, fields[key].type)
+        except msgspec.ValidationError as error:
+            raise ParameterError(
+                f"{section}.{key} = {value!r}: {_said(error, fields[key].type)}. {description(fields[key])}"
+            ) from None
+    return kind(**values)
+
+
+def _said(error: msgspec.ValidationError, kind: Any) -> str:
+    words = _words(kind)
+    if words and "enum" in str(error):
+        return f"not one of {', '.join(words)}"
+    return f"{str(error)[0].lower()}{str(error)[1:]}" + (f", or {', '.join(words)}" if words else "")
+
+
+def _words(kind: Any) -> list[str]:
+    """The texts that a key may have, where they are few."""
+    if get_origin(kind) is Literal:
+        return [repr(word) for word in get_args(kind)]
+    return [word for part in get_args(kind) for word in _words(part)]
+
+
+def description(field: msgspec.structs.FieldInfo) -> str:
+    for meta in getattr(field.type, "__metadata__", ()):
+        if isinstance(meta, Meta) and meta.description:
+            return meta.description
+    return ""

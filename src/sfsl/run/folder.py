@@ -1,0 +1,103 @@
+"""The folder of a run: made whole or not at all, and each file in it replaced whole."""
+
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import msgspec
+
+from sfsl import __version__
+from sfsl.errors import InputError
+from sfsl.run.config import RunConfig
+from sfsl.run.toml import read_config, to_toml
+
+_PACKAGES = ("torch", "numpy", "cryptography", "msgspec", "lmdb")
+
+
+class RunFolder:
+    """``config.toml``, ``versions.json``, ``metrics.jsonl``, ``summary.json`` and ``store/``."""
+
+    def __init__(self, path: Path) -> None:
+        """A run that exists."""
+        self.path = path
+        if not self.config_file.is_file():
+            raise InputError(f"no run at {path}: it has no config.toml; start one with sfsl run --out {path}")
+
+    @classmethod
+    def create(cls, path: Path, config: RunConfig) -> "RunFolder":
+        """A folder with settings and versions in it. Made aside and renamed, so that a crash leaves none."""
+        require_free(path)
+        aside = path.with_name(path.name + ".new")
+        try:
+            shutil.rmtree(aside, ignore_errors=True)  # of an earlier attempt that was cut short
+            aside.mkdir(parents=True)
+            (aside / "config.toml").write_text(to_toml(config), encoding="utf-8")
+            (aside / "versions.json").write_bytes(_json(versions()))
+            os.rename(aside, path)
+        except OSError as error:
+            raise InputError(f"cannot make the folder {path}: {error.strerror}") from None
+        return cls(path)
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def metrics_file(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary_file(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def store(self) -> Path:
+        return self.path / "store"
+
+    def config(self) -> RunConfig:
+        return read_config(self.config_file)
+
+    def write_config(self, config: RunConfig) -> None:
+        _replace(self.config_file, to_toml(config).encode())
+
+    def write_summary(self, summary: msgspec.Struct) -> None:
+        _replace(self.summary_file, _json(summary))
+
+
+def require_free(path: Path) -> None:
+    if path.is_dir() and not any(path.iterdir()):
+        return
+    if (path / "config.toml").is_file():
+        raise InputError(
+            f"{path} holds a run already; continue it with --resume, or choose another folder with --out"
+        )
+    if path.exists():
+        raise InputError(f"{path} exists and is not empty; choose another folder with --out")
+
+
+def versions() -> dict[str, str]:
+    found = {"sfsl": __version__, "python": platform.python_version(), "platform": platform.platform()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _json(value: object) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+
+
+def _replace(path: Path, data: bytes) -> None:
+    aside = path.with_name(path.name + ".new")
+    try:
+        with open(aside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None

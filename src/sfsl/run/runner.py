@@ -1,0 +1,171 @@
+"""The loop of a run: choose a cohort, run its round, commit, evaluate, write the line; round after round.
+
+A round's rows, the state of the selection and the round's line of metrics are one commit of the store.
+So after a crash at any point the store says where to go on, and the metrics can be made to agree with it.
+"""
+
+import math
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import numpy as np
+import torch
+
+from sfsl.crypto.randomness import SystemRandomness
+from sfsl.engines.local import LocalEngine, RoundReport
+from sfsl.errors import InputError
+from sfsl.run.config import RunConfig
+from sfsl.run.evaluation import central_auc
+from sfsl.run.fleet import Fleet
+from sfsl.run.folder import RunFolder
+from sfsl.run.metrics import MetricsFile, RoundLine, read_lines
+from sfsl.run.selection import SelectionState, choose_cohort
+from sfsl.run.setup import open_store, round_settings
+from sfsl.run.summary import Summary, summarize
+from sfsl.training import auc_from_histograms
+
+
+class Runner:
+    """One run under way, in its folder. Opening it brings the metrics in step with the store."""
+
+    def __init__(self, folder: RunFolder, config: RunConfig, fleet: Fleet) -> None:
+        self.config = config
+        self.fleet = fleet
+        self._folder = folder
+        self._clients = sorted(fleet.devices)
+        if config.run.threads:
+            torch.set_num_threads(config.run.threads)
+        self.store = open_store(folder, config, fleet)
+        try:
+            self._state = self._stored_state()
+            self.lines = self._known_lines()
+            self._metrics = MetricsFile(folder.metrics_file, self.lines)
+            folder.write_config(config)
+        except BaseException:
+            self.store.close()
+            raise
+        self._engine = LocalEngine(
+            fleet.task,
+            fleet.devices,
+            self.store,
+            round_settings(config, self._clients),
+            SystemRandomness(),
+            seed=config.run.seed,
+            keys={name: self._state.device_key(name) for name in self._clients},
+        )
+
+    def run(self, *, stop: Callable[[], bool], seen: Callable[[RoundLine], None]) -> Summary:
+        """All rounds that are left, or until ``stop``, which is asked between rounds."""
+        while self.store.round < self.config.run.rounds and not stop():
+            seen(self._round())
+        summary = self.summary()
+        self._folder.write_summary(summary)
+        return summary
+
+    def summary(self) -> Summary:
+        report = self.fleet.report
+        return summarize(
+            self.config,
+            self.fleet.task.spec,
+            self.lines,
+            clients=len(self._clients),
+            invited=self._state.rounds,
+            data_problems={} if report is None else report.problems,
+            peak_memory=peak_memory(),
+        )
+
+    def close(self) -> None:
+        self._metrics.close()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _round(self) -> RoundLine:
+        start, number = time.perf_counter(), self.store.round + 1
+        cohort = choose_cohort(self._clients, self.config.round.clients, self.config.run.seed, number)
+        report = self._engine.run(cohort)
+        line = line_of(report, time.perf_counter() - start)
+        state = msgspec.structs.replace(self._state, rounds=self._state.invited(cohort), line=line.encode())
+        self.store.commit(replace(report.commit, selection=state.encode()))
+        self._state = state
+        line = msgspec.structs.replace(line, wall_seconds=time.perf_counter() - start)
+        line = self._evaluated(line)
+        self._metrics.append(line)
+        self.lines.append(line)
+        return line
+
+    def _evaluated(self, line: RoundLine) -> RoundLine:
+        every = self.config.run.evaluate_every
+        if not every or (line.round % every and line.round != self.config.run.rounds):
+            return line
+        return msgspec.structs.replace(line, auc=finite(central_auc(self.fleet, self.store)))
+
+    def _stored_state(self) -> SelectionState:
+        if self.store.round == 0:
+            return SelectionState(key=SystemRandomness().bytes(32))
+        return SelectionState.decode(self.store.selection, str(self._folder.store))
+
+    def _known_lines(self) -> list[RoundLine]:
+        """The metrics as far as the store has come; the last line may be in the store only."""
+        rounds, path = self.store.round, self._folder.metrics_file
+        lines = read_lines(path)[:rounds]
+        if len(lines) == rounds - 1:
+            lines.append(self._evaluated(msgspec.json.decode(self._state.line, type=RoundLine)))
+        if len(lines) < rounds:
+            raise InputError(
+                f"{path} ends with round {len(lines)}, the store with {rounds}: lines were lost. Restore the "
+                "file, or begin another run"
+            )
+        return lines
+
+
+def line_of(report: RoundReport, seconds: float) -> RoundLine:
+    outcome = report.outcome
+    scores = outcome.scores if outcome else None
+    return RoundLine(
+        round=report.number,
+        aborted=report.aborted,
+        cohort=report.cohort,
+        survivors=len(outcome.survivors) if outcome else 0,
+        dropped=report.dropped,
+        declined=report.declined,
+        diverged=report.diverged,
+        samples=report.samples,
+        loss=finite(report.loss),
+        auc=None,
+        auc_secure=finite(auc_from_histograms(*scores)) if scores else None,
+        union={name: len(rows) for name, rows in outcome.union.items()} if outcome else {},
+        opened={name: int(np.count_nonzero(one)) for name, one in outcome.contributors.items()}
+        if outcome
+        else {},
+        moved=outcome.applied.moved if outcome else {},
+        refused=outcome.applied.refused if outcome else {},
+        bytes_up=report.bytes_up,
+        bytes_down=report.bytes_down,
+        client_seconds=report.client_seconds,
+        server_seconds=report.server_seconds,
+        training_seconds=report.training_seconds,
+        wall_seconds=seconds,
+    )
+
+
+def finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def peak_memory() -> int:
+    """The most bytes this process ever had in memory: all simulated parties together."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

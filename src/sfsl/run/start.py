@@ -1,0 +1,62 @@
+"""Beginning a run, and going on with one."""
+
+from pathlib import Path
+
+import msgspec
+
+from sfsl.errors import InputError
+from sfsl.run.config import RunConfig
+from sfsl.run.fleet import build_fleet
+from sfsl.run.folder import RunFolder, require_free
+from sfsl.run.runner import Runner
+from sfsl.run.setup import resolved
+
+# What may change from one part of a run to the next; all else is what the rounds so far were made with.
+_FREE = ("run.rounds", "run.evaluate_every", "run.threads")
+
+
+def begin(path: Path, config: RunConfig) -> Runner:
+    """A new run. The folder is made once the data and the settings have proved good."""
+    require_free(path)
+    config = with_whole_path(config)
+    fleet = build_fleet(config)
+    config = resolved(config, fleet)
+    return Runner(RunFolder.create(path, config), config, fleet)
+
+
+def resume(path: Path, wanted: RunConfig) -> Runner:
+    """The run at ``path``, from the round after its store's last."""
+    folder = RunFolder(path)
+    config = continued(folder.config(), with_whole_path(wanted))
+    return Runner(folder, config, build_fleet(config))
+
+
+def continued(stored: RunConfig, wanted: RunConfig) -> RunConfig:
+    """The stored settings with those changes that a run allows; any other is refused."""
+    old, new = _flat(stored), _flat(wanted)
+    for key, value in new.items():
+        if value not in (old[key], "auto") and key not in _FREE:
+            raise InputError(
+                f"{key} is {old[key]!r} in this run and {value!r} here. A run keeps its settings, except "
+                f"{', '.join(_FREE)}; leave the change out, or begin another run with --out"
+            )
+    loop = msgspec.structs.replace(
+        stored.run,
+        rounds=wanted.run.rounds,
+        evaluate_every=wanted.run.evaluate_every,
+        threads=wanted.run.threads,
+    )
+    return msgspec.structs.replace(stored, run=loop)
+
+
+def with_whole_path(config: RunConfig) -> RunConfig:
+    """A run may be resumed from another folder, and the data must be found from there."""
+    if not config.data.path:
+        return config
+    path = str(Path(config.data.path).resolve())
+    return msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, path=path))
+
+
+def _flat(config: RunConfig) -> dict[str, object]:
+    sections = msgspec.to_builtins(config)
+    return {f"{name}.{key}": value for name, content in sections.items() for key, value in content.items()}

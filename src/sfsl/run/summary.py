@@ -1,0 +1,193 @@
+"""What a run came to: learning, costs per client and round, privacy, and full-model secure FL beside it."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from sfsl.privacy import IndexPrivacy
+from sfsl.run.config import RunConfig
+from sfsl.run.metrics import RoundLine
+from sfsl.submodel import ModelSpec
+
+WORD_BYTES = 4
+# What secure aggregation of a full model would send as well: keys and shares, by exchange.
+KEYS_UP = ("check-in", "invitation", "unmask-update")
+KEYS_DOWN = ("invitation", "inbound", "unmask-update")
+MODEL_EXCHANGE = "submodel"
+
+ByExchange = dict[str, float]
+
+
+class Learning(msgspec.Struct, frozen=True):
+    """AUCs with the round after which they were measured; None where there was none."""
+
+    auc: float | None
+    auc_round: int | None
+    auc_best: float | None
+    auc_best_round: int | None
+    auc_secure: float | None
+    auc_secure_round: int | None
+    loss: float | None
+
+
+class Costs(msgspec.Struct, frozen=True):
+    """Means over rounds that were not aborted: per client and exchange, and the server's by exchange."""
+
+    bytes_up: ByExchange
+    bytes_down: ByExchange
+    client_seconds: ByExchange
+    server_seconds: ByExchange
+    training_seconds_per_client: float
+    wall_seconds_per_round: float
+    peak_memory_bytes: int
+
+
+class Privacy(msgspec.Struct, frozen=True):
+    """``rounds_at_most`` and ``exposures_at_most`` are those of the client invited most often.
+
+    An exposure is a round whose union and sums may have been opened. ``epsilon`` is exact for the answers
+    of so many rounds about one row; None stands for infinity. It covers neither unions nor sums.
+    """
+
+    preset: str
+    p1: float
+    p2: float
+    p3: float
+    p4: float
+    rounds_at_most: int
+    epsilon: float | None
+    epsilon_infinity: float | None
+    exposures_at_most: int
+    clients_exposed: int
+    min_contributors: int
+
+
+class FullModel(msgspec.Struct, frozen=True):
+    """What a client would send and receive for secure FL of the whole model, with the same keys."""
+
+    parameters: int
+    bytes_up: ByExchange
+    bytes_down: ByExchange
+
+
+class Summary(msgspec.Struct, frozen=True):
+    complete: bool
+    rounds: int
+    rounds_planned: int
+    aborted: int
+    clients_per_round: int
+    clients: int
+    dropped: int
+    declined: dict[str, int]
+    diverged: int
+    data_problems: dict[str, int]
+    learning: Learning
+    costs: Costs
+    privacy: Privacy
+    full_model: FullModel
+
+
+def summarize(
+    config: RunConfig,
+    model: ModelSpec,
+    lines: Sequence[RoundLine],
+    *,
+    clients: int,
+    invited: Mapping[str, int],
+    data_problems: Mapping[str, int],
+    peak_memory: int,
+) -> Summary:
+    """``invited``: to how many rounds, by client."""
+    done = [line for line in lines if line.aborted is None]
+    costs = _costs(done, peak_memory)
+    return Summary(
+        complete=len(lines) >= config.run.rounds,
+        rounds=len(lines),
+        rounds_planned=config.run.rounds,
+        aborted=len(lines) - len(done),
+        clients_per_round=config.round.clients,
+        clients=clients,
+        dropped=sum(sum(line.dropped.values()) for line in lines),
+        declined=_total([line.declined for line in lines]),
+        diverged=sum(line.diverged for line in lines),
+        data_problems=dict(data_problems),
+        learning=_learning(lines),
+        costs=costs,
+        privacy=_privacy(config, invited),
+        full_model=_full_model(model, costs),
+    )
+
+
+def _learning(lines: Sequence[RoundLine]) -> Learning:
+    central = [(line.auc, line.round) for line in lines if line.auc is not None]
+    secure = [(line.auc_secure, line.round) for line in lines if line.auc_secure is not None]
+    losses = [line.loss for line in lines if line.loss is not None]
+    last = central[-1] if central else (None, None)
+    best = max(central) if central else (None, None)
+    cohort = secure[-1] if secure else (None, None)
+    return Learning(
+        auc=last[0],
+        auc_round=last[1],
+        auc_best=best[0],
+        auc_best_round=best[1],
+        auc_secure=cohort[0],
+        auc_secure_round=cohort[1],
+        loss=losses[-1] if losses else None,
+    )
+
+
+def _costs(done: Sequence[RoundLine], peak_memory: int) -> Costs:
+    count = max(1, len(done))
+    return Costs(
+        bytes_up=_mean([line.bytes_up for line in done]),
+        bytes_down=_mean([line.bytes_down for line in done]),
+        client_seconds=_mean([line.client_seconds for line in done]),
+        server_seconds=_mean([line.server_seconds for line in done]),
+        training_seconds_per_client=sum(line.training_seconds / max(1, line.survivors) for line in done)
+        / count,
+        wall_seconds_per_round=sum(line.wall_seconds for line in done) / count,
+        peak_memory_bytes=peak_memory,
+    )
+
+
+def _privacy(config: RunConfig, invited: Mapping[str, int]) -> Privacy:
+    privacy: IndexPrivacy = config.privacy.index_privacy
+    most = max(invited.values(), default=0)
+    contributors = config.round.min_contributors
+    return Privacy(
+        preset=config.privacy.name,
+        p1=privacy.p1,
+        p2=privacy.p2,
+        p3=privacy.p3,
+        p4=privacy.p4,
+        rounds_at_most=most,
+        epsilon=_finite(privacy.epsilon(most)),
+        epsilon_infinity=_finite(privacy.epsilon_infinity),
+        exposures_at_most=most,
+        clients_exposed=len(invited),
+        min_contributors=0 if contributors == "auto" else contributors,
+    )
+
+
+def _full_model(model: ModelSpec, costs: Costs) -> FullModel:
+    """Every parameter down and up in 4-byte words, as the paper counts it, and the keys' traffic."""
+    parameters = model.dense + sum(table.rows * table.width for table in model.tables)
+    words = float(WORD_BYTES * parameters)
+    up = {name: costs.bytes_up.get(name, 0.0) for name in KEYS_UP}
+    down = {name: costs.bytes_down.get(name, 0.0) for name in KEYS_DOWN}
+    return FullModel(parameters, up | {MODEL_EXCHANGE: words}, down | {MODEL_EXCHANGE: words})
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _total(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    names = dict.fromkeys(name for one in counts for name in one)
+    return {name: sum(one.get(name, 0) for one in counts) for name in names}
+
+
+def _mean(costs: Sequence[Mapping[str, float]]) -> ByExchange:
+    names = dict.fromkeys(name for one in costs for name in one)
+    return {name: sum(one.get(name, 0.0) for one in costs) / len(costs) for name in names}

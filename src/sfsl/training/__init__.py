@@ -1,0 +1,30 @@
+"""Local training on submodels, and evaluation."""
+
+from sfsl.training.cohort import train_cohort
+from sfsl.training.evaluate import (
+    auc,
+    auc_from_histograms,
+    even_edges,
+    refined_edges,
+    score_histograms,
+    score_samples,
+)
+from sfsl.training.local import ClientWork, LocalSettings, LocalUpdate, train_client
+from sfsl.training.task import ClientData, Task, click_loss
+
+__all__ = [
+    "ClientData",
+    "ClientWork",
+    "LocalSettings",
+    "LocalUpdate",
+    "Task",
+    "auc",
+    "auc_from_histograms",
+    "click_loss",
+    "even_edges",
+    "refined_edges",
+    "score_histograms",
+    "score_samples",
+    "train_client",
+    "train_cohort",
+]

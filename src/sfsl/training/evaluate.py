@@ -1,0 +1,90 @@
+"""Scores of samples, and the AUC: exact, or from score histograms that can be summed securely (DESIGN §7)."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch.func import functional_call
+
+from sfsl.errors import InputError
+from sfsl.training.task import ClientData, Indices, Rows, Task, Values
+
+BINS = 256
+CHUNK = 1024
+
+Scores = NDArray[np.float64]
+
+
+def score_samples(
+    task: Task, dense: Values, rows: Rows, values: Mapping[str, Values], data: ClientData
+) -> Scores:
+    """The score of each sample. ``values`` are those of ``rows``; of tables not named there, all rows."""
+    parameters = task.parameters(dense, values)
+    columns = {name: torch.from_numpy(one) for name, one in data.local_columns(rows).items()}
+    task.module.eval()
+    scores = [torch.zeros(0)]
+    with torch.no_grad():
+        for start in range(0, len(data), CHUNK):
+            batch = {name: column[start : start + CHUNK] for name, column in columns.items()}
+            scores.append(task.score(functional_call(task.module, parameters, (batch,))))
+    return torch.cat(scores).numpy().astype(np.float64)
+
+
+def auc(scores: ArrayLike, labels: ArrayLike) -> float:
+    """The chance that a click scores above a non-click, a tie counting half.
+
+    NaN where it is not defined: with one kind of label only, or with scores that are not finite.
+    """
+    score, label = np.asarray(scores, dtype=np.float64), np.asarray(labels)
+    if score.shape != label.shape:
+        raise InputError(f"{score.shape} scores and {label.shape} labels do not belong together")
+    if not np.isfinite(score).all():
+        return float("nan")
+    _, which = np.unique(score, return_inverse=True)
+    return auc_from_histograms(np.bincount(which[label == 1]), np.bincount(which[label != 1]))
+
+
+def auc_from_histograms(clicks: ArrayLike, others: ArrayLike) -> float:
+    """The AUC of samples of which only the bin of their score is known: within a bin, all are tied."""
+    clicked, passed = (np.asarray(one, dtype=np.float64) for one in (clicks, others))
+    bins = max(len(clicked), len(passed))
+    clicked, passed = (np.pad(one, (0, bins - len(one))) for one in (clicked, passed))
+    pairs = clicked.sum() * passed.sum()
+    if pairs == 0:
+        return float("nan")
+    below = np.cumsum(passed) - passed
+    return float((clicked * (below + passed / 2)).sum() / pairs)
+
+
+def even_edges(bins: int = BINS) -> Scores:
+    """Inner edges between bins of equal width on the scores from 0 to 1."""
+    return np.linspace(0, 1, bins + 1)[1:-1]
+
+
+def score_histograms(scores: ArrayLike, labels: ArrayLike, edges: Scores) -> tuple[Indices, Indices]:
+    """How many clicks, and how many others, score in each bin. Scores that are not finite are left out."""
+    score, label = np.asarray(scores, dtype=np.float64), np.asarray(labels)
+    finite = np.isfinite(score)
+    which = np.searchsorted(edges, score, side="right")
+    clicks, others = (
+        np.bincount(which[finite & (label == wanted)], minlength=len(edges) + 1) for wanted in (1, 0)
+    )
+    return clicks, others
+
+
+def refined_edges(clicks: ArrayLike, others: ArrayLike, edges: Scores) -> Scores:
+    """Edges for the next round, between which the scores of this one fall in equal parts.
+
+    A young model scores everything nearly alike, which even bins cannot tell apart; bins of equal mass
+    bound the error of the AUC by half their number's inverse wherever the scores lie. They follow from
+    the opened sums, so they cost no privacy.
+    """
+    mass = (np.asarray(clicks) + np.asarray(others)).astype(np.float64)
+    if mass.sum() == 0:
+        return edges
+    # A little everywhere keeps edges apart, and room for scores that move.
+    mass += mass.sum() / (100 * len(mass))
+    reached = np.concatenate([[0], np.cumsum(mass)]) / mass.sum()
+    ends = np.concatenate([[min(0.0, edges[0])], edges, [max(1.0, edges[-1])]])
+    return np.asarray(np.interp(even_edges(len(mass)), reached, ends))

@@ -1,0 +1,154 @@
+"""Local training on a submodel: the rows of a client's succinct set and the dense rest (paper §V).
+
+A step is a pure function of parameters and batch. One client runs it as it is; a whole cohort runs it
+under ``torch.func.vmap`` (``cohort``).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad_and_value
+
+from sfsl.errors import ParameterError
+from sfsl.training.task import Batch, ClientData, Indices, Parameters, Rows, Task, Values, parameter_of
+
+Step = Callable[[Parameters, Batch, Tensor], tuple[Parameters, Tensor]]
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """The paper's (§V), and a ``clip`` on the norm of a step's gradient, all parameters together.
+
+    Without the clip, a learning rate of 1 on batches of two diverges.
+    """
+
+    batch_size: int = 2
+    epochs: int = 1
+    learning_rate: float = 1.0
+    decay: float = 0.999
+    clip: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.epochs < 1:
+            raise ParameterError(f"{self.epochs} epochs of batches of {self.batch_size} train nothing")
+        if not (self.learning_rate > 0 and 0 < self.decay <= 1 and self.clip > 0):
+            raise ParameterError(
+                f"learning rate {self.learning_rate}, decay {self.decay} and clip {self.clip} must be "
+                "positive, and the decay at most 1"
+            )
+
+    def rate(self, round_number: int) -> float:
+        """The learning rate of a round, counted from 0."""
+        return self.learning_rate * self.decay**round_number
+
+
+@dataclass(frozen=True)
+class ClientWork:
+    """What one client trains: rows of each table, their values in that order, and samples that fit them.
+
+    ``data`` is what ``keep(rows)`` left. The order of the samples follows from ``seed``.
+    """
+
+    rows: Rows
+    values: Mapping[str, Values]
+    data: ClientData
+    seed: int
+
+
+@dataclass(frozen=True)
+class LocalUpdate:
+    """What a client has learned: deltas of the dense vector and of each row, in the order of the rows.
+
+    ``counts`` says how many samples touch each row. ``diverged``: something was not finite. The update
+    is zero then and counts nothing, so that it can go into a sum without harm.
+    """
+
+    dense: Values
+    rows: Mapping[str, Values]
+    counts: Rows
+    samples: int
+    loss: float
+    diverged: bool = False
+
+
+def sgd_step(task: Task, settings: LocalSettings, round_number: int) -> Step:
+    """One step: parameters, a batch and each sample's weight in, new parameters and the loss out.
+
+    A sample of weight 0 fills up a batch and has no say.
+    """
+    rate, clip = settings.rate(round_number), settings.clip
+
+    def mean_loss(parameters: Parameters, batch: Batch, weight: Tensor) -> Tensor:
+        output = functional_call(task.module, parameters, (batch,))
+        return (task.loss(output, batch) * weight).sum() / weight.sum()
+
+    gradient = grad_and_value(mean_loss)
+
+    def step(parameters: Parameters, batch: Batch, weight: Tensor) -> tuple[Parameters, Tensor]:
+        slopes, loss = gradient(parameters, batch, weight)
+        norm = torch.stack([slope.square().sum() for slope in slopes.values()]).sum().sqrt()
+        scale = rate * clip / norm.clamp_min(clip)
+        return {name: one - scale * slopes[name] for name, one in parameters.items()}, loss
+
+    return step
+
+
+def sample_order(work: ClientWork, settings: LocalSettings) -> Indices:
+    """Which samples each step takes, a fresh shuffle per epoch: [steps, batch size], filled up with -1."""
+    rng, samples = np.random.default_rng(work.seed), len(work.data)
+    steps = -(-samples // settings.batch_size)
+    order = np.full((settings.epochs, steps * settings.batch_size), -1, dtype=np.int64)
+    for epoch in order:
+        epoch[:samples] = rng.permutation(samples)
+    return order.reshape(-1, settings.batch_size)
+
+
+def train_client(
+    task: Task, dense: Values, work: ClientWork, settings: LocalSettings, *, round_number: int = 0
+) -> LocalUpdate:
+    """Train one client. The same arguments give the same update."""
+    before = task.parameters(dense, work.values)
+    parameters = before
+    columns = {name: torch.from_numpy(one) for name, one in work.data.local_columns(work.rows).items()}
+    step = sgd_step(task, settings, round_number)
+    losses = [torch.zeros(())]
+    task.module.train()
+    with torch.random.fork_rng(devices=[]):  # a module may draw, for dropout
+        torch.manual_seed(work.seed)
+        for order in sample_order(work, settings):
+            chosen = torch.from_numpy(order[order >= 0])
+            batch = {name: column[chosen] for name, column in columns.items()}
+            parameters, loss = step(parameters, batch, torch.ones(len(chosen)))
+            losses.append(loss * len(chosen))
+    moved = {name: parameters[name] - before[name] for name in parameters}
+    return checked_update(task, work, settings, moved, torch.stack(losses).sum())
+
+
+def checked_update(
+    task: Task, work: ClientWork, settings: LocalSettings, moved: Mapping[str, Tensor], loss: Tensor
+) -> LocalUpdate:
+    """The update a client reports, or zeros where its training went astray or it has no samples.
+
+    ``loss`` is the sum over all samples and epochs.
+    """
+    finite = bool(torch.stack([loss, *(one.sum() for one in moved.values())]).isfinite().all())
+    samples = len(work.data)
+    if finite and samples:
+        return LocalUpdate(
+            dense=task.dense_vector(moved),
+            rows={table.name: moved[parameter_of(table)].numpy() for table in task.tables},
+            counts=dict(work.data.counts(work.rows)),
+            samples=samples,
+            loss=float(loss) / (samples * settings.epochs),
+        )
+    return LocalUpdate(
+        dense=np.zeros(task.spec.dense, dtype=np.float32),
+        rows={name: np.zeros_like(block) for name, block in work.values.items()},
+        counts={name: np.zeros(len(block), dtype=np.int64) for name, block in work.values.items()},
+        samples=0,
+        loss=float("nan"),
+        diverged=not finite,
+    )

@@ -1,0 +1,153 @@
+"""What a user brings: a model whose embeddings are declared as tables, and data that know their rows."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sfsl.errors import InputError, ParameterError
+from sfsl.submodel.derived import RowMap, RowMaps
+from sfsl.submodel.tables import ModelSpec, Table
+
+Indices = NDArray[np.int64]
+Values = NDArray[np.float32]
+Rows = Mapping[str, Indices]
+Batch = Mapping[str, Tensor]
+Parameters = dict[str, Tensor]
+
+
+class ClientData(Protocol):
+    """One client's samples. ``sfsl.data.Samples`` is one; whatever else can do this will do as well.
+
+    Rows are given by table, ascending.
+    """
+
+    def __len__(self) -> int:
+        """The number of samples."""
+
+    def rows(self) -> Rows:
+        """The rows needed of each table that is not derived."""
+
+    def keep(self, rows: Rows, /) -> "ClientData":
+        """What can be trained with these rows alone."""
+
+    def counts(self, rows: Rows, /) -> Rows:
+        """How many samples touch each of these rows."""
+
+    def local_columns(self, rows: Rows, /) -> Mapping[str, NDArray[Any]]:
+        """The samples as columns, with row numbers replaced by their positions in ``rows``."""
+
+
+def click_loss(logit: Tensor, batch: Batch) -> Tensor:
+    """Cross-entropy of each sample against its ``label``."""
+    return binary_cross_entropy_with_logits(logit, batch["label"], reduction="none")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model and how it is trained.
+
+    ``module`` maps a batch of columns to one output per sample; each table is its parameter
+    ``<table>.weight``, as an ``nn.Embedding`` of that name makes it. Only the module's shape, its forward
+    pass and its initial dense parameters are used. Weights come in as arguments, so that one module
+    serves every client, alone or many at a time under ``torch.func.vmap``; its tables may stay on the
+    device ``meta``, where two billion rows take no room. ``maps`` are the public maps of derived tables.
+    """
+
+    module: nn.Module
+    tables: tuple[Table, ...]
+    maps: Mapping[str, RowMap] = field(default_factory=dict)
+    loss: Callable[[Tensor, Batch], Tensor] = click_loss
+    score: Callable[[Tensor], Tensor] = torch.sigmoid
+
+    def __post_init__(self) -> None:
+        shapes = {name: tuple(one.shape) for name, one in self.module.named_parameters()}
+        for table in self.tables:
+            found = shapes.get(parameter_of(table))
+            if found != (table.rows, table.width):
+                raise ParameterError(
+                    f"table {table.name!r}: the module should have {parameter_of(table)!r} of "
+                    f"{table.rows} x {table.width}, and has {found or 'none'}"
+                )
+        for name, one in self.module.named_modules():
+            if isinstance(one, _BatchNorm) and one.track_running_stats:
+                raise ParameterError(
+                    f"layer {name!r} keeps running statistics: they are not part of any sum, and would mix "
+                    "the clients of a simulation; build it with track_running_stats=False"
+                )
+
+    @cached_property
+    def spec(self) -> ModelSpec:
+        return ModelSpec(tables=self.tables, dense=sum(one.numel() for one in self.dense_shapes.values()))
+
+    @cached_property
+    def row_maps(self) -> RowMaps:
+        return RowMaps(self.spec, self.maps)
+
+    @cached_property
+    def dense_shapes(self) -> dict[str, torch.Size]:
+        """The parameters outside the tables, in the order of the dense vector."""
+        tables = {parameter_of(table) for table in self.tables}
+        return {name: one.shape for name, one in self.module.named_parameters() if name not in tables}
+
+    def initial_dense(self) -> Values:
+        """The dense parameters the module was built with, as one vector."""
+        own = dict(self.module.named_parameters())
+        return self.dense_vector({name: own[name].detach() for name in self.dense_shapes})
+
+    def dense_vector(self, parameters: Mapping[str, Tensor]) -> Values:
+        parts = [parameters[name].reshape(-1) for name in self.dense_shapes]
+        return np.asarray(torch.cat([torch.zeros(0), *parts]).numpy(), dtype=np.float32)
+
+    def parameters(self, dense: Values, values: Mapping[str, Values]) -> Parameters:
+        """Fresh tensors by name, as ``torch.func.functional_call`` takes them."""
+        if dense.shape != (self.spec.dense,):
+            raise InputError(f"the dense part is one vector of {self.spec.dense} numbers, not {dense.shape}")
+        sizes = [shape.numel() for shape in self.dense_shapes.values()]
+        pieces = torch.split(torch.tensor(dense, dtype=torch.float32), sizes) if sizes else ()
+        parameters = {
+            name: piece.reshape(shape)
+            for (name, shape), piece in zip(self.dense_shapes.items(), pieces, strict=True)
+        }
+        for table in self.tables:
+            block = values[table.name]
+            if block.ndim != 2 or block.shape[1] != table.width:
+                raise InputError(f"table {table.name!r}: rows are {table.width} wide, not {block.shape}")
+            parameters[parameter_of(table)] = torch.tensor(block, dtype=torch.float32)
+        return parameters
+
+    def needed_rows(self, data: ClientData) -> tuple[dict[str, Indices], int]:
+        """The rows a client needs of every table, and how many it named that the table does not have.
+
+        Unknown rows are left out, not refused: one bad id should not cost a client its part.
+        """
+        named = data.rows()
+        known: dict[str, Indices] = {}
+        unknown = 0
+        for table in self.tables:
+            if table.kind != "derived":
+                rows = named[table.name]
+                known[table.name] = rows[(rows >= 0) & (rows < table.rows)]
+                unknown += len(rows) - len(known[table.name])
+        return self.with_derived(known), unknown
+
+    def with_derived(self, rows: Rows) -> dict[str, Indices]:
+        """These rows of shared and personal tables, and those of derived tables that follow from them."""
+        return {
+            table.name: rows[table.name]
+            if table.source is None
+            else np.unique(self.row_maps.rows_of(table.name, rows[table.source]))
+            for table in self.tables
+        }
+
+
+def parameter_of(table: Table) -> str:
+    """The name of a table's parameter in the module."""
+    return f"{table.name}.weight"

@@ -1,0 +1,515 @@
+"""``sfsl run`` and its neighbours, on a tiny fleet: what they leave behind, and that no crash harms it.
+
+Run as a script, this file is the parent of the processes that are killed. It forks them, which is fast and
+safe there, as the script has one thread; a test runner may have more.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import typer
+from typer.testing import CliRunner, Result
+
+from sfsl.cli import run as run_commands
+from sfsl.cli.run_output import RunProgress
+from sfsl.engines.faults import EXCHANGES
+from sfsl.errors import (
+    InputError,
+    ParameterError,
+    SfslError,
+    StoreCorrupt,
+    StoreError,
+    StoreInUse,
+    WrongModel,
+)
+from sfsl.models import LogisticRegression
+from sfsl.privacy import PRESETS
+from sfsl.run import start
+from sfsl.run.config import RunConfig, from_sections
+from sfsl.run.fleet import build_fleet
+from sfsl.run.metrics import RoundLine, read_lines
+from sfsl.run.planning import planned_requesters
+from sfsl.run.selection import SelectionState, choose_cohort
+from sfsl.run.toml import read_config, to_toml
+from sfsl.submodel import Commit, LmdbStore
+from sfsl.training import auc
+
+CLIENTS = 12
+SECTIONS: dict[str, dict[str, Any]] = {
+    "data": {"users": 40, "scale": 0.02},
+    "model": {"kind": "logistic"},
+    "round": {"clients": CLIENTS, "bins": 16, "min_contributors": 2},
+    "faults": {"inbound": 0.05, "submodel": 0.05},
+    "run": {"rounds": 4, "evaluate_every": 2, "threads": 1},
+}
+KEYS = {
+    *("round", "aborted", "cohort", "survivors", "dropped", "declined", "diverged", "samples", "loss"),
+    *("auc", "auc_secure", "union", "opened", "moved", "refused", "bytes_up", "bytes_down"),
+    *("client_seconds", "server_seconds", "training_seconds", "wall_seconds"),
+}
+KILLS, MANY_KILLS = 20, 50
+
+app = typer.Typer()
+run_commands.register(app)
+
+
+def tiny(**changes: dict[str, Any]) -> RunConfig:
+    return from_sections({name: content | changes.get(name, {}) for name, content in SECTIONS.items()})
+
+
+def sfsl(*args: object) -> Result:
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def done(*args: object) -> Result:
+    result = sfsl(*args)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result
+
+
+def refused(kind: type[SfslError], *args: object) -> str:
+    """What the command says; every error of ours is one line for ``main`` to print."""
+    result = sfsl(*args)
+    assert isinstance(result.exception, kind), (result.output, result.exception)
+    return str(result.exception)
+
+
+@pytest.fixture(scope="module")
+def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    file = tmp_path_factory.mktemp("config") / "tiny.toml"
+    file.write_text(to_toml(tiny()), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def finished(run_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "finished"
+    done("run", run_file, "--out", out)
+    return out
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def lines_of(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    files = sorted(one for one in out.rglob("*") if one.is_file() and one.name != "lock.mdb")
+    return {str(one.relative_to(out)): one.read_bytes() for one in files}
+
+
+def test_a_run_leaves_settings_versions_metrics_summary_and_store(finished: Path, run_file: Path) -> None:
+    names = {one.name for one in finished.iterdir()}
+    assert names == {"config.toml", "versions.json", "metrics.jsonl", "summary.json", "store", "store.lock"}
+    stored = read_config(finished / "config.toml")
+    assert stored.round.threshold == stored.round.threshold_clients == 9, "no auto is left"
+    assert {"sfsl", "python", "torch", "numpy"} <= json.loads((finished / "versions.json").read_text()).keys()
+    with LmdbStore.open(finished / "store") as store:
+        assert store.round == 4
+
+
+def test_the_metrics_have_one_line_per_round_with_exactly_these_keys(finished: Path) -> None:
+    lines = lines_of(finished)
+    assert [line["round"] for line in lines] == [1, 2, 3, 4]
+    assert all(line.keys() == KEYS for line in lines)
+    assert [line["auc"] is not None for line in lines] == [False, True, False, True]
+    for line in lines:
+        assert line["aborted"] is None
+        assert tuple(line["dropped"]) == EXCHANGES
+        assert tuple(line["bytes_up"]) == tuple(line["server_seconds"]) == ("check-in", *EXCHANGES)
+        assert line["survivors"] == line["cohort"] - sum(line["dropped"].values())
+        for table, rows in line["union"].items():
+            assert rows >= line["opened"][table] >= line["moved"][table]
+    assert sum(sum(line["dropped"].values()) for line in lines) > 0
+
+
+def test_the_summary_follows_from_the_metrics(finished: Path) -> None:
+    summary = json.loads((finished / "summary.json").read_text())
+    lines = lines_of(finished)
+    assert summary["complete"]
+    assert summary["learning"]["auc"] == lines[-1]["auc"]
+    assert summary["costs"]["bytes_up"]["submodel"] == pytest.approx(
+        np.mean([line["bytes_up"]["submodel"] for line in lines])
+    )
+    # The cohorts follow from the seed, so whoever was invited most often can be counted again.
+    clients = sorted(build_fleet(tiny()).devices)
+    invited = Counter(name for number in range(1, 5) for name in choose_cohort(clients, CLIENTS, 0, number))
+    most = max(invited.values())
+    privacy = summary["privacy"]
+    assert privacy["rounds_at_most"] == privacy["exposures_at_most"] == most
+    assert privacy["clients_exposed"] == len(invited)
+    assert privacy["epsilon"] == PRESETS["cpp2"].epsilon(most)
+    full = summary["full_model"]
+    spec = build_fleet(tiny()).task.spec
+    assert full["parameters"] == spec.dense + sum(table.rows * table.width for table in spec.tables)
+    assert full["bytes_up"]["submodel"] == full["bytes_down"]["submodel"] == 4 * full["parameters"]
+    assert full["bytes_down"]["inbound"] == summary["costs"]["bytes_down"]["inbound"]
+    assert "inbound" not in full["bytes_up"], "a full model needs no union"
+
+
+def test_json_goes_to_stdout_alone_and_flags_win_over_the_file(run_file: Path, tmp_path: Path) -> None:
+    flags = ["--rounds", 1, "--clients", 6, "--privacy", "1,0,1,0", "--set", "round.bins=0", "--json"]
+    result = done("run", run_file, "--out", tmp_path / "run", *flags)
+    summary = json.loads(result.stdout)
+    assert (summary["rounds"], summary["clients_per_round"]) == (1, 6)
+    assert (summary["privacy"]["preset"], summary["privacy"]["epsilon"]) == ("custom", None)
+    assert lines_of(tmp_path / "run")[0]["auc_secure"] is None
+    assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+
+
+def test_the_summary_table_has_all_exchanges(copied: Path) -> None:
+    shown = done("run", "--out", copied, "--resume").stdout
+    for words in ("AUC, central", "AUC, secure", "epsilon", "exposures", "peak memory", *EXCHANGES):
+        assert words in shown
+
+
+def test_an_aborted_round_changes_nothing_and_the_run_goes_on(tmp_path: Path) -> None:
+    config = tiny(faults={"inbound": 0.9}, run={"rounds": 2})
+    with start.begin(tmp_path / "run", config) as runner:
+        summary = runner.run(stop=lambda: False, seen=lambda line: None)
+        assert runner.store.round == 2
+        assert (runner.store.read_dense().values == runner.fleet.task.initial_dense()).all()
+        assert len(runner.store.touched("item")) == len(runner.store.touched("user")) == 0
+    lines = read_lines(tmp_path / "run" / "metrics.jsonl")
+    assert all(line.aborted and line.survivors == 0 and line.loss is None for line in lines)
+    assert (summary.rounds, summary.aborted) == (2, 2)
+    assert summary.privacy.exposures_at_most >= 1, "an aborted round counts"
+
+
+# -- going on ----------------------------------------------------------------------------------
+
+
+def test_resume_extends_a_run_and_keeps_what_was_there(copied: Path) -> None:
+    before = lines_of(copied)
+    done("run", "--out", copied, "--resume", "--rounds", 6)
+    assert lines_of(copied)[:4] == before
+    assert [line["round"] for line in lines_of(copied)] == [1, 2, 3, 4, 5, 6]
+    assert read_config(copied / "config.toml").run.rounds == 6
+    with LmdbStore.open(copied / "store") as store:
+        state = SelectionState.decode(store.selection, "")
+    assert sum(state.rounds.values()) == 6 * CLIENTS
+
+
+def test_resumed_devices_have_their_old_keys(copied: Path) -> None:
+    with LmdbStore.open(copied / "store") as store:
+        before = SelectionState.decode(store.selection, "")
+    done("run", "--out", copied, "--resume", "--rounds", 5)
+    with LmdbStore.open(copied / "store") as store:
+        after = SelectionState.decode(store.selection, "")
+    assert before.key == after.key != SelectionState(key=b"").key
+
+
+def test_lines_beyond_the_store_and_torn_lines_are_dropped(copied: Path) -> None:
+    metrics = copied / "metrics.jsonl"
+    whole = metrics.read_bytes()
+    surplus = whole.splitlines()[-1].replace(b'"round":4', b'"round":5')
+    for tail in (surplus + b"\n", surplus, surplus[:50], b"\x00\xff"):
+        metrics.write_bytes(whole + tail)
+        done("run", "--out", copied, "--resume")
+        assert metrics.read_bytes() == whole
+
+
+def test_a_line_that_only_the_store_has_is_written_and_evaluated(copied: Path) -> None:
+    metrics = copied / "metrics.jsonl"
+    before = lines_of(copied)
+    for cut in (b"".join(metrics.read_bytes().splitlines(True)[:3]), metrics.read_bytes()[:-2]):
+        metrics.write_bytes(cut)
+        done("run", "--out", copied, "--resume")
+        after = lines_of(copied)
+        assert len(after) == 4
+        assert after[3]["wall_seconds"] <= before[3]["wall_seconds"]
+        assert after[3] | {"wall_seconds": 0} == before[3] | {"wall_seconds": 0}
+
+
+def test_a_run_stopped_before_it_had_a_store_can_go_on(copied: Path) -> None:
+    shutil.rmtree(copied / "store")
+    for name in ("metrics.jsonl", "summary.json", "store.lock"):
+        (copied / name).unlink()
+    done("run", "--out", copied, "--resume", "--rounds", 1)
+    assert len(lines_of(copied)) == 1
+
+
+def test_a_crash_while_the_folder_is_made_leaves_none(
+    run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(*paths: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", crash)
+        sfsl("run", run_file, "--out", tmp_path / "run", "--rounds", 1)
+    assert not (tmp_path / "run").exists()
+    done("run", run_file, "--out", tmp_path / "run", "--rounds", 1)
+
+
+def test_ctrl_c_stops_after_the_round_and_a_second_one_at_once(
+    run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "run"
+    presses = {2: 1}
+
+    def press(progress: object, line: RoundLine) -> None:
+        for _ in range(presses.get(line.round, 0)):
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(RunProgress, "seen", press)
+    handler = signal.getsignal(signal.SIGINT)
+    stopped = sfsl("run", run_file, "--out", out)
+    assert (stopped.exit_code, len(lines_of(out))) == (130, 2)
+    assert "--resume" in stopped.output
+    assert not json.loads((out / "summary.json").read_text())["complete"]
+    presses = {3: 2}
+    at_once = sfsl("run", "--out", out, "--resume")
+    assert (at_once.exit_code, len(lines_of(out))) == (130, 3)
+    assert signal.getsignal(signal.SIGINT) is handler
+    done("run", "--out", out, "--resume")
+    assert len(lines_of(out)) == 4
+
+
+# -- refusals ----------------------------------------------------------------------------------
+
+
+def test_an_existing_folder_is_refused_with_nothing_lost(
+    finished: Path, run_file: Path, tmp_path: Path
+) -> None:
+    before = contents(finished)
+    assert "--resume" in refused(InputError, "run", run_file, "--out", finished)
+    assert contents(finished) == before
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "not empty" in refused(InputError, "run", run_file, "--out", tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_an_empty_folder_may_be_taken(run_file: Path, tmp_path: Path) -> None:
+    done("run", run_file, "--out", tmp_path, "--rounds", 1)
+    assert len(lines_of(tmp_path)) == 1
+
+
+def test_resume_refuses_other_settings_and_no_run(finished: Path, run_file: Path, tmp_path: Path) -> None:
+    before = contents(finished)
+    said = refused(InputError, "run", "--out", finished, "--resume", "--clients", 13)
+    assert "round.clients is 12 in this run and 13 here" in said
+    said = refused(InputError, "run", "--out", finished, "--resume", "--privacy", "cpp3")
+    assert "privacy.preset" in said
+    assert "no run at" in refused(InputError, "run", "--out", tmp_path / "none", "--resume")
+    assert "no run at" in refused(InputError, "run", run_file, "--out", tmp_path / "none", "--resume")
+    assert contents(finished) == before
+    assert not (tmp_path / "none").exists()
+
+
+def test_bad_settings_and_data_leave_no_folder(run_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    refused(ParameterError, "run", run_file, "--out", out, "--set", "round.clints=5")
+    assert "only 40 users" in refused(InputError, "run", run_file, "--out", out, "--clients", 41)
+    refused(InputError, "run", run_file, "--out", out, "--data", f"csv:{tmp_path / 'none.csv'}")
+    refused(ParameterError, "run", run_file, "--out", out, "--data", "csv")
+    refused(InputError, "run", run_file, "--out", out, "--privacy", "1,0,x,0")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_corrupt_store_is_refused_and_left_as_it_is(copied: Path) -> None:
+    data = copied / "store" / "data.mdb"
+    damaged = bytearray(data.read_bytes())
+    for place in range(2 * 4096, len(damaged), 4096):
+        damaged[place + 2000 : place + 2016] = os.urandom(16)
+        damaged[place + 4000 : place + 4016] = os.urandom(16)
+    data.write_bytes(damaged)
+    before = contents(copied)
+    refused(StoreCorrupt, "run", "--out", copied, "--resume", "--rounds", 9)
+    refused(StoreCorrupt, "evaluate", copied)
+    assert contents(copied) == before
+
+
+def test_other_harm_to_a_run_is_named(copied: Path) -> None:
+    metrics = copied / "metrics.jsonl"
+    whole = metrics.read_bytes().splitlines(True)
+    metrics.write_bytes(b"".join(whole[:2]))
+    assert "ends with round 2, the store with 4" in refused(InputError, "run", "--out", copied, "--resume")
+    metrics.write_bytes(whole[0] + b"{}\n" + whole[2])
+    assert "line 2" in refused(InputError, "run", "--out", copied, "--resume")
+    metrics.write_bytes(b"".join(whole))
+    with LmdbStore.open(copied / "store"):
+        refused(StoreInUse, "run", "--out", copied, "--resume")
+    config = (copied / "config.toml").read_text()
+    (copied / "config.toml").write_text(config.replace("users = 40", "users = 41"))
+    refused(WrongModel, "run", "--out", copied, "--resume")
+    (copied / "config.toml").write_text(config)
+    shutil.move(copied / "store", copied / "elsewhere")
+    assert "no store" in refused(StoreError, "run", "--out", copied, "--resume")
+
+
+def test_without_torch_the_error_names_the_extra(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert "sfsl[train]" in refused(InputError, "run", run_file, "--out", "never-made")
+    assert not Path("never-made").exists()
+
+
+def test_importing_the_commands_does_not_import_torch() -> None:
+    code = "import sys, sfsl.cli.run, sfsl.run.summary; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
+
+
+# -- the neighbours ----------------------------------------------------------------------------
+
+
+def test_init_writes_a_file_that_runs_and_never_overwrites(tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    done("init", file)
+    assert read_config(file) == RunConfig()
+    file.write_text("mine")
+    assert "exists already" in refused(InputError, "init", file)
+    assert file.read_text() == "mine"
+
+
+def test_evaluate_gives_the_auc_of_the_last_line(finished: Path) -> None:
+    result = json.loads(done("evaluate", finished, "--json").stdout)
+    assert (result["round"], result["auc"]) == (4, lines_of(finished)[-1]["auc"])
+
+
+def test_an_exported_model_scores_as_the_run_does(finished: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.pt"
+    done("export", finished, file)
+    fleet = build_fleet(tiny())
+    data = fleet.test
+    assert data.categories is not None
+    model = LogisticRegression(len(data.users), len(data.items), len(data.categories))
+    state = torch.load(file, weights_only=True)
+    model.load_state_dict(state)
+    with LmdbStore.open(finished / "store") as store:
+        assert state["bias"].tolist() == store.read_dense().values.tolist() != [0.0]
+    samples = data.samples(np.arange(len(data)))
+    batch = {name: torch.from_numpy(column) for name, column in samples.columns.items()}
+    with torch.no_grad():
+        scores = torch.sigmoid(model(batch)).numpy()
+    assert auc(scores, samples.columns["label"]) == pytest.approx(lines_of(finished)[-1]["auc"])
+    assert "exists already" in refused(InputError, "export", finished, file)
+    small = refused(InputError, "export", finished, tmp_path / "other.pt", "--max-gib", "0.000001")
+    assert "--max-gib" in small
+    assert [one.name for one in tmp_path.iterdir()] == ["model.pt"]
+
+
+def test_planned_requesters_are_owners_at_cpp1_and_the_cohort_at_cpp5() -> None:
+    fleet = build_fleet(tiny())
+    needed = [fleet.devices[name].needed for name in sorted(fleet.devices)[:CLIENTS]]
+    owners = [
+        count
+        for table in ("item", "category")
+        for count in Counter(row for own in needed for row in own[table].tolist()).values()
+    ]
+    rng = np.random.default_rng(0)
+    assert sorted(planned_requesters(fleet.task, needed, PRESETS["cpp1"], rng)) == sorted(owners)
+    assert (planned_requesters(fleet.task, needed, PRESETS["cpp5"], rng) == CLIENTS).all()
+
+
+# -- crashes -----------------------------------------------------------------------------------
+
+
+def test_killed_at_random_moments_a_run_ends_whole() -> None:
+    require_survival(KILLS)
+
+
+@pytest.mark.slow
+def test_killed_at_fifty_random_moments_a_run_ends_whole() -> None:
+    require_survival(MANY_KILLS)
+
+
+def require_survival(kills: int) -> None:
+    command = [sys.executable, __file__, str(kills)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def survive(kills: int, seed: int) -> None:
+    draws = random.Random(seed)
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as place:
+        # What torch imports when it is first used would take longer than a child lives.
+        warm_up = tiny(run={"rounds": 1})
+        with start.begin(Path(place) / "warm", warm_up) as runner:
+            runner.run(stop=lambda: False, seen=lambda line: None)
+        out, reached = Path(place) / "run", 0
+        for kill in range(kills):
+            if kill < kills // 4:
+                killed(out, draws.uniform(0, 0.08), commits=0)  # as it begins
+            elif kill % 2:
+                killed(out, draws.uniform(0, 0.6), commits=0)  # anywhere
+            else:
+                killed(out, draws.uniform(0, 0.03), commits=draws.randint(1, 2))  # near a commit
+            if (out / "store").exists():
+                with LmdbStore.open(out / "store") as store:  # reads and checks every record
+                    assert store.round >= reached, "a round was lost"
+                    reached = store.round
+        assert reached > 0, "no child lived long enough"
+        config = tiny(run={"rounds": reached + 2, "evaluate_every": 1})
+        with (start.resume if out.exists() else start.begin)(out, config) as runner:
+            runner.run(stop=lambda: False, seen=lambda line: None)
+        require_complete(out, reached + 2)
+
+
+def killed(out: Path, wait: float, commits: int) -> None:
+    """Fork a child that runs, or goes on; kill it a while after it begins so many commits."""
+    reports, report = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            config = tiny(run={"rounds": 10**6, "evaluate_every": 1})
+            with (start.resume if out.exists() else start.begin)(out, config) as runner:
+                reporting_commits(runner.store, report)
+                runner.run(stop=lambda: False, seen=lambda line: None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    os.close(report)
+    for _ in range(commits):
+        assert os.read(reports, 1), "the child ended by itself: it failed"
+    time.sleep(wait)
+    os.kill(child, signal.SIGKILL)
+    os.close(reports)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), "the child ended by itself: it failed"
+
+
+def reporting_commits(store: LmdbStore, report: int) -> None:
+    real = store.commit
+
+    def reported(commit: Commit) -> None:
+        os.write(report, b".")
+        real(commit)
+
+    store.commit = reported  # type: ignore[method-assign]
+
+
+def require_complete(out: Path, rounds: int) -> None:
+    lines = read_lines(out / "metrics.jsonl")
+    assert [line.round for line in lines] == list(range(1, rounds + 1))
+    assert all(line.auc is not None for line in lines), "evaluated after every round"
+    with LmdbStore.open(out / "store") as store:
+        assert store.round == rounds
+        assert sum(SelectionState.decode(store.selection, "").rounds.values()) == rounds * CLIENTS
+    assert json.loads((out / "summary.json").read_text())["complete"]
+
+
+if __name__ == "__main__":
+    given = sys.argv[2:] or [str(random.SystemRandom().getrandbits(32))]
+    sys.stderr.write(f"to repeat: seed {given[0]}\n")
+    survive(int(sys.argv[1]), int(given[0]))

@@ -1,0 +1,169 @@
+"""Run folders read, compared and shown."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sfsl.cli import report as command
+from sfsl.errors import InputError
+from sfsl.report.comparison import figures, privacy_table
+from sfsl.report.page import page
+from sfsl.report.runs import EXCHANGES, read_runs
+
+PNG = b"\x89PNG\r\n\x1a\n"
+SUMMARY = {
+    "complete": True,
+    "privacy": {"preset": "cpp2", "p1": 1, "p2": 0, "p3": 1, "p4": 0, "epsilon": None, "rounds_at_most": 2},
+    "full_model": {"bytes_up": {"submodel": 14e6}, "bytes_down": {"submodel": 14e6}},
+}
+
+
+def line(number: int, **changes: Any) -> dict[str, Any]:
+    by_exchange = {exchange: 1000.0 * (place + 1) for place, exchange in enumerate(EXCHANGES)}
+    return {
+        "round": number,
+        "aborted": None,
+        "cohort": 20,
+        "survivors": 18,
+        "dropped": {"inbound": 1, "submodel": 1},
+        "declined": {"Refused": 1},
+        "diverged": 0,
+        "samples": 600,
+        "loss": 0.7 - 0.01 * number,
+        "auc": 0.5 + 0.01 * number if number % 2 else None,
+        "auc_secure": 0.5,
+        "union": {"item": 400},
+        "opened": {"item": 380},
+        "moved": {"item": 300},
+        "refused": {"item": 0},
+        "bytes_up": by_exchange,
+        "bytes_down": {name: 2 * value for name, value in by_exchange.items()},
+        "client_seconds": dict.fromkeys(EXCHANGES, 0.001),
+        "server_seconds": dict.fromkeys(EXCHANGES, 0.01),
+        "training_seconds": 0.4,
+        "wall_seconds": 0.9,
+        **changes,
+    }
+
+
+def folder(path: Path, lines: list[dict[str, Any]], summary: dict[str, Any] | None = SUMMARY) -> Path:
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text('[privacy]\npreset = "cpp2"\n')
+    (path / "versions.json").write_text('{"sfsl": "0"}')
+    (path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    if summary is not None:
+        (path / "summary.json").write_text(json.dumps(summary))
+    return path
+
+
+def test_means_are_over_rounds_that_were_not_aborted(tmp_path: Path) -> None:
+    lost = line(3, aborted="too few", survivors=0, bytes_up={"check-in": 1e9}, bytes_down={})
+    (run,) = read_runs([folder(tmp_path / "a", [line(1), line(2), lost])])
+    assert run.mean("bytes_up") == {name: 1000.0 * (at + 1) for at, name in enumerate(EXCHANGES)}
+    assert (run.aborted, run.dropped) == (1, 6)
+    assert run.dropped_by_exchange()["inbound"] == pytest.approx(3 / 60)
+    assert run.curve("auc") == [(1, 0.51), (3, 0.53)]
+
+
+def test_figures_say_what_was_not_measured(tmp_path: Path) -> None:
+    blind = [line(number, auc=None, auc_secure=None, loss=None) for number in (1, 2)]
+    one = figures(read_runs([folder(tmp_path / "a", blind, summary=None)])[0])
+    assert one["auc"] is one["auc_best"] is one["auc_secure"] is one["privacy"] is None
+    assert one["full_model_bytes"] is None
+    assert privacy_table([one])[1] == []
+
+
+def test_an_infinite_epsilon_is_shown_as_such(tmp_path: Path) -> None:
+    one = figures(read_runs([folder(tmp_path / "a", [line(1)])])[0])
+    assert privacy_table([one])[1][0][4:6] == ["∞", "–"]
+    assert one["full_model_bytes"] == 28e6
+
+
+def test_a_line_being_written_is_left_out(tmp_path: Path) -> None:
+    path = folder(tmp_path / "a", [line(1)])
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 2, "abor')
+    assert len(read_runs([path])[0].lines) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "holds no round yet"),
+        ([line(1), line(1)], "line 2: round 1 after round 1"),
+        ([line(1, auc=1.5)], "line 1 is not"),
+        ([line(1, bytes_up={"union": -1.0})], "line 1 is not"),
+        ([{"round": 1}], "line 1 is not"),
+    ],
+)
+def test_broken_metrics_are_refused_with_their_place(
+    tmp_path: Path, lines: list[dict[str, Any]], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        read_runs([folder(tmp_path / "a", lines)])
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("config.toml", "= 1"), ("summary.json", "[1]"), ("versions.json", "{"), ("metrics.jsonl", None)],
+)
+def test_broken_files_are_named(tmp_path: Path, name: str, content: str | None) -> None:
+    path = folder(tmp_path / "a", [line(1)])
+    if content is None:
+        (path / name).unlink()
+    else:
+        (path / name).write_text(content)
+    with pytest.raises(InputError, match=re.escape(name)):
+        read_runs([path])
+
+
+def test_runs_are_told_apart(tmp_path: Path) -> None:
+    one, two = folder(tmp_path / "x" / "a", [line(1)]), folder(tmp_path / "y" / "a", [line(1)])
+    assert [run.name for run in read_runs([one, two])] == ["x/a", "y/a"]
+    with pytest.raises(InputError, match="twice"):
+        read_runs([one, one])
+    with pytest.raises(InputError, match="not a folder"):
+        read_runs([tmp_path / "nowhere"])
+
+
+def test_text_from_outside_cannot_become_markup(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>"
+    path = folder(tmp_path / "<b>run", [line(1, aborted=evil)])
+    (path / "config.toml").write_text(f'[data]\npath = "{evil}"\n')
+    (path / "versions.json").write_text(json.dumps({"sfsl": evil}))
+    runs = read_runs([path])
+    text = page(runs, [figures(run) for run in runs], {"bytes": PNG})
+    assert "<script" not in text
+    assert "<b>" not in text
+    assert text.count("&lt;script&gt;") == 3
+    # Nothing is fetched: the only address is the picture's, which is inline.
+    assert re.findall(r'(?:src|href)="([^"]{9})', text) == ["data:imag"]
+    assert "http:" not in text
+    assert "https:" not in text
+
+
+def test_the_command_writes_pictures_and_a_page(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    app = typer.Typer()
+    command.register(app)
+    one = folder(tmp_path / "one $a$ run", [line(number) for number in (1, 2, 3)])
+    two = folder(tmp_path / "two", [line(1, auc=None), line(2, aborted="too few")], summary=None)
+    out = tmp_path / "out" / "deep"
+    result = CliRunner().invoke(app, [str(one), str(two), "--out", str(out), "--json"])
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.output)
+    assert [run["name"] for run in said["runs"]] == ["one $a$ run", "two"]
+    assert sorted(path.name for path in out.iterdir()) == sorted(Path(name).name for name in said["files"])
+    for name in ("auc", "bytes", "seconds", "dropouts"):
+        assert (out / f"{name}.png").read_bytes().startswith(PNG)
+        assert "<svg" in (out / f"{name}.svg").read_text()
+    assert (out / command.PAGE).read_text().count("data:image/png") == 4
+    shown = CliRunner().invoke(app, [str(one), "--out", str(out)])
+    assert "Learning" in shown.output
+    with pytest.raises(InputError, match="--out"):
+        CliRunner().invoke(app, [str(two), "--out", str(one / "config.toml")], catch_exceptions=False)
