@@ -47,6 +47,16 @@ def test_max_history_keeps_the_latest() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "bad", [{"label": [1, 2]}, {"time": [0.0, np.nan]}, {"item": [1]}, {"label": [1]}, {"user": []}]
+)
+def test_columns_that_cannot_be_used_are_refused(bad: dict[str, list[float]]) -> None:
+    good = {"user": [1, 1], "item": [1, 2], "label": [0, 1], "time": [1.0, 2.0]}
+    assemble(**good)
+    with pytest.raises(InputError):
+        assemble(**(good | bad))
+
+
 def test_hold_out_takes_each_users_last_fifth() -> None:
     user = np.repeat([1, 2, 3], [10, 4, 5])
     time = np.concatenate([np.arange(10)[::-1], np.arange(4), np.arange(5)])

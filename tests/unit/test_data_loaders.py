@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -74,8 +75,11 @@ def test_csv_with_other_names_and_order(tmp_path: Path) -> None:
 
 
 def test_csv_without_labels_is_all_clicks(tmp_path: Path) -> None:
-    data, _ = load_csv(written(tmp_path / "c.csv", "user,item,time\n1,2,3\n1,3,4\n"))
+    path = written(tmp_path / "c.csv", "user,item,time\n1,2,3\n1,3,4\n")
+    data, _ = load_csv(path)
     assert data.label.tolist() == [1, 1]
+    with pytest.raises(InputError, match="names no column for label"):
+        load_csv(path, columns={"label": "liked"})  # meant to be there
 
 
 def test_csv_with_text_ids(tmp_path: Path) -> None:
@@ -107,6 +111,11 @@ def test_parquet_reads_what_csv_reads(tmp_path: Path) -> None:
     assert data.items[data.item].tolist() == [6, 5]
     with pytest.raises(InputError, match="no column for item"):
         load_parquet(tmp_path / "p.parquet", columns={"item": "film"})
+    when = [datetime(2026, 1, day, tzinfo=UTC) for day in (3, 2)]
+    other = {"user": [1, 1], "item": [5, 6], "liked": [True, False], "time": when}
+    parquet.write_table(pa.table(other), tmp_path / "q.parquet")
+    data, _ = load_parquet(tmp_path / "q.parquet", columns={"label": "liked"})
+    assert data.label.tolist() == [0, 1]
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         load_parquet(written(tmp_path / "q.parquet", "not parquet"))
 

@@ -12,9 +12,9 @@ PUBLIC = {
     },
     "sfsl.privacy": {
         "PAPER_OWNERS", "PRESETS", "AttackReport", "Audit", "Budget", "Calendar", "ClientState",
-        "ClosedPeriod", "Decoys", "Derived", "EpsilonBound", "EventFrequency", "Events", "IndexPrivacy", "Ledger",
-        "PeriodSelection", "Perturber", "Setting", "Tables", "Tuned", "Workload", "audit", "choose_uniformly",
-        "cohort_events", "frontier", "owner_distribution", "tune",
+        "ClosedPeriod", "Decoys", "Derived", "EpsilonBound", "EventFrequency", "Events", "IndexPrivacy",
+        "Ledger", "PeriodSelection", "Perturber", "Setting", "Tables", "Tuned", "Workload", "audit",
+        "choose_uniformly", "cohort_events", "frontier", "owner_distribution", "tune",
     },
     "sfsl.rounds": {
         "Download", "IndexSpace", "RoundClient", "RoundOutcome", "RoundParams", "RoundPolicy", "RoundServer",

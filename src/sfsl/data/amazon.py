@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sfsl.data.assemble import offsets_of, usable
+from sfsl.data.assemble import offsets_of, require_usable
 from sfsl.data.interactions import Interactions
 from sfsl.data.lines import BadField, binary_label, number_id, numbered_lines, shown
 from sfsl.data.report import LoadReport
@@ -44,7 +44,7 @@ def load_amazon(path: str | Path) -> tuple[Interactions, LoadReport]:
         begins[sample[1]] = begin
         start.append(begin)
         stop.append(begin + len(history))
-    usable(report, user)
+    require_usable(report, user)
     for lost in sorted(named - heard):
         report.note("user without a usable sample", f"user {shown(lost)}")
     columns = (np.array(column, dtype=np.int64) for column in (label, user, item, start, stop))

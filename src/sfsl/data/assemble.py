@@ -23,9 +23,12 @@ def assemble(
     """Sort by user and time, number users, items and categories, and take earlier clicks as histories."""
     users, user_row = np.unique(np.asarray(user), return_inverse=True)
     items, item_row = np.unique(np.asarray(item), return_inverse=True)
-    stamps, labels = np.asarray(time, dtype=np.float64), np.asarray(label, dtype=np.int8)
-    if not len(users):
-        raise InputError("there are no samples")
+    stamps, labels = np.asarray(time, dtype=np.float64), np.asarray(label)
+    if not len(users) or not len(user_row) == len(item_row) == len(stamps) == len(labels):
+        raise InputError("columns of one length are needed, with at least one sample")
+    if not np.isin(labels, (0, 1)).all() or not np.isfinite(stamps).all():
+        raise InputError("labels are 0 or 1, and times finite numbers")
+    labels = labels.astype(np.int8)
     category_of, categories = None, None
     if category is not None:
         category_of, categories = _category_map(item_row, np.asarray(category), items, report)
@@ -82,7 +85,7 @@ def _category_map(
     return category_of, categories
 
 
-def usable(report: LoadReport, samples: Sequence[object]) -> None:
+def require_usable(report: LoadReport, samples: Sequence[object]) -> None:
     """Raise if nothing was usable, with the first reason; else note how much was."""
     report.samples = len(samples)
     if not samples:

@@ -2,13 +2,14 @@
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sfsl.data.assemble import assemble, usable
+from sfsl.data.assemble import assemble, require_usable
 from sfsl.data.interactions import Interactions
 from sfsl.data.lines import (
     BadField,
@@ -40,7 +41,7 @@ def load_csv(
     """
     report = LoadReport(str(path))
     lines = numbered_lines(Path(path), report)
-    header = _header(lines, report, columns or {}, separator)
+    header = _header(lines, report, separator, columns or {})
     return _load(_split(lines, separator, report, max(header.values())), header, text_ids, report)
 
 
@@ -53,8 +54,7 @@ def load_taobao(
     """
     report = LoadReport(str(path))
     lines = numbered_lines(Path(path), report)
-    names = {"time": "ts", "behavior": "behavior"}
-    header = _header(lines, report, names, ",", ("user", "item", "category", "time", "behavior"))
+    header = _header(lines, report, ",", {"time": "ts"}, ("user", "item", "category", "time", "behavior"))
     kind = header.pop("behavior")
     rows = _split(lines, ",", report, max(kind, *header.values()))
     wanted = ((number, fields) for number, fields in rows if fields[kind].strip() in behaviors)
@@ -76,7 +76,7 @@ def load_parquet(
         table = parquet.read_table(path)
     except (OSError, ValueError) as error:  # pyarrow's own errors derive from these
         raise InputError(f"{path}: cannot be read as Parquet: {error}") from None
-    header = _places(table.column_names, columns or {}, _needed(table.column_names), f"{path}: its schema")
+    header = _places(table.column_names, f"{path}: its schema", columns or {})
     report.lines = table.num_rows
     # Values go through the same checks as text does, so that both formats refuse the same things.
     values = [[_as_text(one) for one in table.column(place).to_pylist()] for place in header.values()]
@@ -88,36 +88,36 @@ def load_parquet(
 def _as_text(value: Any) -> str:
     if value is None:
         return ""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, datetime):
+        return str(value.timestamp())
     # Columns of whole numbers with gaps arrive as floats: 12.0 is the id 12.
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
-def _needed(names: Sequence[str]) -> tuple[str, ...]:
-    return tuple(one for one in FIELDS if one not in OPTIONAL or one in names)
 
 
 def _header(
     lines: Iterator[tuple[int, str]],
     report: LoadReport,
-    columns: Mapping[str, str],
     separator: str,
+    columns: Mapping[str, str],
     fields: Sequence[str] | None = None,
 ) -> dict[str, int]:
     for number, line in lines:
         names = [name.strip().strip('"') for name in line.split(separator)]
-        called = {columns.get(one, one): one for one in FIELDS}
-        wanted = fields or _needed([called.get(name, name) for name in names])
-        return _places(names, columns, wanted, f"{report.source}: line {number} {shown(line)}")
+        return _places(names, f"{report.source}: line {number} {shown(line)}", columns, fields)
     raise InputError(f"{report.source}: it is empty; its first line should name the columns")
 
 
 def _places(
-    names: Sequence[str], columns: Mapping[str, str], fields: Sequence[str], where: str
+    names: Sequence[str], where: str, columns: Mapping[str, str], fields: Sequence[str] | None = None
 ) -> dict[str, int]:
-    missing = [one for one in fields if columns.get(one, one) not in names]
+    """Where each field stands. One that the caller names must be there: only a default may be missing."""
+    wanted = fields or [one for one in FIELDS if one not in OPTIONAL or one in columns or one in names]
+    missing = [one for one in wanted if columns.get(one, one) not in names]
     if missing:
         raise InputError(f"{where} names no column for {', '.join(missing)}")
-    return {one: names.index(columns.get(one, one)) for one in fields}
+    return {one: names.index(columns.get(one, one)) for one in wanted}
 
 
 def _split(
@@ -160,7 +160,7 @@ def _load(
         heard.add(who)
         for store, value in zip(stores, values, strict=True):
             store.append(value)
-    usable(report, kept["user"])
+    require_usable(report, kept["user"])
     for lost in sorted(named - heard):
         report.note("user without a usable sample", f"user {shown(lost)}")
     columns = {name: np.array(store) for name, store in kept.items()}

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from sfsl.data.assemble import usable
+from sfsl.data.assemble import require_usable
 from sfsl.data.lines import numbered_lines, shown
 from sfsl.data.report import LoadReport
 
@@ -31,5 +31,5 @@ def load_shakespeare(path: str | Path) -> tuple[tuple[Role, ...], LoadReport]:
             roles.append(role)
         else:
             report.note("role without a line", f"line {number}: {shown(role.role)}")
-    usable(report, roles)
+    require_usable(report, roles)
     return tuple(roles), report

@@ -28,10 +28,10 @@ class DIN(nn.Module):
         slopes     one per unit of PReLU or Dice                 200 + 80     =    280
 
     and (49,023 + 143,534 + 4,815) rows of 18 make 3,617,023 in all. It is the layout of the reference
-    code by DIN's authors: attention over (good, past, good - past, good x past), and a tower on (user,
-    good, sum of pasts, good x sum, attended pasts). Their "batch norm" at the entry runs on its initial
-    statistics, 0 and 1, in training and in use, and so does ours: what is left of it is the scale and
-    the shift. Without categories a good is 18 wide, and everything on it half as large.
+    code of DIN and DIEN: attention over (good, past, good - past, good x past), and a tower on (user,
+    good, sum of pasts, good x sum, attended pasts). The batch norm there at the entry runs on its initial
+    statistics, 0 and 1, in training and in use: what is left of it is the scale and the shift. Without
+    categories g is 18, which leaves 44,023 dense parameters.
     """
 
     def __init__(

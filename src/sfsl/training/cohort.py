@@ -25,8 +25,8 @@ from sfsl.training.local import (
 from sfsl.training.task import Parameters, Task, Values, parameter_of
 
 FILLER = -1
-# Clients in one pass: on a CPU, more than fit the cache are slower, and fill up more.
-TOGETHER = 20
+# Clients in one pass. On a CPU more of them leave the cache and fill up more; fewer make more steps.
+TOGETHER = 50
 
 
 def train_cohort(

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from sfsl.errors import InputError, ParameterError
 from sfsl.submodel.derived import RowMap, RowMaps
@@ -77,7 +76,7 @@ class Task:
                     f"{table.rows} x {table.width}, and has {found or 'none'}"
                 )
         for name, one in self.module.named_modules():
-            if isinstance(one, _BatchNorm) and one.track_running_stats:
+            if getattr(one, "track_running_stats", False):
                 raise ParameterError(
                     f"layer {name!r} keeps running statistics: they are not part of any sum, and would mix "
                     "the clients of a simulation; build it with track_running_stats=False"
