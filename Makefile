@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 FLOWER_VENV ?= .venv-flower
 BIN := $(VENV)/bin
+# A small world that shows some learning in two minutes; the learning rate is twice the paper's.
+DEMO_DATA := --set data.users=200 --set data.scale=0.2 --set training.learning_rate=2
 
 .PHONY: help demo test test-slow lint format vectors bench clean
 
@@ -12,17 +14,17 @@ help:  ## Show this list.
 # Everything is installed into a virtual environment of its own, again whenever the requirements change.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,plot,store,train]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,parquet,plot,store,train]'
 	@touch $@
 
 demo: $(VENV)/.installed  ## Train DIN over private clients on the real protocol, and show the result (2 minutes).
 	@rm -rf out/demo out/demo-report
-	@$(BIN)/sfsl run --out out/demo --clients 30 --rounds 20 --privacy cpp2 \
+	@$(BIN)/sfsl run --out out/demo --clients 60 --rounds 40 --privacy cpp2 $(DEMO_DATA) \
 		--set faults.inbound=0.03 --set faults.submodel=0.03 --set run.evaluate_every=5
 	@$(BIN)/sfsl report out/demo --out out/demo-report
 	@echo
-	@echo "Next:  $(BIN)/sfsl run --out out/cpp4 --privacy cpp4 --clients 30 --rounds 20   and compare:"
-	@echo "       $(BIN)/sfsl report out/demo out/cpp4 --out out/comparison"
+	@echo "Next:  $(BIN)/sfsl run --out out/cpp4 --privacy cpp4 --clients 60 --rounds 40 $(DEMO_DATA)"
+	@echo "       $(BIN)/sfsl report out/demo out/cpp4 --out out/comparison   to compare the two"
 	@echo "       $(BIN)/sfsl init my.toml            every setting, with its default and what it means"
 	@echo "       $(BIN)/sfsl plan --help             what a round costs before it runs"
 	@echo "       $(BIN)/python examples/secure_sum.py    the secure sum alone"

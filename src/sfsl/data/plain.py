@@ -64,12 +64,12 @@ def load_taobao(
 def load_parquet(
     path: str | Path, *, columns: Mapping[str, str] | None = None, text_ids: bool = False
 ) -> tuple[Interactions, LoadReport]:
-    """Read a Parquet file like ``load_csv``; needs pyarrow, which this package does not ask for."""
+    """Read a Parquet file like ``load_csv``; needs pyarrow, the extra ``sfsl[parquet]``."""
     try:
         import pyarrow.parquet as parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
     except ImportError:
         raise InputError(
-            f"{path}: reading Parquet needs pyarrow; install it, or write the file as CSV"
+            f"{path}: reading Parquet needs pyarrow; install sfsl[parquet], or write the file as CSV"
         ) from None
     report = LoadReport(str(path))
     try:
