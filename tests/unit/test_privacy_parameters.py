@@ -149,3 +149,9 @@ def test_owner_distribution_meets_its_two_figures(single: float, mean: float, co
     assert shares[1] == single
     assert sum(shares.values()) == pytest.approx(1)
     assert sum(count * share for count, share in shares.items()) == pytest.approx(mean)
+
+
+def test_events_are_for_the_papers_cohort_unless_said_otherwise() -> None:
+    privacy = PRESETS["cpp2"]
+    assert privacy.events(2) == privacy.events(2, 100)
+    assert privacy.events(2) != privacy.events(2, 50)

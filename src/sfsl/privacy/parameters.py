@@ -15,6 +15,7 @@ from sfsl.privacy.accounting import Events, Owners, owner_distribution
 
 # Below this a threshold of 64 bits would no longer keep to the probability, and epsilon with it.
 LEAST = 2.0**-32
+PAPER_COHORT = 100
 
 
 class IndexPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -92,10 +93,11 @@ class IndexPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What one round adds to the ledger (see ``accounting``)."""
         return accounting.evidence(self.p3, self.p4)
 
-    def events(self, owners: Owners, cohort: int) -> Events:
+    def events(self, owners: Owners, cohort: int = PAPER_COHORT) -> Events:
         """p7 and p8 if all of a cohort use these parameters (paper, Theorem 2).
 
-        ``owners`` is the number of owners of a row among the cohort, or a distribution over it.
+        ``owners`` is the number of owners of a row among the cohort, or a distribution over it; a cohort
+        has the paper's 100 members unless said otherwise.
         """
         return cohort_events([self] * cohort, owners)
 
@@ -118,7 +120,6 @@ PRESETS: Mapping[str, IndexPrivacy] = MappingProxyType(
     }
 )
 
-PAPER_COHORT = 100
 # The paper prints that 86.7 % of the union of 100 clients has one owner and 1.17 owners on average, not
 # the distribution. With the power-law tail of owner_distribution, 86.73 % is a value within that rounding
 # for which every p8 of its table comes out as printed (with 86.70 %, cpp4 gives 34.15 and not 34.2).
