@@ -345,3 +345,33 @@ def test_killed_at_random_while_answering_200_rounds() -> None:
         assert kills >= 5
         assert len(set(answers)) == 1
         assert ROUNDS - 2 * kills <= len(answers) <= exposed <= ROUNDS
+
+
+def test_killed_at_random_an_epsilon_budget_is_never_exceeded() -> None:
+    """cpp4's epsilon is 0.85 after two answers and more after three: a budget of 0.9 ends after two."""
+    child_code = CHILD.replace("Budget(2.0, 2.0,", "Budget(0.9, 0.9,").replace(
+        "IndexPrivacy(0.75, 0.25, 1, 0)", "IndexPrivacy(0.75, 0.25, 0.75, 0.25)"
+    )
+    assert child_code.count("0.9, 0.9") == child_code.count("0.75, 0.25, 0.75, 0.25") == 1
+    rng = random.Random(9)
+    for _ in range(4):
+        with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
+            path = Path(folder) / NAME
+            answers, done, lives = 0, False, 0
+            while not done:
+                child = subprocess.Popen(  # noqa: S603
+                    [sys.executable, "-c", child_code, str(path)], stdout=subprocess.PIPE, text=True
+                )
+                assert child.stdout is not None
+                lines_to_live = rng.randrange(1, 6) if lives < 6 else 100
+                lives += 1
+                for number, line in enumerate(child.stdout, 1):
+                    answers += line.startswith("answer")
+                    done |= line == "done\n"
+                    if number == lines_to_live and not done:
+                        child.kill()
+                child.wait(timeout=30)
+                child.stdout.close()
+            assert answers <= 2
+            with ClientState.open(path, client="alice", budget=Budget(0.9, 0.9)) as state:
+                assert 0 < state.epsilon_period <= 0.9

@@ -12,6 +12,7 @@ import sfsl.secagg.admission
 import sfsl.secagg.client
 import sfsl.secagg.server
 import sfsl.secagg.transcript
+from sfsl.codec import Codec
 from sfsl.crypto.agreement import KeyPair, channel_keys
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import Z32
@@ -19,15 +20,17 @@ from sfsl.crypto.secret import Secret
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
+    DecodeError,
     InvalidMessage,
     KeyMismatch,
+    Oversize,
     Refused,
     UnexpectedSender,
     WrongPhase,
     WrongRound,
 )
 from sfsl.secagg import Client, Layout, Policy, Server, SumParams, TableShape
-from sfsl.secagg.messages import Member, Roster, UnmaskRequest
+from sfsl.secagg.messages import CODEC, Member, Roster, UnmaskRequest
 from sfsl.testing import SeededRandomness
 from world import World, over_the_wire
 
@@ -640,6 +643,58 @@ def announcing_a_table_too_large_to_hold() -> bool:
     policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=10**6)
     world = World(n=3, threshold=2, sums=(huge,), policy=policy).check_in()
     return bool(world.clients["c0"].handle_roster(world.rosters["c0"], [[1, 2, 3]]).request)
+
+
+# -- bytes -----------------------------------------------------------------------------------------
+
+
+def without_limit(patch: pytest.MonkeyPatch) -> None:
+    honest = Codec.decode
+    patch.setattr(Codec, "decode", lambda self, data, *, limit: honest(self, data, limit=2**40))
+
+
+def without_canonical_form(patch: pytest.MonkeyPatch) -> None:
+    def lenient(self: Codec, data: bytes, *, limit: int) -> Any:
+        for end in range(len(data), 0, -1):
+            try:
+                return self._decoder.decode(data[1:end])
+            except msgspec.MsgspecError:
+                continue
+        return None
+
+    patch.setattr(Codec, "decode", lenient)
+
+
+@attack(refusal=Oversize, weaken=without_limit)
+def a_message_larger_than_any_can_be() -> bool:
+    world = World(n=3, threshold=2).share()
+    start = world.starts()["c0"]
+    frame = CODEC.encode(world.clients["c0"].create_masked(start, world.vectors["c0"]))
+    return CODEC.decode(frame, limit=len(frame) - 1) is not None
+
+
+@attack(refusal=DecodeError, weaken=without_canonical_form)
+def a_message_with_something_behind_it() -> bool:
+    world = World(n=3, threshold=2).check_in()
+    return CODEC.decode(CODEC.encode(world.keys["c0"]) + b"\0", limit=10_000) is not None
+
+
+@attack(refusal=DecodeError, weaken=without_canonical_form)
+def a_message_with_a_number_in_long_form() -> bool:
+    """The same content in other bytes would be a 'different' message under the same mask."""
+    world = World(n=3, threshold=2).share()
+    frame = CODEC.encode(world.clients["c0"].create_masked(world.starts()["c0"], world.vectors["c0"]))
+    longer = frame.replace(b"sender\x00", b"sender\xcc\x00")
+    return longer != frame and CODEC.decode(longer, limit=10_000) is not None
+
+
+@attack(
+    refusal=DecodeError,
+    weaken=lambda patch: patch.setattr(Codec, "decode", lambda self, data, *, limit: data),
+)
+def a_message_cut_short() -> bool:
+    frame = CODEC.encode(World(n=3, threshold=2).clients["c0"].create_keys())
+    return CODEC.decode(frame[:-1], limit=10_000) is not None
 
 
 # -- what needs no attack table: silence and noise ------------------------------------------------

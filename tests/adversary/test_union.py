@@ -242,6 +242,13 @@ def test_too_small_a_capacity_says_which_would_do() -> None:
     assert again.indices.tolist() == list(range(5000))
 
 
+def test_a_set_over_the_capacity_says_whose_and_which_would_do() -> None:
+    sets = {"a": range(300), "b": [1], "c": [2]}
+    with pytest.raises(InputError, match=r"'a' brings 300 .* capacity of 900"):
+        private_set_union(sets, domain=10**6, encoding="sketch", capacity=50)
+    assert len(private_set_union(sets, domain=10**6, encoding="sketch", capacity=900).indices) == 300
+
+
 def test_odd_but_legal_sets() -> None:
     assert private_set_union({"a": [], "b": []}, domain=10).indices.tolist() == []
     assert private_set_union({"a": [3, 3, 3], "b": [3]}, domain=10).indices.tolist() == [3]

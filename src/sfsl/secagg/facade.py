@@ -87,8 +87,10 @@ def aggregate(
     """Sum vectors of unsigned whole numbers below the ring's modulus, without anyone seeing one of them.
 
     ``threshold`` (default: more than two thirds) is how many clients must last to the end, and one
-    more than may collude with the server. ``neighbours`` asks for a sparse graph of that degree; above
-    512 clients one is planned by itself. The ``dropped_…`` clients vanish at that step, for trying out.
+    more than may collude with the server; on a sparse graph it counts a client's neighbours and itself.
+    ``neighbours`` asks for a sparse graph of that degree and is the caller's responsibility; above 512
+    clients degree and threshold are planned together (``plan_graph``). The ``dropped_…`` clients vanish
+    at that step, for trying out.
     """
     checked = {name: ring_named(ring).vector(vector, f"client {name!r}") for name, vector in vectors.items()}
     shapes = {vector.shape for vector in checked.values()}
@@ -132,7 +134,8 @@ def aggregate_rows(
     """Sum rows of a table where each client has values for the rows it asks for, and sends no others.
 
     The server sees who asks for which row, and each row's sum. ``min_contributors`` (default: computed
-    from the requests and ``tolerated_dropout``) keeps rows with too few requesters from being opened.
+    from the requests and ``tolerated_dropout``) keeps rows with too few requesters from being opened: in
+    a small cohort that may be every row.
     """
     asked, ordered, width = _checked_rows(requests, values, rows, ring)
     counts = np.bincount(np.concatenate([np.zeros(0, np.intp), *asked.values()]), minlength=rows)
@@ -306,7 +309,7 @@ def choose_graph(
         plan = plan_graph(
             clients, dropout=SPARSE_DROPOUT, corruption=SPARSE_CORRUPTION, failure=SPARSE_FAILURE
         )
-        return plan.neighbours, threshold or plan.threshold
+        return plan.neighbours, plan.threshold if threshold is None else threshold
     if neighbours is None or neighbours >= clients - 1:
         return None, default_threshold(clients) if threshold is None else threshold
     smallest = min(len(group) for group in random_cycles(clients, neighbours, seed)) + 1

@@ -324,11 +324,26 @@ class Server:
         self._survivors = heard
         self._dropped = tuple(k for k in self._sum.participants if k not in alive)
         self._awaited = alive
+        self._require_openable(alive)
         if not self._params.active:
             return self._ask_to_unmask(heard)
         self.phase = Phase.CONSISTENCY
         message = Survivors(self._params.round_id, self._sum_index, heard, self._dropped)
         return {self._keys[position].client: message for position in heard}
+
+    def _require_openable(self, alive: set[int]) -> None:
+        """On a sparse graph a secret may have lost its holders already: then nobody is asked for a share."""
+        if self._params.neighbours is None:
+            return
+        for position in self._sum.participants:
+            near = self._peers[position]
+            holders = len(alive.intersection((position, *near)))
+            needed = position in alive or not alive.isdisjoint(near)
+            if needed and holders < self._params.threshold:
+                raise TooFewClients(
+                    f"{holders} share holders of client {self._keys[position].client!r} are left, "
+                    f"{self._params.threshold} are needed; no share was opened"
+                )
 
     def _ask_to_unmask(self, heard: tuple[int, ...]) -> dict[str, Message]:
         self.phase = Phase.UNMASK

@@ -1,4 +1,4 @@
-"""Scores of samples, and the AUC: exact, or from score histograms that can be summed securely (DESIGN §7)."""
+"""Scores of samples, and the AUC: exact, or from score histograms that can be summed securely."""
 
 from collections.abc import Mapping
 

@@ -79,7 +79,10 @@ def index_set(indices: Any, domain: int, capacity: int) -> Indices:
     elements = np.unique(array.astype(np.int64))
     if len(elements) > capacity:
         # Never trimmed to fit: what is left out would depend on the client's data (spec 9.3).
-        raise InputError(f"a set of {len(elements)} indices where the whole union may have {capacity}")
+        raise InputError(
+            f"a set of {len(elements)} indices where the whole union may have {capacity}; "
+            f"a capacity of {len(elements)} or more is needed"
+        )
     return elements
 
 

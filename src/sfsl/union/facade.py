@@ -69,9 +69,16 @@ def private_set_union(
     gone = checked_dropouts(dropped, names)
     elements = {name: _elements(name, sets[name], domain) for name in names}
     if capacity is None:
-        largest = max(map(len, elements.values()))
-        capacity = planned_capacity(domain, clients=len(names), largest_set=max(1, largest))
+        most = max(map(len, elements.values()))
+        capacity = planned_capacity(domain, clients=len(names), largest_set=max(1, most))
+    largest, owner = max((len(one), name) for name, one in elements.items())
     union, chosen = _union_params(encoding, domain, capacity, false_positive_rate, randomness.bytes(32))
+    if largest > chosen.capacity:
+        enough = planned_capacity(domain, clients=len(names), largest_set=largest)
+        raise InputError(
+            f"client {owner!r} brings {largest} indices, over the capacity of {chosen.capacity}; "
+            f"a capacity of {enough} would do for {len(names)} such clients"
+        )
     round_id = randomness.bytes(16)
     degree, least = choose_graph(len(names), neighbours, threshold, round_id)
     params = SessionParams(
