@@ -143,7 +143,10 @@ def _show(made: Plan, counts: list[int], fleet: int, period: float, per_day: flo
         ("… with the full model", f"{made.full_model_bytes / _MIB:,.3f}"),
         ("memory of a client, MiB", f"{made.memory.client / _MIB:,.1f}"),
         ("memory of the server, MiB", f"{made.memory.server / _MIB:,.1f}"),
-        *((f"epsilon after {count} rounds", f"{made.epsilon(count):.3f}") for count in counts),
+        *(
+            (f"epsilon after {count} round{'s' if count > 1 else ''}", f"{made.epsilon(count):.3f}")
+            for count in counts
+        ),
         ("epsilon for ever", f"{made.settings.privacy.epsilon_infinity:.3f}"),
         (f"rounds per day, fleet of {fleet:,}, each once in {period:g} days", f"{per_day:,.1f}"),
     ]

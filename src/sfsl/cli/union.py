@@ -30,7 +30,8 @@ def union(
     """Unite the index sets of several parties; only the union is revealed, not who holds what.
 
     All parties run in this process, on the real protocol: this shows what comes out and what it costs. The
-    union goes to stdout, one element a line; the table of costs to stderr.
+    union goes to stdout, one element a line; the table of costs to stderr. With --strings the server sees
+    hashes, and whoever guesses a string can tell whether it is in the union.
     """
     if domain is None and not strings:
         raise InputError("--domain N is needed: indices are 0..N-1 (or --strings for lines of text)")
@@ -52,7 +53,8 @@ def union(
         result = private_set_union(
             sets, domain=size, encoding=encoding, capacity=capacity, threshold=threshold
         )
-    elements: list[Any] = [names[index] if strings else index for index in result.indices.tolist()]
+    found = result.indices.tolist()
+    elements: list[Any] = sorted(names[index] for index in found) if strings else found
     if json:
         emit_json({"union": elements, **_summary(result, size)})
         return
