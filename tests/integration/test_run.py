@@ -206,6 +206,7 @@ def test_resume_extends_a_run_and_keeps_what_was_there(copied: Path) -> None:
     assert read_config(copied / "config.toml").run.rounds == 6
     with LmdbStore.open(copied / "store") as store:
         state = SelectionState.decode(store.selection, "")
+        assert repr(state.key)[2:-1] not in repr(state)  # it stands for every device's secret
     assert sum(state.rounds.values()) == 6 * CLIENTS
 
 

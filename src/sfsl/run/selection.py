@@ -1,7 +1,7 @@
 """Who is in a round, and what has to survive a crash for the next one: committed with the round's rows."""
 
 from collections.abc import Iterable, Sequence
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -36,6 +36,12 @@ class SelectionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             return msgspec.msgpack.decode(data, type=cls)
         except msgspec.MsgspecError as error:
             raise StoreCorrupt(f"the selection state in {where} cannot be read: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"SelectionState(<{len(self.rounds)} clients>, redacted)"
+
+    def __rich_repr__(self) -> Any:
+        yield repr(self)
 
     def encode(self) -> bytes:
         return msgspec.msgpack.encode(self)

@@ -143,7 +143,7 @@ class Client:
         params = roster.params
         require_policy(params, self._policy, len(self._secrets.masks), active=self._identity is not None)
         require_members(roster, self._keys, self._identities)
-        layout = params.sums[0].layout or Layout(dense=0)
+        layout = params.first_layout
         asked = own_rows(layout, rows)
         own = next(member.position for member in roster.members if member.keys.client == self._id)
         bound = binding(roster)
@@ -187,7 +187,7 @@ class Client:
             raise InvalidMessage(f"{len(inbound.boxes)} boxes from {len(senders)} senders")
         participants = tuple(sorted((*senders, self._position)))
         self._require_enough(len(participants))
-        layout = self._params.sums[0].layout or Layout(dense=0)
+        layout = self._params.first_layout
         requesters, requests = self.read_requesters(
             layout, senders, self._asked, inbound.requesters, inbound.requests
         )

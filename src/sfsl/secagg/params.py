@@ -56,6 +56,13 @@ class SessionParams(Checked, frozen=True):
     active: bool
     sums: Annotated[tuple[SumParams, ...], Meta(min_length=1, max_length=MAX_SUMS)]
 
+    @property
+    def first_layout(self) -> Layout:
+        """That of the first sum, which is always announced."""
+        layout = self.sums[0].layout
+        assert layout is not None  # noqa: S101 - __post_init__ has seen to it
+        return layout
+
     def __post_init__(self) -> None:
         super().__post_init__()
         labels = [one.label for one in self.sums]

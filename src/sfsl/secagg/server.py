@@ -194,7 +194,7 @@ class Server:
             group = self._peers[position]
             if len(message.boxes) != len(group):
                 raise InvalidMessage(f"{len(message.boxes)} boxes for {len(group)} peers")
-            layout = self._params.sums[0].layout or Layout(dense=0)
+            layout = self._params.first_layout
             request = parse_request(layout, message.request)
             if layout.tables and self._identities is not None:
                 self._signed[position] = self._signed_request(position, message)
@@ -255,7 +255,7 @@ class Server:
             )
 
     def _deliver_shares(self, heard: tuple[int, ...]) -> dict[str, Message]:
-        layout = self._params.sums[0].layout or Layout(dense=0)
+        layout = self._params.first_layout
         bitmaps = [self._signed[k].bitmaps for k in heard if k in self._signed]
         requesters = self._begin(heard, layout, self._requests, self._context, bitmaps)
         outbound: dict[str, Message] = {}
