@@ -572,7 +572,8 @@ def passing_off_one_clients_request_as_anothers() -> bool:
 )
 def the_servers_word_for_requests_in_active_mode() -> bool:
     world = active_row_world()
-    told = changed(world.inbound["c0"], requesters=bytes((0b11111100,)), requests=())
+    everyone = b"\1" + bytes(8)  # no zeros: all asked for all
+    told = changed(world.inbound["c0"], requesters=everyone, requests=())
     return bool(world.clients["c0"].handle_inbound(told))
 
 

@@ -147,7 +147,7 @@ def a_union_before_anything_was_opened() -> bool:
 )
 def a_union_larger_than_the_round_can_hold() -> bool:
     """The whole domain as 'union' would make a client answer for every row there is."""
-    from sfsl.union.packing import pack
+    from sfsl.packing import pack
 
     parties = Parties({f"c{i}": {i} for i in range(4)}, capacity=4)
     parties.union = changed(parties.union, domain=2000)

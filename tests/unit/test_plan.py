@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from sfsl.cli import plan as command
 from sfsl.errors import ParameterError, SfslError
+from sfsl.packing import pack, packed_size
 from sfsl.plan import (
     PlanSettings,
     SharedLoad,
@@ -22,10 +23,9 @@ from sfsl.plan import (
 )
 from sfsl.plan.rows import binomial, expected_rows
 from sfsl.plan.settings import EXCHANGES
-from sfsl.plan.sizes import _packed, traffic
+from sfsl.plan.sizes import traffic
 from sfsl.privacy import PRESETS
 from sfsl.submodel import ModelSpec, RowMaps, Table
-from sfsl.union.packing import pack
 
 CLIENTS = 24
 VANISH = {"inbound": 2, "union": 1, "submodel": 2}
@@ -143,8 +143,8 @@ def test_bytes_are_within_5_percent_with_dropouts(preset: str) -> None:
 
 def test_a_packed_union_has_the_planned_size() -> None:
     for count, domain in [(1, 1), (1, 2**40), (300, 143_534), (900, 1000), (25_721, 143_534)]:
-        assert _packed(count, domain) == len(pack(np.arange(count, dtype=np.int64), domain))
-    assert _packed(0, 10) == 0
+        assert packed_size(count, domain) == len(pack(np.arange(count, dtype=np.int64), domain))
+    assert packed_size(0, 10) == 0
 
 
 def test_rows_lost_and_opened_alone_match_a_simulation() -> None:

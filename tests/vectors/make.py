@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 # As a script, this finds the other makers beside it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -23,11 +25,13 @@ from sfsl.crypto.prg import MaskStream, _counter_mode
 from sfsl.crypto.ring import F31, RINGS
 from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import PRIME, SHARE_BYTES, Interpolation, parse_share, split
+from sfsl.packing import pack
 from sfsl.secagg import Layout, TableShape, plan_graph
 from sfsl.secagg.graph import random_cycles
+from sfsl.secagg.rows import pack_requesters
 from sfsl.secagg.transcript import commitment, request_parts, self_mask_key, sum_context
 from vectors.make_codec import codec
-from vectors.make_round import round_
+from vectors.make_round import round_, told
 from vectors.values import Json, Recorder, plain, some
 
 HERE = Path(__file__).parent
@@ -314,6 +318,88 @@ def sealing() -> Json:
     }
 
 
+def packing() -> Json:
+    def packed(*numbers: int, domain: int) -> Json:
+        data = pack(np.array(numbers, np.int64), domain)
+        return {"numbers": list(numbers), "domain": domain, "bytes": data.hex()}
+
+    def told_of(name: str, first: str, *others: str) -> Json:
+        """The first one's rows are those where it has a 1."""
+        asked = np.array([[bit == "1" for bit in line] for line in (first, *others)])
+        bits = "".join(bit for line in others for bit, own in zip(line, first, strict=True) if own == "1")
+        return {"name": name, "bits": bits, "bytes": pack_requesters([asked], len(asked))[0].hex()}
+
+    refused_sets = [
+        ("not ascending", 2, 16, "50c0"),
+        ("one twice", 2, 16, "90c0"),
+        ("a bit beyond the low bits", 2, 16, "89c0"),
+        ("a bit beyond the high bits", 2, 16, "88d0"),
+        ("one too few", 2, 16, "8880"),
+        ("one too many", 2, 16, "88e0"),
+        ("a byte short", 2, 16, "88"),
+        ("a byte over", 2, 16, "88c000"),
+        ("a number beyond the domain", 2, 10, "b050"),
+        ("a bit beyond the bitmap", 5, 9, "f0c0"),
+        ("a bitmap of four where five are said", 5, 9, "f000"),
+        ("a bitmap of a sparse set", 2, 16, "6000"),
+        ("an empty set with a byte", 0, 16, "00"),
+        ("more numbers than there are", 17, 16, "ffff80"),
+    ]
+    refused = [
+        ("no row, and a byte", 0, b"\x00"),
+        ("no row, and an empty set", 0, told(0, 0, b"")),
+        ("nothing", 16, b""),
+        ("the bits themselves", 16, b"\x60\x00"),
+        ("a head cut short", 16, told(0, 0, b"")[:-1]),
+        ("neither ones nor zeros", 16, told(2, 2, b"\x88\xc0")),
+        ("ones listed, which are more", 16, told(0, 9, b"\xff\x80")),
+        ("zeros listed, which are more", 16, told(1, 9, b"\xff\x80")),
+        ("zeros listed, as many as ones", 16, told(1, 8, b"\xff\x00")),
+        ("all ones listed", 3, told(0, 3, b"\xe0")),
+        ("all zeros listed", 3, told(1, 3, b"\xe0")),
+        ("no ones listed, and a byte", 16, told(0, 0, b"\x00")),
+        ("more than there are", 16, told(0, 2**64 - 1, b"\xff\xff")),
+        ("another number than said", 16, told(0, 3, b"\x88\xc0")),
+        ("a byte short", 16, told(0, 2, b"\x88")),
+        ("a byte over", 16, told(0, 2, b"\x88\xc0\x00")),
+        ("a bit beyond the end", 9, told(0, 4, b"\xf0\x40")),
+        ("not ascending", 16, told(0, 2, b"\x50\xc0")),
+    ]
+    return {
+        "sets": [
+            packed(domain=5),
+            packed(0, domain=1),
+            packed(1, 2, domain=16),
+            packed(0, 15, domain=16),
+            packed(0, 4, 5, 15, domain=16),
+            packed(0, 2, 3, 4, 15, domain=16),
+            packed(*range(9), domain=9),
+            packed(0, 1, 2**31, 2**40 - 1, domain=2**40),
+            packed(2**63 - 1, domain=2**63),
+        ],
+        "sets_refused": [
+            {"name": name, "count": count, "domain": domain, "bytes": data, "error": "InvalidMessage"}
+            for name, count, domain, data in refused_sets
+        ],
+        "requesters": [
+            told_of("no row", "000", "101", "111"),
+            told_of("no one else", "101"),
+            told_of("no one else asked", "1011", "0100", "0000"),
+            told_of("everyone asked for everything", "1111", "1111", "1111"),
+            told_of("few ones", "11111111", "01100000", "00000000"),
+            told_of("few zeros", "11111111", "10011111", "11111111"),
+            told_of("as many ones as zeros", "1111", "1010", "0110"),
+            told_of("five bits", "11111", "10100"),
+            told_of("more zeros", "10101", "10001", "00100"),
+            told_of("more ones", "10101", "10001", "10101"),
+        ],
+        "requesters_refused": [
+            {"name": name, "size": size, "bytes": data.hex(), "error": "InvalidMessage"}
+            for name, size, data in refused
+        ],
+    }
+
+
 def graph() -> Json:
     seed = some("graph round", 16)
     return {
@@ -361,6 +447,7 @@ FILES: dict[str, Callable[[], Json]] = {
     "streams.json": streams,
     "shamir.json": shamir,
     "sealing.json": sealing,
+    "packing.json": packing,
     "graph.json": graph,
     "codec.json": codec,
     "round.json": round_,

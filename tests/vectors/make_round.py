@@ -310,6 +310,8 @@ def refused_by_client(session: Json) -> list[Json]:
     own = next(place for place, one in enumerate(members) if one.keys.client == who)
     if session["name"] == "active-rows":
         cases = refused_rows(session, taken["inbound-shares"])
+    elif session["name"] == "rows":
+        cases = refused_requesters(taken["inbound-shares"])
     else:
         cases = [
             *refused_rosters(taken["roster"], own),
@@ -378,6 +380,29 @@ def refused_inbound(inbound: InboundShares, own: int) -> list[Case]:
     return [(name, 1, message, error) for name, message, error in cases]
 
 
+def refused_requesters(inbound: InboundShares) -> list[Case]:
+    """What a client is told has one form. Here it is eight bits, of which the three zeros are listed."""
+    bits = inbound.requesters[-1]
+    assert inbound.requesters == told(1, 3, bytes((bits,)))
+    cases = {
+        "requesters: nothing": b"",
+        "requesters: the bits themselves": bytes((bits ^ 0xFF,)),
+        "requesters: a head cut short": inbound.requesters[:8],
+        "requesters: ones listed, which are more": told(0, 5, bytes((bits ^ 0xFF,))),
+        "requesters: zeros listed, as many as ones": told(1, 4, b"\x0f"),
+        "requesters: neither ones nor zeros": told(2, 3, bytes((bits,))),
+        "requesters: a zero more than is said": told(1, 2, bytes((bits,))),
+        "requesters: more zeros than bits": told(1, 2**64 - 1, bytes((bits,))),
+        "requesters: a byte short": told(1, 3, b""),
+        "requesters: a byte over": told(1, 3, bytes((bits, 0))),
+    }
+    return [(name, 1, replace(inbound, requesters=data), "InvalidMessage") for name, data in cases.items()]
+
+
+def told(kind: int, count: int, packed: bytes) -> bytes:
+    return bytes((kind,)) + count.to_bytes(8, "little") + packed
+
+
 def refused_rows(session: Json, inbound: InboundShares) -> list[Case]:
     """Active mode: what the server may try with the others' requests. The first sender is ada."""
     bound = bytes.fromhex(session["binding"])
@@ -391,6 +416,7 @@ def refused_rows(session: Json, inbound: InboundShares) -> list[Case]:
         parts = request_parts(binding, sum_index, bitmaps)
         return with_first(SignedRequest(bitmaps, ada.sign("request", *parts)))
 
+    nobody = told(0, 0, b"")
     one, other = first.bitmaps
     more = with_first(replace(first, bitmaps=(bytes((one[0] | 0x01, *one[1:])), other)))
     fewer = with_first(replace(first, bitmaps=(bytes((one[0] & 0x7F, *one[1:])), other)))
@@ -412,8 +438,8 @@ def refused_rows(session: Json, inbound: InboundShares) -> list[Case]:
         ("a request of another session", signed(bytes(32), 0, first.bitmaps), "AuthenticationFailed"),
         ("a request of another sum", signed(bound, 1, first.bitmaps), "AuthenticationFailed"),
         ("a request left out", replace(inbound, requests=inbound.requests[:-1]), "InvalidMessage"),
-        ("the server's word instead", replace(inbound, requests=(), requesters=bytes(2)), "InvalidMessage"),
-        ("the server's word besides", replace(inbound, requesters=bytes(2)), "InvalidMessage"),
+        ("the server's word instead", replace(inbound, requests=(), requesters=nobody), "InvalidMessage"),
+        ("the server's word besides", replace(inbound, requesters=nobody), "InvalidMessage"),
         ("signed, but a table short", signed(bound, 0, (one,)), "InvalidMessage"),
         ("signed, but a byte long", signed(bound, 0, (one, other + b"\x00")), "InvalidMessage"),
         ("signed, but a bit beyond the end", signed(bound, 0, (one, b"\x10")), "InvalidMessage"),
@@ -487,7 +513,7 @@ def swapped_in(roster: Roster, place: int, keys: Keys) -> Roster:
 def round_() -> Json:
     sessions = [dropout(), active(), rows(), active_rows(), sparse(), two_sums()]
     for session in sessions:
-        if session["name"] in ("dropout", "active", "active-rows"):
+        if session["name"] in ("dropout", "active", "rows", "active-rows"):
             session["refused"] = refused_by_client(session)
         if session["name"] == "active-rows":
             session["refused_by_server"] = refused_by_server(session)

@@ -1,7 +1,8 @@
 """A second client, written from docs/spec/secure-aggregation.md alone: slow, plain, and without sfsl.
 
 It shows that the specification is enough, and is what ``round.json`` is checked against. It makes the
-honest messages and refuses only what the others did not sign; a real client must refuse much more.
+honest messages and refuses only requests that the others did not sign or that are not coded as they must
+be; a real client must refuse much more.
 Never use it for real sums.
 Numbers in comments are sections of the specification.
 """
@@ -9,6 +10,7 @@ Numbers in comments are sections of the specification.
 import hashlib
 import hmac
 from fractions import Fraction
+from itertools import pairwise
 from math import ceil, comb
 from typing import Any
 
@@ -322,6 +324,70 @@ def from_bits(bits: list[int]) -> bytes:
     )
 
 
+# -- 3.5 packed sets -------------------------------------------------------------------------------
+
+
+def set_shape(count: int, domain: int) -> tuple[int, int]:
+    """k and h."""
+    low = (domain // count).bit_length() - 1
+    return low, count + ((domain - 1) >> low)
+
+
+def set_size(count: int, domain: int) -> int:
+    if count == 0:
+        return 0
+    k, h = set_shape(count, domain)
+    return (domain + 7) // 8 if domain <= count * k + h else (count * k + 7) // 8 + (h + 7) // 8
+
+
+def pack_set(numbers: list[int], domain: int) -> bytes:
+    if not numbers:
+        return b""
+    k, h = set_shape(len(numbers), domain)
+    if domain <= len(numbers) * k + h:
+        return from_bits([int(number in numbers) for number in range(domain)])
+    places = [(number >> k) + i for i, number in enumerate(numbers)]
+    low = [number >> bit & 1 for number in numbers for bit in range(k)]
+    return from_bits(low) + from_bits([int(place in places) for place in range(h)])
+
+
+def unpack_set(data: bytes, count: int, domain: int) -> list[int]:
+    if count > domain or len(data) != set_size(count, domain):
+        raise Refused("not the size of such a set")
+    if count == 0:
+        return []
+    k, h = set_shape(count, domain)
+    start = 0 if domain <= count * k + h else (count * k + 7) // 8
+    numbers = [place for place, bit in enumerate(to_bits(data[start:])) if bit]
+    if len(numbers) != count:
+        raise Refused("another number of ones")
+    if start:
+        low = to_bits(data[:start])
+        numbers = [
+            (place - i << k) + sum(low[i * k + bit] << bit for bit in range(k))
+            for i, place in enumerate(numbers)
+        ]
+    ascending = all(one < other for one, other in pairwise(numbers))
+    if not ascending or numbers[-1] >= domain or pack_set(numbers, domain) != data:
+        raise Refused("not the packing of a set")
+    return numbers
+
+
+def read_requesters(data: bytes, size: int) -> list[int]:
+    """5.2: the bits of what an honest-but-curious server tells."""
+    if size == 0:
+        if data:
+            raise Refused("requesters of no rows")
+        return []
+    if len(data) < 9 or data[0] > 1:
+        raise Refused("neither ones nor zeros are listed")
+    count = int.from_bytes(data[1:9], "little")
+    if 2 * count > size or (data[0] == 1 and 2 * count == size):
+        raise Refused("the more frequent bits are listed")
+    listed = unpack_set(data[9:], count, size)
+    return [int((place in listed) == (data[0] == 0)) for place in range(size)]
+
+
 # -- 6.2 random cycles -----------------------------------------------------------------------------
 
 
@@ -485,7 +551,7 @@ class Client:
         if not (self.identity and layout["tables"]):
             if signed:
                 raise Refused("signed requests where none are due")
-            bits = iter(to_bits(told))
+            bits = iter(read_requesters(told, len(others) * sum(map(len, self.rows))))
             self.all_requests = []
             return [[[next(bits) for _ in own] for _ in others] for own in self.rows]
         if told or len(signed) != len(others):

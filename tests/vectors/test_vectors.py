@@ -26,6 +26,7 @@ from sfsl.crypto.ring import F31, RINGS, ring_named
 from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import PRIME, Interpolation, parse_share, split
 from sfsl.errors import AuthenticationFailed, KeyMismatch, ParameterError, SfslError
+from sfsl.packing import pack, unpack
 from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, TableShape, plan_graph
 from sfsl.secagg.graph import random_cycles
 from sfsl.secagg.messages import CODEC, InboundShares, Keys, Member, Roster, SignedRequest, size_limit
@@ -362,6 +363,38 @@ def test_boxes_refused(case: dict[str, Any]) -> None:
         unseal(*box_parts(case))
 
 
+@pytest.mark.parametrize("case", load("packing.json")["sets"])
+def test_packed_sets(case: dict[str, Any]) -> None:
+    numbers, domain, data = case["numbers"], case["domain"], hexed(case["bytes"])
+    assert pack(np.array(numbers, np.int64), domain) == data
+    assert unpack(data, len(numbers), domain).tolist() == numbers
+    assert reference.unpack_set(data, len(numbers), domain) == numbers
+    assert reference.set_size(len(numbers), domain) == len(data)
+
+
+@pytest.mark.parametrize("case", named(load("packing.json")["sets_refused"]))
+def test_packed_sets_refused(case: dict[str, Any]) -> None:
+    with pytest.raises(error(case["error"])):
+        unpack(hexed(case["bytes"]), case["count"], case["domain"])
+    with pytest.raises(reference.Refused):
+        reference.unpack_set(hexed(case["bytes"]), case["count"], case["domain"])
+
+
+@pytest.mark.parametrize("case", named(load("packing.json")["requesters"]))
+def test_requesters(case: dict[str, Any]) -> None:
+    data, bits = hexed(case["bytes"]), [int(bit) for bit in case["bits"]]
+    (matrix,) = parse_requesters(data, 1, [np.arange(len(bits))])
+    assert matrix.ravel().astype(int).tolist() == reference.read_requesters(data, len(bits)) == bits
+
+
+@pytest.mark.parametrize("case", named(load("packing.json")["requesters_refused"]))
+def test_requesters_refused(case: dict[str, Any]) -> None:
+    with pytest.raises(error(case["error"])):
+        parse_requesters(hexed(case["bytes"]), 1, [np.arange(case["size"])])
+    with pytest.raises(reference.Refused):
+        reference.read_requesters(hexed(case["bytes"]), case["size"])
+
+
 def test_graph() -> None:
     vectors = load("graph.json")
     for case in vectors["cycles"]:
@@ -687,11 +720,11 @@ def test_a_client_refuses_and_goes_on_unchanged(session: dict[str, Any], case: d
     refuses_and_goes_on(CodeClient, session, case)
 
 
-REFUSED_REQUESTS = [one for one in REFUSED if one.values[0]["name"] == "active-rows"]
+REFUSED_REQUESTS = [one for one in REFUSED if one.values[0]["name"] in ("rows", "active-rows")]
 
 
 @pytest.mark.parametrize(("session", "case"), REFUSED_REQUESTS)
-def test_the_reference_refuses_requests_that_were_not_signed(
+def test_the_reference_refuses_requests_that_were_not_signed_or_badly_coded(
     session: dict[str, Any], case: dict[str, Any]
 ) -> None:
     refuses_and_goes_on(ReferenceClient, session, case)

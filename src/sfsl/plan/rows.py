@@ -14,7 +14,8 @@ from sfsl.secagg.contributors import opened_alone
 class TableRows:
     """Expected figures of one table in one round; ``asked`` and ``uploaded`` are per client.
 
-    ``masked`` is per client too: rows that it masks with another client, counted once for each other one.
+    ``common`` is per client too: rows that another client asks for as well, counted once for each other
+    one; ``masked`` those of them that are uploaded.
     ``left_out`` rows of the union are asked for by someone, but by fewer than ``min_contributors``.
     """
 
@@ -22,6 +23,7 @@ class TableRows:
     real: float
     asked: float
     uploaded: float
+    common: float
     masked: float
     left_out: float
     opened_alone: float
@@ -62,6 +64,7 @@ def _figures(rows: Counts, real: float, least: int, vanish: float, participants:
         real=real,
         asked=float(rows @ count) / participants,
         uploaded=float(rows[kept] @ count[kept]) / participants,
+        common=float(rows @ (count * (count - 1))) / participants,
         masked=float(rows[kept] @ (count * (count - 1))[kept]) / participants,
         left_out=float(rows[(count > 0) & ~kept].sum()),
         opened_alone=float(rows[kept] @ opened_alone(count[kept], vanish)),

@@ -13,6 +13,7 @@ from sfsl.codec import Message
 from sfsl.crypto.ring import ring_named
 from sfsl.crypto.shamir import SHARE_BYTES
 from sfsl.errors import ParameterError
+from sfsl.packing import packed_size
 from sfsl.plan.rows import RoundRows
 from sfsl.plan.settings import PlanSettings
 from sfsl.rounds import IndexSpace, RoundParams
@@ -28,6 +29,7 @@ from sfsl.secagg.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
+from sfsl.secagg.rows import requesters_size
 from sfsl.submodel import Quantization, UpdateParams
 from sfsl.union import Encoding, UnionParams, choose, planned_capacity
 from sfsl.union.messages import Union
@@ -63,6 +65,7 @@ def traffic(settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows) -
     shared, uniting, asking, updating = (heard[one] for one in ("invitation", "inbound", "union", "submodel"))
     union_words = encoding.length
     asked = sum(table.asked for table in tables)
+    common = sum(table.common for table in tables)
     update_words = round(
         settings.model.dense_words
         + 2 * settings.bins
@@ -77,12 +80,12 @@ def traffic(settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows) -
             InboundShares(_ROUND, _places(settings, shared - 1), (_BOX,) * (shared - 1), b"", ())
         ),
         "unmask-union": _size(_unmask(settings, shared, uniting)),
-        "union": _size(Union(_ROUND, shared_rows, b""), _packed(shared_rows, union.domain)),
+        "union": _size(Union(_ROUND, shared_rows, b""), packed_size(shared_rows, union.domain)),
         "submodel": _size(
             Submodel(_ROUND, _places(settings, asking), (b"",) * len(summed), b"", b"", ()),
             *(figures.asked * table.width * number for figures, table in zip(tables, summed, strict=True)),
             4 * settings.model.dense,
-            (asking - 1) * asked / 8,
+            requesters_size(round(common), round((asking - 1) * asked)),
         ),
         "unmask-update": _size(_unmask(settings, asking, updating)),
     }
@@ -167,14 +170,3 @@ def _invitation(settings: PlanSettings, params: RoundParams, keys: Keys) -> Invi
     )
     members = tuple(Member(place, keys) for place in range(settings.clients))
     return Invitation(Roster(session, members), params)
-
-
-def _packed(count: int, domain: int) -> int:
-    """Bytes of a packed union (spec 9.4); they depend on its size only."""
-    if count == 0:
-        return 0
-    low = max(0, (domain // count).bit_length() - 1)
-    high = count + ((domain - 1) >> low)
-    if domain <= count * low + high:
-        return (domain + 7) // 8
-    return (count * low + 7) // 8 + (high + 7) // 8

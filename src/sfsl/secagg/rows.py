@@ -1,15 +1,18 @@
-"""Misaligned rows: who asked for which row, as bits (spec 5.2)."""
+"""Misaligned rows: who asked for which row (spec 5.2)."""
 
+import struct
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.errors import InputError, InvalidMessage
+from sfsl.packing import pack_bits, packed_size, unpack_bits
 from sfsl.secagg.masking import Rows
 from sfsl.secagg.params import Layout
 
 Bits = NDArray[np.bool_]
+_HEAD = struct.Struct("<BQ")  # which bits are listed, and how many
 
 
 def own_rows(layout: Layout, rows: Sequence[ArrayLike]) -> tuple[Rows, ...]:
@@ -42,18 +45,58 @@ def parse_request(layout: Layout, bitmaps: Sequence[bytes]) -> tuple[Bits, ...]:
     return tuple(_unpack(bitmap, table.rows) for bitmap, table in zip(bitmaps, layout.tables, strict=True))
 
 
-def requester_bits(tables: Sequence[Bits], own: int) -> bytes:
-    """What the participant in line ``own`` is told: for each of its rows, which others asked for it."""
-    parts = [np.delete(asked, own, axis=0)[:, asked[own]].ravel() for asked in tables]
-    return _pack(np.concatenate([*parts, np.zeros(0, np.bool_)]))
+def pack_requesters(tables: Sequence[Bits], participants: int) -> list[bytes]:
+    """What each participant is told: for each of its rows, which of the others asked for it.
+
+    The bits that are rarer are listed, so that few bytes say that hardly anyone or nearly everyone did.
+    """
+    counts = [asked.sum(axis=0) for asked in tables]
+    told = []
+    for own in range(participants):
+        rows = [np.flatnonzero(asked[own]) for asked in tables]
+        size = (participants - 1) * sum(map(len, rows))
+        ones = sum(int((count[some] - 1).sum()) for count, some in zip(counts, rows, strict=True))
+        zeros_listed = 2 * ones > size
+        listed = size - ones if zeros_listed else ones
+        packed = b""
+        if listed:
+            bits = np.concatenate(
+                [
+                    np.delete(asked.take(some, axis=1), own, axis=0).ravel()
+                    for asked, some in zip(tables, rows, strict=True)
+                ]
+            )
+            packed = pack_bits(~bits if zeros_listed else bits)
+        told.append(_HEAD.pack(zeros_listed, listed) + packed if size else b"")
+    return told
+
+
+def requesters_size(ones: int, size: int) -> int:
+    """Bytes that a participant is told, for so many ones among so many bits."""
+    return _HEAD.size + packed_size(min(ones, size - ones), size) if size else 0
 
 
 def parse_requesters(data: bytes, others: int, rows: Sequence[Rows]) -> tuple[Bits, ...]:
     """Per table a matrix, other participants x own rows."""
     sizes = [others * len(some) for some in rows]
-    bits = _unpack(data, sum(sizes))
+    bits = _parse_bits(data, sum(sizes))
     parts = np.split(bits, np.cumsum(sizes)[:-1]) if sizes else []
     return tuple(part.reshape(others, len(some)) for part, some in zip(parts, rows, strict=True))
+
+
+def _parse_bits(data: bytes, size: int) -> Bits:
+    if size == 0:
+        if data:
+            raise InvalidMessage("requesters where there is no row or no one else")
+        return np.zeros(0, np.bool_)
+    if len(data) < _HEAD.size:
+        raise InvalidMessage(f"requesters of {len(data)} bytes")
+    zeros_listed, listed = _HEAD.unpack_from(data)
+    # The rarer ones, and of as many the ones: so there is one way to say it.
+    if zeros_listed > 1 or 2 * listed > size - zeros_listed:
+        raise InvalidMessage(f"requesters as {listed} of {size} bits listed as kind {zeros_listed}")
+    bits = unpack_bits(data[_HEAD.size :], listed, size)
+    return ~bits if zeros_listed else bits
 
 
 def _pack(bits: Bits) -> bytes:

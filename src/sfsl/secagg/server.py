@@ -46,7 +46,7 @@ from sfsl.secagg.messages import (
     UnmaskShares,
 )
 from sfsl.secagg.params import Layout, SessionParams
-from sfsl.secagg.rows import Bits, parse_request, requester_bits
+from sfsl.secagg.rows import Bits, pack_requesters, parse_request
 from sfsl.secagg.total import Opened, RunningTotal
 from sfsl.secagg.transcript import (
     binding,
@@ -297,7 +297,7 @@ class Server:
         self._shares, self._signatures = {}, {}
         signed = [requests.get(self._keys[k].client, ()) for k in places]
         told = self._begin(places, layout, asked, context, signed)
-        return {self._keys[place].client: bits for place, bits in told.items()}
+        return {self._keys[place].client: one for place, one in told.items()}
 
     def _begin(
         self,
@@ -316,8 +316,8 @@ class Server:
             self._sum.set_requests(requests)
         self._awaited = set(participants)
         self.phase = Phase.MASKED
-        lines = enumerate(self._sum.participants)
-        return {position: requester_bits(self._sum.asked, line) for line, position in lines}
+        told = pack_requesters(self._sum.asked, len(self._sum.participants))
+        return dict(zip(self._sum.participants, told, strict=True))
 
     def _announce_survivors(self, heard: tuple[int, ...]) -> dict[str, Message]:
         alive = set(heard)

@@ -4,6 +4,7 @@ from numpy.typing import ArrayLike
 
 from sfsl.crypto.randomness import Randomness
 from sfsl.errors import InvalidMessage, Refused, WrongPhase, WrongRound
+from sfsl.packing import unpack
 from sfsl.secagg.client import Client
 from sfsl.secagg.messages import (
     Consistency,
@@ -17,7 +18,6 @@ from sfsl.secagg.messages import (
 )
 from sfsl.union.encoding import Encoding, Indices, index_set
 from sfsl.union.messages import Invitation, Union
-from sfsl.union.packing import unpack
 
 
 class UnionClient:

@@ -2,11 +2,11 @@
 
 from sfsl.codec import Message
 from sfsl.errors import UnionFailed, WrongPhase
+from sfsl.packing import pack
 from sfsl.secagg.server import Phase, Server
 from sfsl.union.client import most_indices
 from sfsl.union.encoding import Encoding, Indices
 from sfsl.union.messages import Invitation, Union
-from sfsl.union.packing import pack
 from sfsl.union.params import UnionParams
 
 
