@@ -72,7 +72,7 @@ class Cohort:
             update=update,
             min_contributors=least,
             training={"rate": 1.0},
-            bins=8,
+            edges=tuple(np.linspace(0, 1, 9)[1:-1].tolist()),
         )
         self.session = SessionParams(
             round_id=b"round-0000000001",

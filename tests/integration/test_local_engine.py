@@ -7,16 +7,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
 from sfsl.data import hold_out_last  # noqa: E402
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
 from sfsl.engines.device import Device  # noqa: E402
 from sfsl.engines.faults import EXCHANGES, FaultPlan  # noqa: E402
-from sfsl.engines.local import LocalEngine, RoundSettings  # noqa: E402
+from sfsl.engines.local import LocalEngine  # noqa: E402
+from sfsl.engines.noise import SimulatedNoise  # noqa: E402
+from sfsl.engines.settings import RoundReport, RoundSettings  # noqa: E402
+from sfsl.engines.simulation import Simulation  # noqa: E402
 from sfsl.errors import ParameterError  # noqa: E402
 from sfsl.models import logistic_regression  # noqa: E402
 from sfsl.privacy import PRESETS, IndexPrivacy  # noqa: E402
-from sfsl.submodel import MemoryStore, Quantization, RowSet, StoreSpec, UpdateParams  # noqa: E402
+from sfsl.rounds import Download  # noqa: E402
+from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, StoreSpec, UpdateParams  # noqa: E402
 from sfsl.training import LocalSettings, train_client  # noqa: E402
 
 CLIENTS = 8
@@ -27,64 +30,178 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def engine(privacy: IndexPrivacy, **options: Any) -> LocalEngine:
+def simulation(privacy: IndexPrivacy, *, seed: int = 3, **options: Any) -> Simulation:
     data = SyntheticTaobao(SyntheticSettings().scaled(0.05, users=CLIENTS), seed=1).interactions()
     train, held_out = hold_out_last(data)
     task = logistic_regression(train)
     devices = {f"u{user}": Device(task, train.client(user), held_out.client(user)) for user in train.clients}
     store = MemoryStore(StoreSpec(model=task.spec, seed=bytes(32), devices=True), dense=task.initial_dense())
-    update = UpdateParams(
-        rows=Quantization.finest("z32", cohort=CLIENTS, clip=1.0, max_weight=1),
-        dense=Quantization.finest("z32", cohort=CLIENTS, clip=1.0, max_weight=1000),
-    )
     settings = RoundSettings(
-        update=update,
         local=LocalSettings(),
         privacy=dict.fromkeys(devices, privacy),
-        **{"min_contributors": 1, "bins": 16, **options},
+        **{"update": update_params("owners", 5), "min_contributors": 1, "bins": 16, **options},
     )
-    return LocalEngine(task, devices, store, settings, SystemRandomness(), seed=3)
+    return Simulation(task, devices, store, settings, seed=seed)
+
+
+def update_params(weights: Any, kappa: float) -> UpdateParams:
+    averaging = Averaging(weights=weights, kappa=kappa)
+    rows, dense = (
+        Quantization.finest("z32", cohort=CLIENTS, clip=1.0, max_weight=weight)
+        for weight in (averaging.largest_weight(1000), 1000)
+    )
+    return UpdateParams(rows=rows, dense=dense, averaging=averaging)
+
+
+def rounds(world: Simulation, count: int) -> list[RoundReport]:
+    engine, cohort = LocalEngine(world), sorted(world.devices)
+    reports = []
+    for _ in range(count):
+        reports.append(engine.run(cohort))
+        world.store.commit(reports[-1].commit)
+    return reports
+
+
+def same_model(one: Simulation, other: Simulation) -> bool:
+    """Every parameter, bit for bit, and at least one that has moved."""
+    assert len(one.store.touched("item"))
+    for table in one.task.tables:
+        rows = RowSet(np.arange(table.rows))
+        first, second = (world.store.read_rows(table.name, rows).values for world in (one, other))
+        if not np.array_equal(first, second):
+            return False
+    return np.array_equal(one.store.read_dense().values, other.store.read_dense().values)
 
 
 def test_a_round_moves_rows_by_what_the_clients_trained_alone() -> None:
     """cpp5 asks for the whole union, so every sample is trained; the sum is that of training one by one."""
-    running = engine(PRESETS["cpp5"])
-    dense = running.store.read_dense().values
+    world = simulation(PRESETS["cpp5"])
+    dense = world.store.read_dense().values
     expected: dict[int, list[Any]] = {}
     users = set()
-    for name, device in running.devices.items():
-        asked = {table.name: RowSet(device.needed[table.name]) for table in running.task.spec.summed}
-        values = {table: running.store.read_rows(table, rows).values for table, rows in asked.items()}
-        download = type("Download", (), {"asked": asked, "rows": values, "dense": dense})
-        work = running.work(name, 1, download)  # type: ignore[arg-type]
-        update = train_client(running.task, dense, work, running.settings.local)
+    for name, device in world.devices.items():
+        rows = {table: RowSet(device.needed[table]) for table in device.needed}
+        values = {table: world.store.read_rows(table, some).values for table, some in rows.items()}
+        download = Download(rows, values, dense, {})
+        seed = SimulatedNoise(3, 3, 1, sorted(world.devices).index(name)).integer()
+        work = device.work(download, values, seed)
+        update = train_client(world.task, dense, work, world.settings.local)
         users |= set(work.rows["user"].tolist())
         for row, move in zip(work.rows["item"].tolist(), update.rows["item"], strict=True):
             expected.setdefault(row, []).append(move)
-    rows = RowSet(sorted(expected))
-    before = running.store.read_rows("item", rows).values
-    report = running.run(sorted(running.devices))
-    assert running.store.round == 0
-    running.store.commit(report.commit)
+    items = RowSet(sorted(expected))
+    before = world.store.read_rows("item", items).values
+    report = LocalEngine(world).run(sorted(world.devices))
+    assert world.store.round == 0
+    world.store.commit(report.commit)
     assert report.aborted is None
     assert report.outcome is not None
-    assert set(report.outcome.survivors) == set(running.devices)
-    moved = running.store.read_rows("item", rows).values - before
-    for place, row in enumerate(rows.rows.tolist()):
+    assert set(report.outcome.survivors) == set(world.devices)
+    moved = world.store.read_rows("item", items).values - before
+    for place, row in enumerate(items.rows.tolist()):
         average = np.sum(expected[row], axis=0) / max(len(expected[row]), 5)  # owners, kappa 5
         assert moved[place] == pytest.approx(average, abs=1e-5)
-    assert running.store.round == 1
-    assert set(running.store.touched("user").rows.tolist()) == users
+    assert world.store.round == 1
+    assert set(world.store.touched("user").rows.tolist()) == users
     assert len(users) >= CLIENTS - 2
 
 
+@pytest.mark.parametrize("least", [1, 3])
+@pytest.mark.parametrize("weights", ["owners", "samples", "dataset"])
+def test_plain_sums_are_the_masked_sums_word_for_word(weights: str, least: int) -> None:
+    faults = FaultPlan(dict.fromkeys(EXCHANGES, 0.04), seed=2)
+    worlds = [
+        simulation(
+            PRESETS["cpp3"],
+            update=update_params(weights, 2),
+            min_contributors=least,
+            faults=faults,
+            sums=sums,
+            threshold=5,
+        )
+        for sums in ("masked", "plain")
+    ]
+    masked, plain = (rounds(world, 4) for world in worlds)
+    assert sum(sum(report.dropped.values()) for report in masked) > 2
+    for one, other in zip(masked, plain, strict=True):
+        assert (one.aborted is None) == (other.aborted is None)
+        assert one.dropped == other.dropped
+        if one.outcome is None or other.outcome is None:
+            continue
+        assert one.outcome.survivors == other.outcome.survivors
+        assert one.outcome.scores is not None
+        assert other.outcome.scores is not None
+        for histogram, twin in zip(one.outcome.scores, other.outcome.scores, strict=True):
+            assert np.array_equal(histogram, twin)
+        for table, count in one.outcome.contributors.items():
+            assert np.array_equal(count, other.outcome.contributors[table])
+    assert same_model(*worlds)
+    assert not same_model(worlds[0], simulation(PRESETS["cpp3"]))
+
+
+def test_cpp1_and_cpp5_with_the_same_seed_give_the_same_model() -> None:
+    """Paper §V-A: they differ in what is asked for, not in what is trained."""
+    worlds = [simulation(PRESETS[name]) for name in ("cpp1", "cpp5", "cpp3")]
+    for world in worlds:
+        rounds(world, 3)
+    assert same_model(worlds[0], worlds[1])
+    assert not same_model(worlds[0], worlds[2])
+
+
+@pytest.mark.parametrize("weights", ["owners", "samples"])
+def test_with_all_probabilities_1_it_is_the_full_model_on_the_union(weights: str) -> None:
+    """Paper Thm. 3: full-model secure FL with per-row weights moves the union alike, and nothing else."""
+    update = update_params(weights, 1)
+    part, full = (
+        simulation(PRESETS["cpp5"], update=update, encoding=encoding) for encoding in ("auto", "whole")
+    )
+    (report,), (whole,) = rounds(part, 1), rounds(full, 1)
+    assert report.outcome is not None
+    assert whole.outcome is not None
+    assert len(whole.outcome.union["item"]) == part.task.spec.table("item").rows
+    assert len(report.outcome.union["item"]) < len(whole.outcome.union["item"])
+    assert same_model(part, full)
+    touched = full.store.touched("item").rows
+    assert np.isin(touched, report.outcome.union["item"].rows).all()
+
+
+def test_full_model_averaging_weighs_by_the_size_of_the_training_set() -> None:
+    """As FedAvg does: every row of every client counts, also where the client did not train it."""
+    world = simulation(PRESETS["cpp5"], update=update_params("dataset", 1), encoding="whole")
+    twin = simulation(PRESETS["cpp5"], update=update_params("dataset", 1), encoding="whole", sums="plain")
+    before = world.store.read_rows("item", RowSet(np.arange(world.task.spec.table("item").rows))).values
+    (report,), _ = rounds(world, 1), rounds(twin, 1)
+    assert same_model(world, twin)
+    engine = LocalEngine(simulation(PRESETS["cpp5"]))
+    deltas = np.zeros_like(before, dtype=np.float64)
+    fresh = engine.simulation
+    downloads = {
+        name: Download(
+            {table.name: RowSet(np.arange(table.rows)) for table in fresh.task.spec.summed},
+            {
+                table.name: fresh.store.read_rows(table.name, RowSet(np.arange(table.rows))).values
+                for table in fresh.task.spec.summed
+            },
+            fresh.store.read_dense().values,
+            {},
+        )
+        for name in sorted(fresh.devices)
+    }
+    trained, _ = fresh.train(downloads, report)
+    total = sum(one.samples for one in trained.values())
+    for one in trained.values():
+        deltas[one.rows["item"].rows.rows] += one.samples * np.asarray(one.rows["item"].deltas)
+    after = world.store.read_rows("item", RowSet(np.arange(len(before)))).values
+    assert after == pytest.approx(before + deltas / total, abs=1e-5)
+
+
 def test_rounds_go_on_through_dropouts_and_aborts() -> None:
-    running = engine(PRESETS["cpp2"], faults=FaultPlan({"inbound": 0.15, "submodel": 0.15}, seed=5))
+    running = simulation(PRESETS["cpp2"], faults=FaultPlan({"inbound": 0.15, "submodel": 0.15}, seed=5))
     cohort = sorted(running.devices)
     reports = []
     for _ in range(6):
         before = running.store.read_dense().values.copy()
-        reports.append(running.run(cohort))
+        reports.append(LocalEngine(running).run(cohort))
         running.store.commit(reports[-1].commit)
         unchanged = np.array_equal(running.store.read_dense().values, before)
         assert unchanged == (reports[-1].aborted is not None)
@@ -113,11 +230,11 @@ def test_a_fault_plan_repeats_itself() -> None:
 
 
 def test_per_client_privacy_in_one_cohort() -> None:
-    running = engine(PRESETS["cpp5"])
+    running = simulation(PRESETS["cpp5"])
     cautious = sorted(running.devices)[0]
     privacy = {**running.settings.privacy, cautious: PRESETS["cpp1"]}
     object.__setattr__(running.settings, "privacy", privacy)
-    report = running.run(sorted(running.devices))
+    report = LocalEngine(running).run(sorted(running.devices))
     assert report.outcome is not None
     union = len(report.outcome.union["item"])
     own = len(running.devices[cautious].needed["item"])

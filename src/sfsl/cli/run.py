@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
@@ -27,6 +27,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 
 INTERRUPTED = 130
+PLAIN_LABEL = "; PLAIN SUMS: a simulation that hides nothing, with the same result"
 
 
 def register(app: typer.Typer) -> None:
@@ -47,6 +48,10 @@ def run(
     out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("sfsl-run"),
     rounds: Annotated[int | None, typer.Option(help="run.rounds")] = None,
     clients: Annotated[int | None, typer.Option(help="round.clients")] = None,
+    scheme: Annotated[
+        str | None, typer.Option(help="round.scheme: sfsl, sfl, fsl, fl or centralized")
+    ] = None,
+    sums: Annotated[str | None, typer.Option(help="round.sums: masked or plain")] = None,
     privacy: Annotated[
         str | None, typer.Option(help="privacy.preset, cpp1 to cpp5, or probabilities p1,p2,p3,p4")
     ] = None,
@@ -60,10 +65,14 @@ def run(
 ) -> None:
     """Train a model over simulated clients on the real protocol: secure sums, private rows, dropouts.
 
+    Other schemes, to compare with: --scheme fl, sfl, fsl or centralized. --sums plain gives the same model
+    without the protocol, for experiments.
+
     Ctrl-C stops after the round; once more, at once. Either way --resume goes on from the last whole round.
     """
     base = read_sections(config) if config else read_sections(RunFolder(out).config_file) if resume else {}
-    wanted = from_sections(overridden(_flags(base, rounds, clients, privacy, data), settings or ()))
+    flags = {"run.rounds": rounds, "round.clients": clients, "round.scheme": scheme, "round.sums": sums}
+    wanted = from_sections(overridden(_flags(base, flags, privacy, data), settings or ()))
     screen = progress_console()
     with _opened(screen, out, wanted, resume) as runner:
         _say_start(screen, runner)
@@ -140,15 +149,13 @@ def export(
         typer.echo(f"Wrote {file}: round {store.round}, {size:,} parameters in {len(state)} tensors")
 
 
-def _flags(
-    base: Sections, rounds: int | None, clients: int | None, privacy: str | None, data: str | None
-) -> Sections:
-    """Flags as the run file would have them; they win over it."""
-    changes: list[tuple[str, str, Any]] = []
-    if rounds is not None:
-        changes.append(("run", "rounds", rounds))
-    if clients is not None:
-        changes.append(("round", "clients", clients))
+def _flags(base: Sections, plain: Mapping[str, object], privacy: str | None, data: str | None) -> Sections:
+    """Flags as the run file would have them; they win over it. ``plain``: those that are one key."""
+    changes: list[tuple[str, str, Any]] = [
+        (*key.split(".", 1), value)  # type: ignore[misc]
+        for key, value in plain.items()
+        if value is not None
+    ]
     if privacy is not None:
         changes.append(("privacy", "probabilities", _probabilities(privacy)))
         if "," not in privacy:
@@ -231,12 +238,24 @@ def _say_start(screen: Console, runner: "Runner") -> None:
     screen.print(
         f"{config.model.kind}: {parameters:,} parameters, {model.dense:,} of them dense; "
         f"{len(runner.fleet.devices):,} clients, {len(runner.fleet.train):,} samples to train on, "
-        f"{len(runner.fleet.test):,} to test; {config.privacy.name}, rows with at least "
-        f"{config.round.min_contributors} contributors"
+        f"{len(runner.fleet.test):,} to test; {described(config)}"
         + (f"; going on after round {runner.store.round}" if runner.store.round else ""),
         highlight=False,
         soft_wrap=True,
     )
+
+
+def described(config: RunConfig) -> str:
+    """The scheme in words."""
+    match config.round.scheme:
+        case "sfsl":
+            least = config.round.min_contributors
+            words = f"sfsl, {config.privacy.name}, rows with at least {least} contributors"
+        case "sfl":
+            words = "sfl: the full model under secure sums"
+        case other:
+            return f"{other}: nothing is hidden"
+    return words + (PLAIN_LABEL if config.round.stands_in else "")
 
 
 def _write_new(file: Path, data: bytes) -> None:

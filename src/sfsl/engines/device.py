@@ -11,27 +11,30 @@ from sfsl.crypto.randomness import Randomness
 from sfsl.privacy import Perturber
 from sfsl.rounds import Download, Trained
 from sfsl.submodel import RowSet, TrainedRows
-from sfsl.training import ClientWork, LocalUpdate, even_edges, score_histograms, score_samples
+from sfsl.training import ClientWork, LocalUpdate, score_histograms, score_samples
 from sfsl.training.task import ClientData, Indices, Rows, Task, Values
+
+Edges = NDArray[np.float64]
 
 
 class SimulatedAnswers:
     """A device's answers about its indices, without the durable state of a deployed one.
 
     The run's summary counts rounds and exposures; a deployed client has ``ClientState``, which enforces
-    its limits.
+    its limits. ``noise`` makes its fresh answers, so that a seed repeats them.
     """
 
-    def __init__(self, perturber: Perturber) -> None:
+    def __init__(self, perturber: Perturber, noise: Randomness) -> None:
         self._perturber = perturber
+        self._noise = noise
 
     def expose(self, round_id: bytes) -> Mapping[str, Indices]:
         return self._perturber.union_input()
 
     def answer(
-        self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
+        self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness | None = None
     ) -> Mapping[str, NDArray[np.bool_]]:
-        return self._perturber.answer(unions, randomness)
+        return self._perturber.answer(unions, self._noise)
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,19 @@ class Device:
     train: ClientData
     held_out: ClientData | None = None
 
-    @cached_property
+    @property
     def needed(self) -> dict[str, Indices]:
         """Its real rows of every table; ids that the model does not have are left out."""
-        return self.task.needed_rows(self.train)[0]
+        return self._named[0]
+
+    @property
+    def unknown(self) -> int:
+        """How many rows its data names that the model does not have."""
+        return self._named[1]
+
+    @cached_property
+    def _named(self) -> tuple[dict[str, Indices], int]:
+        return self.task.needed_rows(self.train)
 
     def work(self, download: Download, personal: Mapping[str, Values], seed: int) -> ClientWork:
         """The succinct part of a submodel, and the samples that can be trained on it."""
@@ -59,7 +71,6 @@ class Device:
         update: LocalUpdate,
         download: Download,
         personal: Mapping[str, Values],
-        bins: int,
     ) -> Trained:
         rows = {
             table.name: TrainedRows(
@@ -67,20 +78,20 @@ class Device:
             )
             for table in self.task.spec.summed
         }
-        scores = self._scores(download, personal, bins) if bins else None
+        scores = None if download.edges is None else self._scores(download, personal, download.edges)
         return Trained(update.dense, update.samples, rows, scores)
 
     def _scores(
-        self, download: Download, personal: Mapping[str, Values], bins: int
+        self, download: Download, personal: Mapping[str, Values], edges: Edges
     ) -> tuple[Indices, Indices]:
         """Histograms of scores on held-out samples, of which only rows asked for can be scored."""
         kept = self.held_out.keep(self._asked(download)) if self.held_out is not None else None
         if kept is None or not len(kept):
-            return np.zeros(bins, np.int64), np.zeros(bins, np.int64)
+            return np.zeros(len(edges) + 1, np.int64), np.zeros(len(edges) + 1, np.int64)
         rows = self.task.needed_rows(kept)[0]
         values = self._values(rows, download, personal)
         scores = score_samples(self.task, download.dense, rows, values, kept)
-        return score_histograms(scores, kept.local_columns(rows)["label"], even_edges(bins))
+        return score_histograms(scores, kept.local_columns(rows)["label"], edges)
 
     def _asked(self, download: Download) -> dict[str, Indices]:
         shared = [table.name for table in self.task.tables if table.kind == "shared"]

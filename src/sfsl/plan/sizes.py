@@ -155,7 +155,7 @@ def _round_params(settings: PlanSettings, union: UnionParams, min_contributors: 
         min_contributors=min_contributors,
         training={"rate": 1.0},
         precision=settings.precision,
-        bins=settings.bins,
+        edges=tuple(np.linspace(0, 1, settings.bins + 1)[1:-1].tolist()) if settings.bins else None,
     )
 
 

@@ -99,9 +99,9 @@ class Perturber:
     def check_unions(self, unions: Mapping[str, ArrayLike]) -> dict[str, Indices]:
         """Refuse a union that is empty, or that asks twice about one row, which would draw twice."""
         checked = self._tables.per_shared_table(unions, "the union")
+        if not any(map(len, checked.values())):
+            raise InputError("the union is empty: there is nothing to answer")
         for name, union in checked.items():
-            if not len(union):
-                raise InputError(f"the union of table {name!r} is empty: there is nothing to answer")
             if not np.all(union[1:] > union[:-1]):
                 raise InputError(f"the union of table {name!r} must be in ascending order, each row once")
         return checked

@@ -1,9 +1,9 @@
 """The whole round as two state machines without I/O: union, perturbation, download, upload (spec round)."""
 
-from sfsl.rounds.client import Download, RoundClient, Trained
+from sfsl.rounds.client import Download, RoundClient, Trained, histogram_words
 from sfsl.rounds.index_space import IndexSpace
 from sfsl.rounds.params import RoundParams, RoundPolicy
-from sfsl.rounds.server import RoundOutcome, RoundServer
+from sfsl.rounds.server import RoundOutcome, RoundServer, conclude, require_rows
 
 __all__ = [
     "Download",
@@ -14,4 +14,7 @@ __all__ = [
     "RoundPolicy",
     "RoundServer",
     "Trained",
+    "conclude",
+    "histogram_words",
+    "require_rows",
 ]

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.ring import Words
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
 from sfsl.rounds.index_space import IndexSpace
 from sfsl.rounds.messages import Invitation, Request, Submodel
@@ -53,12 +54,16 @@ class Phase(Enum):
 
 @dataclass(frozen=True)
 class Download:
-    """A submodel: per table the rows asked for and their values, the dense part, the hyperparameters."""
+    """A submodel: per table the rows asked for and their values, the dense part, the hyperparameters.
+
+    ``edges`` are the inner edges of the bins of scores to be counted; None where none are.
+    """
 
     asked: dict[str, RowSet]
     rows: dict[str, Values]
     dense: Values
     training: dict[str, float]
+    edges: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,10 @@ class Answers(Protocol):
 
 
 class RoundClient:
-    """Takes part in one round. ``answers`` is its privacy state, in which the period has begun."""
+    """Takes part in one round. ``answers`` is its privacy state, in which the period has begun.
+
+    ``rounding`` draws how numbers are rounded, where a simulation wants that to repeat itself.
+    """
 
     def __init__(
         self,
@@ -94,6 +102,7 @@ class RoundClient:
         maps: RowMaps,
         policy: RoundPolicy,
         randomness: Randomness,
+        rounding: Randomness | None = None,
     ) -> None:
         self.phase = Phase.NEW
         self._session = session
@@ -102,6 +111,7 @@ class RoundClient:
         self._maps = maps
         self._policy = policy
         self._randomness = randomness
+        self._rounding = rounding or randomness
         self._space = IndexSpace(model)
 
     def create_keys(self) -> Keys:
@@ -206,7 +216,7 @@ class RoundClient:
             self._layout, submodel.participants, self._positions, requesters, context, requests
         )
         self.phase = Phase.TRAINING
-        return Download(self._asked, rows, dense, dict(self._params.training))
+        return Download(self._asked, rows, dense, dict(self._params.training), self._params.score_edges)
 
     def create_update(self, trained: Trained) -> MaskedVector:
         self._require_phase(Phase.TRAINING)
@@ -216,11 +226,11 @@ class RoundClient:
             dense=trained.dense,
             samples=trained.samples,
             trained=trained.rows,
-            asked=self._asked,
-            randomness=self._randomness,
+            randomness=self._rounding,
         )
-        scores = _histograms(trained.scores, self._params.bins, words.dense.dtype)
-        answer = self._session.create_masked(self._start, np.concatenate([words.dense, scores]), words.tables)
+        scores = histogram_words(trained.scores, self._params.bins, words.dense.dtype)
+        tables = words.over([self._asked[table.name] for table in self._model.summed])
+        answer = self._session.create_masked(self._start, np.concatenate([words.dense, scores]), tables)
         self.phase = Phase.UPLOADED
         return answer
 
@@ -257,7 +267,8 @@ def _floats(data: bytes, shape: tuple[int, ...], precision: str) -> Values:
     return values
 
 
-def _histograms(scores: tuple[ArrayLike, ArrayLike] | None, bins: int, dtype: np.dtype[Any]) -> Indices:
+def histogram_words(scores: tuple[ArrayLike, ArrayLike] | None, bins: int, dtype: np.dtype[Any]) -> Words:
+    """The two histograms one behind the other, as words of the ring."""
     if scores is None:
         return np.zeros(2 * bins, dtype)
     both = np.concatenate([np.asarray(one) for one in scores])

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from sfsl.codec import Message
 from sfsl.crypto.identity import verify
 from sfsl.crypto.kdf import digest
+from sfsl.crypto.ring import Words
 from sfsl.errors import (
     Aborted,
     AuthenticationFailed,
@@ -25,6 +26,7 @@ from sfsl.errors import (
     ParameterError,
     TooFewClients,
     UnexpectedSender,
+    UnionFailed,
     WrongPhase,
     WrongRound,
 )
@@ -37,6 +39,7 @@ from sfsl.secagg.params import Layout, SessionParams
 from sfsl.secagg.rows import Bits, parse_request
 from sfsl.secagg.transcript import request_parts
 from sfsl.submodel import Applied, RowMaps, RowSet, RowStore, apply_sums
+from sfsl.union.encoding import Indices
 from sfsl.union.server import open_union
 
 
@@ -163,6 +166,7 @@ class RoundServer:
 
     def _send_union(self) -> dict[str, Message]:
         union, message = open_union(self._session, self._encoding)
+        require_rows(union)
         self._unions = self._maps.with_derived(self._space.rows(union))
         self._union_digest = digest("union indices", message.packed)
         self._layout: Layout = self._params.layout(self._unions)
@@ -206,25 +210,14 @@ class RoundServer:
 
     def _finish(self) -> None:
         opened = self._session.opened
-        summed = self._params.model.summed
-        end = self._params.model.dense_words
-        bins = self._params.bins
-        applied = apply_sums(
+        self._outcome = conclude(
             self._store,
-            self._params.update,
-            unions=self._unions,
-            dense=opened.dense[:end],
-            tables=opened.tables,
-            contributors=opened.contributors,
-            selection=b"",
-        )
-        scores = opened.dense[end:].astype(np.int64).reshape(2, bins) if bins else None
-        self._outcome = RoundOutcome(
-            applied,
-            opened.survivors,
+            self._params,
             self._unions,
-            {table.name: count for table, count in zip(summed, opened.contributors, strict=True)},
-            (scores[0], scores[1]) if scores is not None else None,
+            opened.dense,
+            opened.tables,
+            opened.contributors,
+            opened.survivors,
         )
         self.phase = Phase.DONE
 
@@ -236,3 +229,38 @@ class RoundServer:
 
     def __repr__(self) -> str:
         return f"RoundServer({self.phase.name})"
+
+
+def require_rows(union: Indices) -> None:
+    if not len(union):
+        raise UnionFailed("nobody in the cohort has a row to train: the union is empty", capacity=1)
+
+
+def conclude(
+    store: RowStore,
+    params: RoundParams,
+    unions: Mapping[str, RowSet],
+    dense: Words,
+    tables: Sequence[Words],
+    contributors: Sequence[NDArray[np.int64]],
+    survivors: tuple[str, ...],
+) -> RoundOutcome:
+    """What the opened sums of a round come to. The store is only read."""
+    end, bins, summed = params.model.dense_words, params.bins, params.model.summed
+    applied = apply_sums(
+        store,
+        params.update,
+        unions=unions,
+        dense=dense[:end],
+        tables=tables,
+        contributors=contributors,
+        selection=b"",
+    )
+    scores = dense[end:].astype(np.int64).reshape(2, bins) if bins else None
+    return RoundOutcome(
+        applied,
+        survivors,
+        dict(unions),
+        {table.name: count for table, count in zip(summed, contributors, strict=True)},
+        (scores[0], scores[1]) if scores is not None else None,
+    )

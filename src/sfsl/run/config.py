@@ -14,6 +14,10 @@ from sfsl.secagg import default_threshold
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=1e6)]
 Step = Literal["add", "adagrad", "adam"]
+Preset = Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"]
+Scheme = Literal["sfsl", "sfl", "fsl", "fl", "centralized"]
+# Schemes that hide something, for which plain sums are a stand-in; the others have no masks to begin with.
+SECURE = ("sfsl", "sfl")
 
 
 def about(text: str) -> Meta:
@@ -57,29 +61,54 @@ class ModelSettings(Checked, frozen=True):
 
 class PrivacySettings(Checked, frozen=True):
     preset: Annotated[
-        Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"],
-        about("The paper's choices: cpp1 asks for real rows only, cpp5 for the whole union."),
+        Preset, about("The paper's choices: cpp1 asks for real rows only, cpp5 for the whole union.")
     ] = "cpp2"
     probabilities: Annotated[
         tuple[Share, ...], about("Instead of a preset: [p1, p2, p3, p4]; empty takes the preset.")
     ] = ()
+    mix: Annotated[
+        dict[Preset, Share],
+        about("Each client its own choice: shares of clients by preset, { cpp2 = 0.7, cpp5 = 0.3 }."),
+    ] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.probabilities) not in (0, 4):
             raise ParameterError("privacy.probabilities: four numbers, [p1, p2, p3, p4], or none")
+        if self.mix and (self.probabilities or abs(sum(self.mix.values()) - 1) > 1e-6):
+            raise ParameterError("privacy.mix: shares of clients that sum to 1, and no privacy.probabilities")
         _ = self.index_privacy
 
     @property
     def index_privacy(self) -> IndexPrivacy:
+        """What clients choose; of a mix, what the least private of them do."""
+        if self.mix:
+            return max((PRESETS[name] for name in self.mix), key=lambda one: one.epsilon_infinity)
         return IndexPrivacy(*self.probabilities) if self.probabilities else PRESETS[self.preset]
 
     @property
     def name(self) -> str:
+        if self.mix:
+            return " + ".join(f"{share:.0%} {preset}" for preset, share in self.mix.items())
         return "custom" if self.probabilities else self.preset
 
 
 class RoundSettings(Checked, frozen=True):
+    scheme: Annotated[
+        Scheme,
+        about(
+            '"sfsl": private submodels. To compare with: "sfl", the full model under secure sums; "fsl" and '
+            '"fl", submodels of real rows and the full model, nothing hidden; "centralized", everyone\'s '
+            "samples in one place."
+        ),
+    ] = "sfsl"
+    sums: Annotated[
+        Literal["auto", "masked", "plain"],
+        about(
+            '"masked" runs the protocol; "plain" adds the same integers in the open, for fast experiments '
+            'with the same result. "auto": masked where the scheme hides anything.'
+        ),
+    ] = "auto"
     clients: Annotated[int, Meta(ge=2, le=512), about("Clients per round, 2 to 512.")] = 100
     min_contributors: Annotated[
         Annotated[int, Meta(ge=1, le=65_535)] | Literal["auto"],
@@ -103,9 +132,29 @@ class RoundSettings(Checked, frozen=True):
     max_samples: Annotated[
         int, Meta(ge=1, le=2**20), about("A client weighs at most so many samples in an average.")
     ] = 1000
+    max_rows: Annotated[
+        int, Meta(ge=1, le=2**32), about("A client declines a round in which it would ask for more rows.")
+    ] = 2**32
     bins: Annotated[
         int, Meta(ge=0, le=4096), about("Of the score histograms behind the secure AUC; 0 leaves it out.")
     ] = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sums == "masked" and self.scheme not in SECURE:
+            raise ParameterError(
+                f'round.sums = "masked" with round.scheme = "{self.scheme}", which hides nothing; '
+                f"{' and '.join(SECURE)} have masks"
+            )
+
+    @property
+    def masked(self) -> bool:
+        return self.scheme in SECURE and self.sums != "plain"
+
+    @property
+    def stands_in(self) -> bool:
+        """Plain sums in place of masked ones: the same model, and costs that say nothing."""
+        return self.scheme in SECURE and not self.masked
 
     @property
     def threshold_clients(self) -> int:
@@ -124,9 +173,13 @@ class TrainingSettings(Checked, frozen=True):
 
 class ServerSettings(Checked, frozen=True):
     weights: Annotated[
-        Literal["owners", "samples"],
-        about('A row\'s average counts each client that trained it once ("owners") or by its "samples".'),
-    ] = "owners"
+        Literal["auto", "owners", "samples", "dataset"],
+        about(
+            'A row\'s average counts each client that trained it once ("owners"), or by its "samples" that '
+            'touch the row, or every client by the size of its "dataset". "auto": dataset for the full '
+            "model, owners for submodels."
+        ),
+    ] = "auto"
     kappa: Annotated[
         float, Meta(ge=1, le=1e6), about("Least divisor of a row's average; 1 (with samples) is the paper.")
     ] = 5.0
@@ -137,6 +190,12 @@ class ServerSettings(Checked, frozen=True):
     row_rate: Annotated[Positive, about("Learning rate of the row step.")] = 1.0
     dense_step: Annotated[Step, about("How the dense part moves, likewise.")] = "add"
     dense_rate: Annotated[Positive, about("Learning rate of the dense step.")] = 1.0
+
+
+class CentralizedSettings(Checked, frozen=True):
+    optimizer: Annotated[Literal["sgd", "adam"], about('"sgd", clipped as clients do, or "adam".')] = "adam"
+    batch_size: Annotated[int, Meta(ge=1), about("Samples per step.")] = 32
+    learning_rate: Annotated[Positive, about("In the first round; training.decay applies.")] = 0.001
 
 
 class FaultSettings(Checked, frozen=True, rename="kebab"):
@@ -162,10 +221,23 @@ class LoopSettings(Checked, frozen=True):
         int, Meta(ge=0), about("Rounds between AUCs on the central test set, and after the last; 0: never.")
     ] = 10
     selection: Annotated[
-        Literal["uniform"], about('Who is in a round: "uniform" draws from all clients each time.')
+        Literal["uniform", "period"],
+        about(
+            'Who is in a round: "uniform" draws from all clients each time; "period" from those who have not '
+            "been in one yet in this period, as a deployment should."
+        ),
     ] = "uniform"
+    period: Annotated[
+        int,
+        Meta(ge=0, le=10**7),
+        about(
+            'With selection = "period": its rounds, after which clients draw their permanent answers anew.'
+        ),
+    ] = 0
     seed: Annotated[
-        int, Meta(ge=0, lt=2**62), about("Of data, model, cohorts and faults. Keys and masks have none.")
+        int,
+        Meta(ge=0, lt=2**62),
+        about("Of data, model, cohorts, faults and what devices do by chance. Keys and masks have none."),
     ] = 0
     threads: Annotated[
         int, Meta(ge=0, le=1024), about("CPU threads of one local step, which is small; 0 lets torch choose.")
@@ -181,6 +253,7 @@ class RunConfig(Checked, frozen=True):
     round: Annotated[RoundSettings, about("One round of the protocol.")] = RoundSettings()
     training: Annotated[TrainingSettings, about("What a client does with its submodel.")] = TrainingSettings()
     server: Annotated[ServerSettings, about("What the server makes of the sums.")] = ServerSettings()
+    centralized: Annotated[CentralizedSettings, about('Of the scheme "centralized".')] = CentralizedSettings()
     faults: Annotated[FaultSettings, about("Clients that vanish, as shares of those asked.")] = (
         FaultSettings()
     )
@@ -193,6 +266,11 @@ class RunConfig(Checked, frozen=True):
                 f"data.source = {self.data.source!r} with data.path = {self.data.path!r}: synthetic data has "
                 "no path, and every other source needs one"
             )
+        if (self.run.selection == "period") != (self.run.period > 0):
+            raise ParameterError(
+                f'run.selection = "{self.run.selection}" with run.period = {self.run.period}: "period" needs '
+                'the number of rounds in a period, and "uniform" has none (0)'
+            )
         wanted = self.round.threshold_clients
         if wanted > self.round.clients:
             raise ParameterError(
@@ -203,6 +281,12 @@ class RunConfig(Checked, frozen=True):
                 f"round.threshold = {wanted} of {self.round.clients} clients: more than half must last, or "
                 'two halves could open two different sums; "auto" is a safe choice'
             )
+
+    @property
+    def weights(self) -> Literal["owners", "samples", "dataset"]:
+        if self.server.weights != "auto":
+            return self.server.weights
+        return "dataset" if self.round.scheme in ("sfl", "fl") else "owners"
 
 
 def from_sections(sections: Mapping[str, object]) -> RunConfig:

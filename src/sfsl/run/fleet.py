@@ -1,9 +1,11 @@
 """From settings to a fleet: the task, one simulated device per user, and a central test set."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+
+import numpy as np
 
 from sfsl.data import (
     Interactions,
@@ -19,11 +21,13 @@ from sfsl.data import (
 from sfsl.engines.device import Device
 from sfsl.errors import InputError
 from sfsl.models import din, logistic_regression
+from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.run.config import DataSettings, ModelSettings, RunConfig
-from sfsl.training.task import Task
+from sfsl.training.task import ClientData, Indices, Task
 
 # More than the largest cohort, so that a device is made once per round it is in.
 _DEVICES_AT_HAND = 1024
+_MIX = 1002  # its stream of the run's seed
 
 
 class Devices(Mapping[str, Device]):
@@ -51,6 +55,20 @@ class Devices(Mapping[str, Device]):
 
 
 @dataclass(frozen=True)
+class Pooled:
+    """Everyone's samples to train on."""
+
+    train: Interactions
+    max_history: int
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    def samples(self, positions: Indices) -> ClientData:
+        return self.train.samples(positions, self.max_history)
+
+
+@dataclass(frozen=True)
 class Fleet:
     """``report`` says what a file held that could not be used; made-up data has none."""
 
@@ -74,7 +92,27 @@ def build_fleet(config: RunConfig) -> Fleet:
             f"round.clients = {config.round.clients}, but only {len(devices)} users have samples to train on;"
             " lower it, or take more data"
         )
+    if len(devices) < config.round.clients * config.run.period:
+        raise InputError(
+            f"run.period = {config.run.period} rounds of {config.round.clients} clients need as many "
+            f"different clients, and there are {len(devices)}; shorten the period, or take smaller cohorts"
+        )
     return Fleet(task, devices, train, test, history, report)
+
+
+def client_privacy(config: RunConfig, clients: Sequence[str]) -> dict[str, IndexPrivacy]:
+    """Each client's choice. Schemes that hide nothing ask for what is real; full models for everything."""
+    if config.round.scheme == "fsl":
+        return dict.fromkeys(clients, PRESETS["cpp1"])
+    if config.round.scheme in ("sfl", "fl"):
+        return dict.fromkeys(clients, PRESETS["cpp5"])
+    mix = config.privacy.mix
+    if not mix:
+        return dict.fromkeys(clients, config.privacy.index_privacy)
+    draws = np.random.default_rng([_MIX, config.run.seed]).random(len(clients))
+    chosen = np.searchsorted(np.cumsum(list(mix.values()))[:-1], draws, side="right")
+    presets = list(mix)
+    return {name: PRESETS[presets[place]] for name, place in zip(clients, chosen, strict=True)}
 
 
 def _interactions(settings: DataSettings, seed: int) -> tuple[Interactions, LoadReport | None]:

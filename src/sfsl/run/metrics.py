@@ -14,7 +14,9 @@ class RoundLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one round did and cost. Bytes and client seconds are per client that answered, by exchange.
 
     ``auc`` is that of the central test set after the round, where it was evaluated; ``auc_secure`` that of
-    the cohort's own held-out samples before it, from securely summed histograms. ``opened``: rows with at
+    the cohort's own held-out samples before it, from securely summed histograms, and at most
+    ``auc_secure_error`` from that of the scores themselves. ``unknown_rows``: rows that clients' data
+    names and the model does not have. ``opened``: rows with at
     least one contributor. ``training_seconds`` and ``wall_seconds`` are those of this whole process.
     """
 
@@ -26,9 +28,11 @@ class RoundLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     declined: dict[str, int]
     diverged: int
     samples: int
+    unknown_rows: int
     loss: float | None
     auc: float | None
     auc_secure: float | None
+    auc_secure_error: float | None
     union: dict[str, int]
     opened: dict[str, int]
     moved: dict[str, int]

@@ -6,7 +6,7 @@ import numpy as np
 
 from sfsl.privacy import IndexPrivacy
 from sfsl.run.config import RunConfig
-from sfsl.run.fleet import Fleet
+from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.run.selection import choose_cohort
 from sfsl.secagg.contributors import DEFAULT_DROPOUT, default_min_contributors
 from sfsl.training.task import Indices, Task
@@ -22,21 +22,26 @@ def plan_min_contributors(config: RunConfig, fleet: Fleet) -> int:
     # A row is opened alone when the others that asked for it vanish before they upload.
     dropout = min(max(DEFAULT_DROPOUT, config.faults.submodel), _MOST_DROPOUT)
     clients = sorted(fleet.devices)
+    privacy = client_privacy(config, clients)
     found = []
     for number in range(1, _ROUNDS + 1):
         cohort = choose_cohort(clients, config.round.clients, seed, number)
         needed = [fleet.devices[name].needed for name in cohort]
-        requesters = planned_requesters(fleet.task, needed, config.privacy.index_privacy, rng)
+        chosen = [privacy[name] for name in cohort]
+        requesters = planned_requesters(fleet.task, needed, chosen, rng)
         found.append(default_min_contributors(requesters, dropout=dropout))
     return max(found)
 
 
 def planned_requesters(
-    task: Task, needed: Sequence[Mapping[str, Indices]], privacy: IndexPrivacy, rng: np.random.Generator
+    task: Task,
+    needed: Sequence[Mapping[str, Indices]],
+    privacy: Sequence[IndexPrivacy],
+    rng: np.random.Generator,
 ) -> Indices:
     """How many of a cohort ask for each row of its union, drawn as the clients would answer.
 
-    ``needed``: each client's real rows, by table.
+    ``needed``: each client's real rows, by table; ``privacy``: its choice.
     """
     counts = []
     for shared in (table.name for table in task.tables if table.kind == "shared"):
@@ -48,9 +53,9 @@ def planned_requesters(
                 rows = task.row_maps.rows_of(table.name, union)
                 places.append(np.unique(rows, return_inverse=True)[1])
         asked_by = [np.zeros(int(place.max(initial=-1)) + 1, np.int64) for place in places]
-        for own in needed:
-            chance = np.full(len(union), privacy.p6)
-            chance[np.searchsorted(union, own[shared])] = privacy.p5
+        for own, choice in zip(needed, privacy, strict=True):
+            chance = np.full(len(union), choice.p6)
+            chance[np.searchsorted(union, own[shared])] = choice.p5
             asked = rng.random(len(union)) < chance
             for count, place in zip(asked_by, places, strict=True):
                 count[np.unique(place[asked])] += 1

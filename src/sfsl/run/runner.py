@@ -17,18 +17,18 @@ import msgspec
 import numpy as np
 import torch
 
-from sfsl.crypto.randomness import SystemRandomness
-from sfsl.engines.local import LocalEngine, RoundReport
+from sfsl.engines.settings import RoundReport
 from sfsl.errors import InputError
+from sfsl.privacy import PeriodSelection
 from sfsl.run.config import RunConfig
 from sfsl.run.evaluation import central_auc
 from sfsl.run.fleet import Fleet
 from sfsl.run.folder import RunFolder
 from sfsl.run.metrics import MetricsFile, RoundLine, read_lines
-from sfsl.run.selection import SelectionState, choose_cohort
-from sfsl.run.setup import open_store, round_settings
+from sfsl.run.selection import SelectionState, choose_cohort, choose_in_period
+from sfsl.run.setup import build_engine, open_store
 from sfsl.run.summary import Summary, summarize
-from sfsl.training import auc_from_histograms
+from sfsl.training import auc_error_bound, auc_from_histograms, even_edges, refined_edges
 
 
 class Runner:
@@ -50,15 +50,7 @@ class Runner:
         except BaseException:
             self.store.close()
             raise
-        self._engine = LocalEngine(
-            fleet.task,
-            fleet.devices,
-            self.store,
-            round_settings(config, self._clients),
-            SystemRandomness(),
-            seed=config.run.seed,
-            keys={name: self._state.device_key(name) for name in self._clients},
-        )
+        self._engine = build_engine(config, fleet, self.store)
 
     def run(self, *, stop: Callable[[], bool], seen: Callable[[RoundLine], None]) -> Summary:
         """All rounds that are left, or until ``stop``, which is asked between rounds."""
@@ -94,10 +86,17 @@ class Runner:
 
     def _round(self) -> RoundLine:
         start, number = time.perf_counter(), self.store.round + 1
-        cohort = choose_cohort(self._clients, self.config.round.clients, self.config.run.seed, number)
-        report = self._engine.run(cohort)
+        cohort, period = self._cohort(number)
+        report = self._engine.run(cohort, edges=self._state.edges or None)
         line = line_of(report, time.perf_counter() - start)
-        state = msgspec.structs.replace(self._state, rounds=self._state.invited(cohort), line=line.encode())
+        if self.config.round.stands_in:  # what plain sums cost says nothing about the protocol
+            line = msgspec.structs.replace(line, bytes_up={}, bytes_down={})
+        state = SelectionState(
+            rounds=self._state.invited(cohort),
+            line=line.encode(),
+            edges=self._edges(report),
+            period=period,
+        )
         self.store.commit(replace(report.commit, selection=state.encode()))
         self._state = state
         line = msgspec.structs.replace(line, wall_seconds=time.perf_counter() - start)
@@ -105,6 +104,24 @@ class Runner:
         self._metrics.append(line)
         self.lines.append(line)
         return line
+
+    def _cohort(self, number: int) -> tuple[tuple[str, ...], PeriodSelection]:
+        config, period = self.config, self._state.period
+        if config.round.scheme == "centralized":
+            return (), period
+        count, seed = config.round.clients, config.run.seed
+        if config.run.selection == "uniform":
+            return choose_cohort(self._clients, count, seed, number), period
+        now = (number - 1) // config.run.period
+        return choose_in_period(period, self._clients, count, now, seed, number)
+
+    def _edges(self, report: RoundReport) -> tuple[float, ...]:
+        """Of the next round's score bins: where the scores of this one lie, bins are narrow."""
+        scores = report.outcome.scores if report.outcome else None
+        if scores is None:
+            return self._state.edges
+        edges = self._state.edges or even_edges(self.config.round.bins)
+        return tuple(refined_edges(*scores, np.asarray(edges)).tolist())
 
     def _evaluated(self, line: RoundLine) -> RoundLine:
         every = self.config.run.evaluate_every
@@ -114,7 +131,7 @@ class Runner:
 
     def _stored_state(self) -> SelectionState:
         if self.store.round == 0:
-            return SelectionState(key=SystemRandomness().bytes(32))
+            return SelectionState()
         return SelectionState.decode(self.store.selection, str(self._folder.store))
 
     def _known_lines(self) -> list[RoundLine]:
@@ -143,9 +160,11 @@ def line_of(report: RoundReport, seconds: float) -> RoundLine:
         declined=report.declined,
         diverged=report.diverged,
         samples=report.samples,
+        unknown_rows=report.unknown_rows,
         loss=finite(report.loss),
         auc=None,
         auc_secure=finite(auc_from_histograms(*scores)) if scores else None,
+        auc_secure_error=finite(auc_error_bound(*scores)) if scores else None,
         union={name: len(rows) for name, rows in outcome.union.items()} if outcome else {},
         opened={name: int(np.count_nonzero(one)) for name, one in outcome.contributors.items()}
         if outcome

@@ -1,13 +1,19 @@
 """From a run's settings to the parameters of the protocol, and to its store."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from sfsl.crypto.kdf import digest
+from sfsl.engines.centralized import CentralizedEngine, CentralSettings
 from sfsl.engines.faults import FaultPlan
-from sfsl.engines.local import RoundSettings
+from sfsl.engines.local import LocalEngine
+from sfsl.engines.settings import RoundSettings
+from sfsl.engines.simulation import Simulation
 from sfsl.errors import StoreError
+from sfsl.privacy import IndexPrivacy
 from sfsl.run.config import RunConfig
-from sfsl.run.fleet import Fleet
+from sfsl.run.fleet import Fleet, Pooled, client_privacy
 from sfsl.run.folder import RunFolder
 from sfsl.run.metrics import read_lines
 from sfsl.run.planning import plan_min_contributors
@@ -26,7 +32,8 @@ def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
     """With numbers instead of "auto", so that a resumed run has the same."""
     chosen = msgspec.structs.replace(config.round, threshold=config.round.threshold_clients)
     if chosen.min_contributors == "auto":
-        chosen = msgspec.structs.replace(chosen, min_contributors=plan_min_contributors(config, fleet))
+        planned = plan_min_contributors(config, fleet) if config.round.scheme == "sfsl" else 1
+        chosen = msgspec.structs.replace(chosen, min_contributors=planned)
     return msgspec.structs.replace(config, round=chosen)
 
 
@@ -35,8 +42,8 @@ def open_store(folder: RunFolder, config: RunConfig, fleet: Fleet) -> LmdbStore:
     spec = StoreSpec(
         model=fleet.task.spec,
         seed=digest("seed of a run", str(config.run.seed).encode()),
-        row_slots=server_step(config.server.row_step, config.server.row_rate).slots,
-        dense_slots=server_step(config.server.dense_step, config.server.dense_rate).slots,
+        row_slots=slots(config, config.server.row_step),
+        dense_slots=slots(config, config.server.dense_step),
         devices=True,
     )
     if folder.store.exists():
@@ -46,9 +53,19 @@ def open_store(folder: RunFolder, config: RunConfig, fleet: Fleet) -> LmdbStore:
     return LmdbStore.create(folder.store, spec, fleet.task.initial_dense())
 
 
-def round_settings(config: RunConfig, clients: list[str]) -> RoundSettings:
+def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> LocalEngine | CentralizedEngine:
+    """What runs this scheme's rounds."""
+    seed = config.run.seed
+    if config.round.scheme == "centralized":
+        pool = Pooled(fleet.train, fleet.max_history)
+        return CentralizedEngine(fleet.task, pool, store, central_settings(config, fleet), seed=seed)
+    settings = round_settings(config, client_privacy(config, sorted(fleet.devices)))
+    return LocalEngine(Simulation(fleet.task, fleet.devices, store, settings, seed=seed))
+
+
+def round_settings(config: RunConfig, privacy: Mapping[str, IndexPrivacy]) -> RoundSettings:
     one, server = config.round, config.server
-    averaging = Averaging(weights=server.weights, kappa=server.kappa, max_move=server.max_move or None)
+    averaging = Averaging(weights=config.weights, kappa=server.kappa, max_move=server.max_move or None)
     rows, dense = (
         Quantization.finest(one.ring, cohort=one.clients, clip=one.clip, max_weight=weight)
         for weight in (averaging.largest_weight(one.max_samples), one.max_samples)
@@ -62,14 +79,38 @@ def round_settings(config: RunConfig, clients: list[str]) -> RoundSettings:
             dense_step=server_step(server.dense_step, server.dense_rate),
         ),
         local=LocalSettings(**msgspec.structs.asdict(config.training)),
-        privacy=dict.fromkeys(clients, config.privacy.index_privacy),
+        privacy=privacy,
         min_contributors=1 if one.min_contributors == "auto" else one.min_contributors,
+        sums="masked" if one.masked else "plain",
         threshold=one.threshold_clients,
-        encoding=one.encoding,
+        encoding="whole" if one.scheme in ("sfl", "fl") else one.encoding,
         bins=one.bins,
         precision=one.precision,
+        period=config.run.period,
+        max_rows=one.max_rows,
         faults=FaultPlan(config.faults.rates, seed=config.run.seed),
     )
+
+
+def central_settings(config: RunConfig, fleet: Fleet) -> CentralSettings:
+    """A round has as many samples as a cohort has on average."""
+    own, training = config.centralized, config.training
+    samples = round(len(fleet.train) / len(fleet.devices) * config.round.clients)
+    return CentralSettings(
+        samples=max(1, samples),
+        optimizer=own.optimizer,
+        batch_size=own.batch_size,
+        learning_rate=own.learning_rate,
+        decay=training.decay,
+        clip=training.clip,
+    )
+
+
+def slots(config: RunConfig, kind: str) -> int:
+    """Numbers of optimizer state that the store keeps for each parameter."""
+    if config.round.scheme == "centralized":
+        return 2 if config.centralized.optimizer == "adam" else 0
+    return server_step(kind, 1.0).slots
 
 
 def server_step(kind: str, rate: float) -> ServerStep:

@@ -15,13 +15,14 @@ from sfsl.submodel.quantize import Moves, WeightedSums, Weights, whole_numbers
 class Averaging(Checked, frozen=True):
     """A row moves by the sum of weight x delta over max(sum of weights, ``kappa``).
 
-    ``weights``: ``samples``, a client counts as often as its samples touch the row (paper Alg. 1), or
-    ``owners``, each client that trained the row counts once. ``kappa`` holds back rows that few clients
-    trained: they are the noisy ones, and the ones a single client can poison. ``max_move`` bounds the
-    Euclidean length of a row's move in one round.
+    ``weights``: ``samples``, a client counts as often as its samples touch the row (paper Alg. 1);
+    ``owners``, each client that trained the row counts once; ``dataset``, a client counts on every row it
+    asked for as often as it has samples, as in federated averaging of a full model. ``kappa`` holds back
+    rows that few clients trained: they are the noisy ones, and the ones a single client can poison.
+    ``max_move`` bounds the Euclidean length of a row's move in one round.
     """
 
-    weights: Literal["samples", "owners"] = "owners"
+    weights: Literal["samples", "owners", "dataset"] = "owners"
     kappa: Annotated[float, Meta(ge=1)] = 5
     max_move: Annotated[float, Meta(gt=0)] | None = None
 
@@ -30,13 +31,19 @@ class Averaging(Checked, frozen=True):
         if not math.isfinite(self.kappa) or not math.isfinite(self.max_move or 0):
             raise ParameterError("Averaging: kappa and max_move are finite numbers")
 
-    def row_weights(self, counts: ArrayLike) -> Weights:
-        """What a client says a row weighs, from how many of its samples touch the row."""
-        samples = whole_numbers(counts)
-        return samples if self.weights == "samples" else (samples > 0).astype(np.int64)
+    def row_weights(self, counts: ArrayLike, samples: int) -> Weights:
+        """What a client says its rows weigh, from how many of its samples touch each, and has in all."""
+        touching = whole_numbers(counts)
+        if self.weights == "dataset":
+            return np.full_like(touching, samples)
+        return touching if self.weights == "samples" else (touching > 0).astype(np.int64)
+
+    def idle_weight(self, samples: int) -> int:
+        """What a row weighs that a client asked for and did not train."""
+        return samples if self.weights == "dataset" else 0
 
     def largest_weight(self, max_count: int) -> int:
-        return max_count if self.weights == "samples" else 1
+        return 1 if self.weights == "owners" else max_count
 
     def moves(self, sums: WeightedSums) -> Moves:
         """Row by row; a row whose weights sum to zero does not move."""

@@ -50,10 +50,25 @@ class TrainedRows:
 
 @dataclass(frozen=True)
 class UpdateWords:
-    """A client's update as words of the ring: [dense + 1], and per table [rows asked for, width + 1]."""
+    """A client's update as words of the ring: [dense + 1], and per table [rows trained, width + 1].
+
+    ``idle`` is the weight of rows that it asked for and did not train; their moves are zero.
+    """
 
     dense: Words
-    tables: tuple[Words, ...]
+    trained: tuple[Words, ...]
+    rows: tuple[RowSet, ...]
+    idle: int
+
+    def over(self, asked: Sequence[RowSet]) -> tuple[Words, ...]:
+        """Per table words for exactly the rows asked for, which is what a client uploads."""
+        tables = []
+        for words, own, wanted in zip(self.trained, self.rows, asked, strict=True):
+            padded = np.zeros((len(wanted), words.shape[1]), words.dtype)
+            padded[:, -1] = self.idle
+            padded[wanted.positions_of(own.rows)] = words
+            tables.append(padded)
+        return tuple(tables)
 
 
 @dataclass(frozen=True)
@@ -76,33 +91,31 @@ def encode_update(
     dense: ArrayLike,
     samples: int,
     trained: Mapping[str, TrainedRows],
-    asked: Mapping[str, RowSet],
     randomness: Randomness,
 ) -> UpdateWords:
-    """A client's update over exactly the rows it asked for; those it did not train weigh nothing.
+    """A client's update in words. ``samples`` is the size of the succinct training set.
 
-    ``samples`` is the size of the succinct training set. Words of untrained rows are zero, as are those
-    of a client without samples: under masks nobody can tell.
+    Words of untrained rows have no move, as have those of a client without samples: under masks nobody
+    can tell.
     """
     _require_tables(model, trained, "trained rows")
-    _require_tables(model, asked, "rows asked for")
     tables = []
     for table in model.summed:
-        own, wanted = trained[table.name], asked[table.name]
-        at = wanted.positions_of(own.rows.rows)
-        words = params.rows.encode(own.deltas, params.averaging.row_weights(own.counts), randomness)
+        own = trained[table.name]
+        weights = params.averaging.row_weights(own.counts, samples)
+        words = params.rows.encode(own.deltas, weights, randomness)
         if words.shape != (len(own.rows), table.words):
             raise InputError(
                 f"table {table.name!r}: {len(own.rows)} rows of width {table.width} were trained, the update "
                 f"has shape {words.shape[0]} x {words.shape[1] - 1}"
             )
-        padded = np.zeros((len(wanted), table.words), words.dtype)
-        padded[at] = words
-        tables.append(padded)
+        tables.append(words)
     dense_words = params.dense.encode_dense(dense, samples, randomness)
     if len(dense_words) != model.dense_words:
         raise InputError(f"a dense part of {len(dense_words) - 1} parameters; the model has {model.dense}")
-    return UpdateWords(dense_words, tuple(tables))
+    rows = tuple(trained[table.name].rows for table in model.summed)
+    idle = min(params.averaging.idle_weight(samples), params.rows.max_weight)
+    return UpdateWords(dense_words, tuple(tables), rows, idle)
 
 
 def apply_sums(
@@ -154,8 +167,8 @@ def _require_tables(model: ModelSpec, given: Mapping[str, object], what: str) ->
 def _moved_rows(
     store: RowStore, params: UpdateParams, table: str, union: RowSet, sums: WeightedSums
 ) -> RowBlock:
-    """Rows that nobody trained are left alone: they are neither read nor stored."""
-    trained = sums.weights > 0
+    """Rows that nobody moved are left alone: they are neither read nor stored."""
+    trained = (sums.weights > 0) & (sums.values != 0).any(axis=1)
     old = store.read_rows(table, union.at(trained))
     moves = params.averaging.moves(sums)[trained]
     return RowBlock(old.rows, *params.row_step.apply(old.values, old.state, moves))

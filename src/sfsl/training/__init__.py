@@ -3,6 +3,7 @@
 from sfsl.training.cohort import train_cohort
 from sfsl.training.evaluate import (
     auc,
+    auc_error_bound,
     auc_from_histograms,
     even_edges,
     refined_edges,
@@ -19,6 +20,7 @@ __all__ = [
     "LocalUpdate",
     "Task",
     "auc",
+    "auc_error_bound",
     "auc_from_histograms",
     "click_loss",
     "even_edges",

@@ -57,6 +57,13 @@ def auc_from_histograms(clicks: ArrayLike, others: ArrayLike) -> float:
     return float((clicked * (below + passed / 2)).sum() / pairs)
 
 
+def auc_error_bound(clicks: ArrayLike, others: ArrayLike) -> float:
+    """How far the AUC from these histograms can be from that of the scores: half the pairs that are tied."""
+    clicked, passed = (np.asarray(one, dtype=np.float64) for one in (clicks, others))
+    pairs = clicked.sum() * passed.sum()
+    return float((clicked * passed).sum() / (2 * pairs)) if pairs else float("nan")
+
+
 def even_edges(bins: int = BINS) -> Scores:
     """Inner edges between bins of equal width on the scores from 0 to 1."""
     return np.linspace(0, 1, bins + 1)[1:-1]

@@ -7,8 +7,9 @@ from sfsl.union.bloom import Bloom
 from sfsl.union.encoding import Encoding
 from sfsl.union.identity import LARGEST_IDENTITY, Identity
 from sfsl.union.sketch import Sketch
+from sfsl.union.whole import Whole
 
-ENCODINGS = ("auto", "identity", "bloom", "sketch")
+ENCODINGS = ("auto", "identity", "bloom", "sketch", "whole")
 
 
 def identity(domain: int) -> Identity:
@@ -36,6 +37,8 @@ def choose(encoding: str, domain: int, capacity: int, seed: bytes) -> Encoding:
             return bloom(domain, capacity, seed)
         case "sketch":
             return sketch(domain, capacity, seed)
+        case "whole":
+            return Whole(domain)
         case "auto":
             return _shortest(domain, capacity, seed)
     raise ParameterError(f"no encoding {encoding!r}; there are {', '.join(ENCODINGS)}")

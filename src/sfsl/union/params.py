@@ -12,6 +12,7 @@ from sfsl.secagg.params import Layout, SumParams
 from sfsl.union.encoding import Encoding
 from sfsl.union.encodings import bloom, identity, sketch
 from sfsl.union.sizing import LARGEST_DOMAIN
+from sfsl.union.whole import Whole
 
 SUM_LABEL = "union"
 DEFAULT_FALSE_POSITIVE_RATE = 1e-4
@@ -21,7 +22,7 @@ class UnionParams(Checked, frozen=True):
     """Which sets are united, and how they are encoded. ``seed`` is fresh for every round."""
 
     domain: Annotated[int, Meta(ge=1)]
-    encoding: Literal["identity", "bloom", "sketch"]
+    encoding: Literal["identity", "bloom", "sketch", "whole"]
     capacity: Annotated[int, Meta(ge=1, le=2**40)]
     seed: Annotated[bytes, Meta(min_length=32, max_length=32)]
     false_positive_rate: Annotated[float, Meta(gt=0, lt=1)] = DEFAULT_FALSE_POSITIVE_RATE
@@ -36,6 +37,8 @@ class UnionParams(Checked, frozen=True):
             return identity(self.domain)
         if self.encoding == "bloom":
             return bloom(self.domain, self.capacity, self.seed, self.false_positive_rate)
+        if self.encoding == "whole":
+            return Whole(self.domain)
         return sketch(self.domain, self.capacity, self.seed)
 
     def sum_params(self) -> SumParams:

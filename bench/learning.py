@@ -1,0 +1,153 @@
+"""Does it learn? Runs of `sfsl run` side by side: schemes, weights, floors and learning rates, by seed.
+
+Sums are plain, which gives the model that masked sums give, word for word. A run that is there already is
+resumed, so that a grid can be stopped at any time and started again. Prints a table; writes every curve
+to curves.json.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+# What is compared, by name; `sfsl` alone means shipped defaults.
+_RATES = {"0.5": "0.5", "1": "1", "2": "2"}
+COMMON = {
+    "sfsl cpp2": "--privacy cpp2",
+    **{f"fl, rate {rate}": f"--scheme fl --set training.learning_rate={rate}" for rate in _RATES},
+    **{
+        f"centralized adam {rate}": f"--scheme centralized --set centralized.learning_rate={rate}"
+        for rate in ("0.0003", "0.001", "0.003")
+    },
+    **{
+        f"centralized sgd {rate}": "--scheme centralized --set centralized.optimizer=sgd "
+        f"--set centralized.learning_rate={rate}"
+        for rate in ("0.3", "1", "3")
+    },
+}
+AMAZON = COMMON | {
+    "sfsl cpp2, owners, kappa 1": "--privacy cpp2 --set server.kappa=1",
+    "sfsl cpp2, samples, kappa 1 (paper)": "--privacy cpp2 --set server.weights=samples --set server.kappa=1",
+    "sfsl cpp2, samples, kappa 5": "--privacy cpp2 --set server.weights=samples --set server.kappa=5",
+    "sfsl cpp2, rate 0.5": "--privacy cpp2 --set training.learning_rate=0.5",
+    "sfsl cpp2, rate 2": "--privacy cpp2 --set training.learning_rate=2",
+}
+SYNTHETIC = COMMON | {
+    "sfsl cpp1": "--privacy cpp1 --set round.min_contributors=1",
+    "sfsl cpp5": "--privacy cpp5 --set round.min_contributors=1",
+    "sfsl cpp4": "--privacy cpp4",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", choices=("amazon", "synthetic"))
+    parser.add_argument("--path", type=Path, help="amazon: the file")
+    parser.add_argument("--scale", type=float, default=0.1, help="synthetic: data.scale")
+    parser.add_argument("--users", type=int, default=1000, help="synthetic: data.users")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--every", type=int, default=5, help="rounds between evaluations")
+    parser.add_argument("--only", nargs="*", default=None, help="names of the grid; default: all")
+    parser.add_argument("--extra", nargs="*", default=[], metavar="NAME=FLAGS", help="runs besides")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--stop-after", type=float, default=float("inf"), help="seconds; runs are resumable")
+    parser.add_argument("--out", type=Path, default=Path("out/learning"))
+    options = parser.parse_args()
+    grid = AMAZON if options.data == "amazon" else SYNTHETIC
+    chosen = {name: grid[name] for name in (grid if options.only is None else options.only)}
+    chosen |= dict(one.split("=", 1) for one in options.extra)
+    jobs = [
+        (name, seed, command(options, name, flags, seed))
+        for seed in options.seeds
+        for name, flags in chosen.items()
+    ]
+    options.out.mkdir(parents=True, exist_ok=True)
+    run_all([one for _, _, one in jobs], options.jobs, time.monotonic() + options.stop_after)
+    curves: dict[str, dict[int, list[tuple[int, float]]]] = {}
+    for name, seed, _ in jobs:
+        curves.setdefault(name, {})[seed] = list(curve(folder(options, name, seed)))
+    (options.out / "curves.json").write_text(json.dumps(curves))
+    print(table(curves))
+
+
+def folder(options: argparse.Namespace, name: str, seed: int) -> Path:
+    plain = "".join(one if one.isalnum() or one in "-." else "-" for one in f"{options.data}-{name}-{seed}")
+    found: Path = options.out / plain
+    return found
+
+
+def command(options: argparse.Namespace, name: str, flags: str, seed: int) -> list[str]:
+    data = [f"amazon:{options.path}"] if options.data == "amazon" else ["synthetic"]
+    if options.data == "synthetic":
+        data += ["--set", f"data.users={options.users}", "--set", f"data.scale={options.scale}"]
+    if "--scheme" not in flags:
+        flags += " --sums plain"
+    out = folder(options, name, seed)
+    words = [sys.executable, "-m", "sfsl", "run", "--out", str(out), "--json"]
+    words += ["--rounds", str(options.rounds), "--set", f"run.evaluate_every={options.every}"]
+    if (out / "config.toml").exists():
+        return [*words, "--resume"]
+    return [*words, "--data", *data, "--set", f"run.seed={seed}", *shlex.split(flags)]
+
+
+def run_all(commands: list[list[str]], jobs: int, deadline: float) -> None:
+    """So many at a time, in order; at the deadline each finishes its round and stops."""
+    waiting, running = list(commands), dict[subprocess.Popen[bytes], str]()
+    while waiting or running:
+        while waiting and len(running) < jobs and time.monotonic() < deadline:
+            words = waiting.pop(0)
+            log = open(Path(words[5]).with_suffix(".log"), "ab")  # noqa: SIM115 -- the process's own
+            running[subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=log)] = words[5]
+        if time.monotonic() >= deadline:
+            waiting.clear()
+            for process in running:
+                process.send_signal(signal.SIGINT)
+            for process in running:
+                process.wait(60)
+        for process in [one for one in running if one.poll() is not None]:
+            name = running.pop(process)
+            print(f"{name}: exit {process.returncode}", file=sys.stderr, flush=True)
+        time.sleep(0.2)
+
+
+def curve(run: Path) -> Iterator[tuple[int, float]]:
+    """Rounds and AUCs of the central test set."""
+    file = run / "metrics.jsonl"
+    for text in file.read_text().splitlines() if file.exists() else ():
+        line = json.loads(text)
+        if line["auc"] is not None:
+            yield line["round"], line["auc"]
+
+
+def table(curves: Mapping[str, Mapping[int, list[tuple[int, float]]]]) -> str:
+    """Markdown: means over seeds, and each seed's best."""
+    rows = ["| | best | at round | last | 0.65 at round | best by seed |", "|---|---|---|---|---|---|"]
+    for name, by_seed in curves.items():
+        known = [one for one in by_seed.values() if one]
+        if not known:
+            continue
+        best = [max(one, key=lambda point: point[1]) for one in known]
+        reached = [next((number for number, auc in one if auc >= 0.65), None) for one in known]
+        rows.append(
+            f"| {name} | {mean(auc for _, auc in best):.4f} | {mean(number for number, _ in best):.0f} | "
+            f"{mean(one[-1][1] for one in known):.4f} (round {max(one[-1][0] for one in known)}) | "
+            f"{_mean(reached)} | {', '.join(f'{auc:.4f}' for _, auc in best)} |"
+        )
+    return "\n".join(rows)
+
+
+def _mean(values: list[Any]) -> str:
+    return "never" if None in values else f"{mean(values):.0f}"
+
+
+if __name__ == "__main__":
+    main()

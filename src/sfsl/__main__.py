@@ -1,0 +1,5 @@
+"""``python -m sfsl`` is ``sfsl``."""
+
+from sfsl.cli import main
+
+main()
