@@ -1,6 +1,9 @@
-"""Your own model on submodels: matrix factorization of likes, in plain local rounds without any protocol.
+"""Your own model and your own clients: matrix factorization of film likes.
 
-Run it with `python examples/own_model.py` where sfsl is installed with torch.
+    sfsl run --data python:examples/own_model.py --clients 50 --rounds 20 --set training.clip=10 \
+        --set round.min_contributors=2
+
+`sfsl run` does the rest: private rows, secure sums, dropouts, resume, summary, `sfsl report`.
 """
 
 import numpy as np
@@ -8,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from sfsl.data import Samples
+from sfsl.run.fleet import Fleet
 from sfsl.submodel import Table
-from sfsl.training import ClientWork, LocalSettings, Task, auc, score_samples, train_cohort
+from sfsl.training import Task
 from sfsl.training.task import Batch
 
 USERS, FILMS, WIDTH = 100, 300, 4
-rng = np.random.default_rng(0)
 
 
 # 1. A module. Its embeddings are the tables; `meta` says that their rows live elsewhere.
@@ -29,57 +32,29 @@ class MatrixFactorization(nn.Module):
         return logit
 
 
-# 2. Its tables: which films a client needs is private, and its own row never leaves it.
-personal = Table(name="user", rows=USERS, width=WIDTH, kind="personal", initial=1.0)
-task = Task(MatrixFactorization(), (personal, Table(name="film", rows=FILMS, width=WIDTH, initial=1.0)))
-
-
-# 3. A client's data: columns, and which of them are row numbers of which table.
-def client(user: int, films: np.ndarray) -> Samples:
-    liked = rng.random(len(films)) < 1 / (1 + np.exp(-3 * taste[user] @ kind[films].T))
+# 2. A client's data: columns, and which of them are row numbers of which table.
+def samples(user: int, films: np.ndarray, liked: np.ndarray) -> Samples:
     columns = {"user": np.full(len(films), user), "film": films, "label": liked.astype(np.float32)}
     return Samples(columns, tables={"user": "user", "film": "film"})
 
 
-taste, kind = rng.standard_normal((USERS, 2)), rng.standard_normal((FILMS, 2))
-seen = [rng.choice(FILMS, 60, replace=False) for _ in range(USERS)]
-clients = [client(user, films[:45]) for user, films in enumerate(seen)]
-held_out = [client(user, films[45:]) for user, films in enumerate(seen)]
-
-# That is all a user brings. The rest is one line of `sfsl run`; here, for once, by hand.
-dense = task.initial_dense()
-model = {t.name: rng.uniform(-1, 1, (t.rows, t.width)).astype(np.float32) for t in task.tables}
-settings = LocalSettings(batch_size=2, learning_rate=1.0, clip=10.0)
-
-
-def test_auc() -> float:
-    scores = [score_samples(task, dense, {}, model, data) for data in held_out]
-    return auc(np.concatenate(scores), np.concatenate([data.columns["label"] for data in held_out]))
+# 3. The fleet. Which films a client has seen is private, and its own row never leaves it.
+def fleet(seed: int) -> Fleet:
+    own = Table(name="user", rows=USERS, width=WIDTH, kind="personal", initial=1.0)
+    films = Table(name="film", rows=FILMS, width=WIDTH, initial=1.0)
+    train, held_out = {}, {}
+    for user, (seen, liked) in enumerate(made_up_likes(seed)):
+        train[f"user-{user}"] = samples(user, seen[:45], liked[:45])
+        held_out[f"user-{user}"] = samples(user, seen[45:], liked[45:])
+    return Fleet.of(Task(MatrixFactorization(), (own, films)), train, held_out)
 
 
-def work(user: int, number: int) -> ClientWork:
-    """What a client trains: here all it needs; under sfsl, what its perturbed set left of it."""
-    rows, _ = task.needed_rows(clients[user])
-    values = {name: model[name][some] for name, some in rows.items()}
-    return ClientWork(rows, values, clients[user].keep(rows), seed=number)
-
-
-def train_round(number: int, cohort: int = 50) -> None:
-    global dense
-    works = [work(user, number) for user in rng.choice(USERS, cohort, replace=False)]
-    updates = train_cohort(task, dense, works, settings, round_number=number)
-    moved, owners = np.zeros_like(model["film"]), np.zeros((FILMS, 1))
-    for own, update in zip(works, updates, strict=True):
-        model["user"][own.rows["user"]] += update.rows["user"]  # on the device
-        moved[own.rows["film"]] += update.rows["film"]
-        owners[own.rows["film"]] += 1
-    model["film"] += (moved / np.maximum(owners, 1)).astype(np.float32)
-    dense = dense + np.mean([update.dense for update in updates], axis=0)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for number in range(21):
-        if number % 5 == 0:
-            print(f"round {number:2d}: held-out AUC {test_auc():.3f}")
-        train_round(number)
+# That is all you bring, with data of yours in place of these.
+def made_up_likes(seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    taste, kind = rng.standard_normal((USERS, 2)), rng.standard_normal((FILMS, 2))
+    likes = []
+    for user in range(USERS):
+        seen = rng.choice(FILMS, 60, replace=False)
+        likes.append((seen, rng.random(60) < 1 / (1 + np.exp(-3 * taste[user] @ kind[seen].T))))
+    return likes

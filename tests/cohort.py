@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from sfsl.crypto.identity import Identity
-from sfsl.rounds import IndexSpace, RoundClient, RoundParams, RoundPolicy, RoundServer, Trained
+from sfsl.rounds import IndexSpace, RoundClient, RoundParams, RoundPolicy, RoundServer, ScoreBins, Trained
 from sfsl.rounds.messages import CODEC
 from sfsl.secagg import Client, Policy, SessionParams
 from sfsl.submodel import (
@@ -72,7 +72,7 @@ class Cohort:
             update=update,
             min_contributors=least,
             training={"rate": 1.0},
-            edges=tuple(np.linspace(0, 1, 9)[1:-1].tolist()),
+            scores=ScoreBins(bins=8),
         )
         self.session = SessionParams(
             round_id=b"round-0000000001",

@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -27,6 +28,7 @@ from typer.testing import CliRunner, Result
 from sfsl.cli import run as run_commands
 from sfsl.cli.run_output import RunProgress
 from sfsl.engines.faults import EXCHANGES
+from sfsl.engines.metrics import RoundLine
 from sfsl.errors import (
     InputError,
     ParameterError,
@@ -38,14 +40,16 @@ from sfsl.errors import (
 )
 from sfsl.models import LogisticRegression
 from sfsl.privacy import PRESETS
+from sfsl.report.runs import read_runs
 from sfsl.run import start
 from sfsl.run.config import RunConfig, from_sections
-from sfsl.run.fleet import build_fleet
-from sfsl.run.metrics import RoundLine, read_lines
+from sfsl.run.fleet import Interacted, build_fleet, client_privacy
+from sfsl.run.metrics import read_lines
 from sfsl.run.planning import planned_requesters
 from sfsl.run.selection import SelectionState, choose_cohort
+from sfsl.run.summary import Summary
 from sfsl.run.toml import read_config, to_toml
-from sfsl.submodel import Commit, LmdbStore
+from sfsl.submodel import Commit, LmdbStore, RowSet
 from sfsl.training import auc
 
 CLIENTS = 12
@@ -57,8 +61,9 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "run": {"rounds": 4, "evaluate_every": 2, "threads": 1},
 }
 KEYS = {
-    *("round", "aborted", "cohort", "survivors", "dropped", "declined", "diverged", "samples", "loss"),
-    *("auc", "auc_secure", "union", "opened", "moved", "refused", "bytes_up", "bytes_down"),
+    *("round", "aborted", "cohort", "survivors", "dropped", "declined", "diverged", "samples"),
+    *("unknown_rows", "loss", "auc", "auc_secure", "auc_secure_error", "union", "opened", "moved"),
+    *("refused", "bytes_up", "bytes_down"),
     *("client_seconds", "server_seconds", "training_seconds", "wall_seconds"),
 }
 KILLS, MANY_KILLS = 20, 50
@@ -68,7 +73,8 @@ run_commands.register(app)
 
 
 def tiny(**changes: dict[str, Any]) -> RunConfig:
-    return from_sections({name: content | changes.get(name, {}) for name, content in SECTIONS.items()})
+    named = {**{key: {} for key in changes}, **SECTIONS}
+    return from_sections({name: content | changes.get(name, {}) for name, content in named.items()})
 
 
 def sfsl(*args: object) -> Result:
@@ -195,6 +201,203 @@ def test_an_aborted_round_changes_nothing_and_the_run_goes_on(tmp_path: Path) ->
     assert summary.privacy.exposures_at_most >= 1, "an aborted round counts"
 
 
+# -- schemes -----------------------------------------------------------------------------------
+
+
+def ended(out: Path, config: RunConfig) -> Summary:
+    with start.begin(out, config) as runner:
+        return runner.run(stop=lambda: False, seen=lambda line: None)
+
+
+def model_of(out: Path) -> list[Any]:
+    with LmdbStore.open(out / "store") as store:
+        tables = [
+            store.read_rows(table.name, RowSet(np.arange(table.rows))).values.tolist()
+            for table in store.spec.model.tables
+        ]
+        return [store.read_dense().values.tolist(), *tables]
+
+
+@pytest.mark.parametrize(("secure", "same"), [("sfsl", None), ("sfl", "fl")])
+def test_masked_and_plain_sums_give_the_same_model(tmp_path: Path, secure: str, same: str | None) -> None:
+    masked = ended(tmp_path / "masked", tiny(round={"scheme": secure}))
+    plain = ended(tmp_path / "plain", tiny(round={"scheme": secure, "sums": "plain"}))
+    assert model_of(tmp_path / "masked") == model_of(tmp_path / "plain")
+    assert (masked.sums, plain.sums) == ("masked", "plain")
+    assert masked.costs.bytes_up["submodel"] > 0
+    assert plain.costs.bytes_up == plain.costs.client_seconds == {}, "it says nothing about the protocol"
+    if same is not None:
+        clear = ended(tmp_path / "clear", tiny(round={"scheme": same}))
+        assert model_of(tmp_path / "clear") == model_of(tmp_path / "masked")
+        assert (clear.sums, clear.privacy) == ("none", None)
+        assert clear.costs.bytes_up["submodel"] > 0, "in the clear the bytes are those of the arrays"
+
+
+def test_fsl_is_cpp1_in_the_open(tmp_path: Path) -> None:
+    ended(tmp_path / "fsl", tiny(round={"scheme": "fsl", "min_contributors": 1}))
+    ended(tmp_path / "cpp1", tiny(round={"min_contributors": 1}, privacy={"preset": "cpp1"}))
+    assert model_of(tmp_path / "fsl") == model_of(tmp_path / "cpp1")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_centralized_training_learns_and_resumes(tmp_path: Path, optimizer: str) -> None:
+    config = tiny(
+        round={"scheme": "centralized"},
+        centralized={"optimizer": optimizer, "learning_rate": 0.05 if optimizer == "adam" else 1},
+        training={"clip": 10},
+        run={"rounds": 12, "evaluate_every": 4},
+    )
+    whole = ended(tmp_path / "whole", config)
+    assert (whole.sums, whole.privacy, whole.aborted) == ("none", None, 0)
+    losses = [line["loss"] for line in lines_of(tmp_path / "whole")]
+    assert np.mean(losses[-3:]) < np.mean(losses[:3]) - 0.02
+    ended(tmp_path / "parts", msgspec.structs.replace(config, run=tiny(run={"rounds": 5}).run))
+    with start.resume(tmp_path / "parts", config) as runner:
+        runner.run(stop=lambda: False, seen=lambda line: None)
+    assert model_of(tmp_path / "whole") == model_of(tmp_path / "parts"), "the optimizer's state is kept too"
+
+
+def test_plain_sums_are_labelled_wherever_they_are_shown(run_file: Path, tmp_path: Path) -> None:
+    shown = done("run", run_file, "--out", tmp_path / "run", "--sums", "plain", "--rounds", 1)
+    assert "PLAIN SUMS" in shown.stdout
+    assert "PLAIN SUMS" in shown.stderr
+    assert read_runs([tmp_path / "run"])[0].name == "run (PLAIN SUMS)"
+    done("run", run_file, "--out", tmp_path / "fl", "--scheme", "fl", "--rounds", 1)
+    assert read_runs([tmp_path / "fl"])[0].name == "fl"
+    assert "hides nothing" in refused(ParameterError, "run", run_file, "--scheme", "fl", "--sums", "masked")
+
+
+def test_with_periods_nobody_is_asked_twice_in_one(tmp_path: Path) -> None:
+    config = tiny(run={"selection": "period", "period": 3, "rounds": 6}, faults={"inbound": 0, "submodel": 0})
+    summary = ended(tmp_path / "run", config)
+    with LmdbStore.open(tmp_path / "run" / "store") as store:
+        state = SelectionState.decode(store.selection, "")
+    assert (state.period.period, len(state.period.invited)) == (1, 3 * CLIENTS)
+    assert max(state.rounds.values()) == 2
+    assert summary.privacy is not None
+    assert summary.privacy.epsilon == 2 * PRESETS["cpp2"].epsilon(1), "answers are drawn anew in each period"
+    with pytest.raises(InputError, match=r"shorten the period"):
+        start.begin(tmp_path / "long", tiny(run={"selection": "period", "period": 4}))
+
+
+def test_permanent_answers_last_for_a_period_and_no_longer(tmp_path: Path) -> None:
+    config = tiny(run={"selection": "period", "period": 3})
+    with start.begin(tmp_path / "run", config) as runner:
+        world = runner._engine.simulation  # type: ignore[union-attr]
+        name = sorted(world.devices)[0]
+        rows = np.arange(world.task.spec.table("item").rows)
+        answers = [world.answers(name, number)._perturber for number in (1, 3, 4)]
+        permanent = [one.permanent("item", rows) for one in answers]
+    assert np.array_equal(permanent[0], permanent[1])
+    assert not np.array_equal(permanent[0], permanent[2])
+
+
+def test_clients_of_one_cohort_choose_for_themselves(tmp_path: Path) -> None:
+    config = tiny(privacy={"mix": {"cpp1": 0.5, "cpp5": 0.5}}, data={"users": 200})
+    chosen = client_privacy(config, [f"c{number}" for number in range(200)])
+    assert {*chosen.values()} == {PRESETS["cpp1"], PRESETS["cpp5"]}
+    assert 70 < sum(one == PRESETS["cpp1"] for one in chosen.values()) < 130
+    summary = ended(tmp_path / "run", config)
+    assert summary.privacy is not None
+    assert (summary.privacy.preset, summary.privacy.epsilon) == ("50% cpp1 + 50% cpp5", None)
+    assert read_config(tmp_path / "run" / "config.toml").privacy.mix == {"cpp1": 0.5, "cpp5": 0.5}
+    with pytest.raises(ParameterError, match="sum to 1"):
+        tiny(privacy={"mix": {"cpp1": 0.5}})
+
+
+def test_a_client_with_more_rows_than_it_allows_declines_and_is_counted(tmp_path: Path) -> None:
+    limits = {"max_rows": 14, "threshold": 7}
+    summaries = [
+        ended(tmp_path / sums, tiny(round=limits | {"sums": sums}, privacy={"preset": "cpp1"}))
+        for sums in ("masked", "plain")
+    ]
+    assert all(one.declined["Refused"] > 0 for one in summaries)
+    assert summaries[0].declined == summaries[1].declined
+    assert summaries[0].aborted < summaries[0].rounds
+    assert model_of(tmp_path / "masked") == model_of(tmp_path / "plain")
+
+
+# -- your own model ----------------------------------------------------------------------------
+
+OWN_MODEL = Path(__file__).parents[2] / "examples" / "own_model.py"
+OWN_FLAGS = ("--clients", 40, "--set", "training.clip=10", "--set", "round.min_contributors=2")
+
+
+def test_a_model_that_is_not_ours_learns_under_every_scheme(tmp_path: Path) -> None:
+    data = ("--data", f"python:{OWN_MODEL}", *OWN_FLAGS, "--json")
+    for scheme, rounds in (("sfsl", 18), ("fsl", 18), ("fl", 2), ("sfl", 1), ("centralized", 2)):
+        result = done("run", *data, "--out", tmp_path / scheme, "--scheme", scheme, "--rounds", rounds)
+        auc_now = json.loads(result.stdout)["learning"]["auc"]
+        assert auc_now > (0.7 if rounds > 2 else 0.4)
+    found = json.loads(done("evaluate", tmp_path / "sfsl", "--json").stdout)
+    assert (found["round"], found["samples"], found["users"]) == (18, 1500, 100)
+    done("export", tmp_path / "sfsl", tmp_path / "model.pt")
+    assert torch.load(tmp_path / "model.pt", weights_only=True)["film.weight"].shape == (300, 4)
+
+
+def test_what_a_user_writes_is_about_forty_lines() -> None:
+    text = OWN_MODEL.read_text()
+    brought = text[text.index("# 1.") : text.index("# That is all")]
+    assert len([line for line in brought.splitlines() if line.strip()]) <= 40
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1", "no function fleet"),
+        ("def fleet(seed):\n    return 3", "returns int"),
+        (None, "no such file"),
+    ],
+)
+def test_a_file_that_is_no_fleet_is_refused(tmp_path: Path, text: str | None, said: str) -> None:
+    file = tmp_path / "own.py"
+    if text is not None:
+        file.write_text(text)
+    assert said in refused(InputError, "run", "--data", f"python:{file}", "--out", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+BAD_FLEET = """
+import runpy
+from dataclasses import replace
+import numpy as np
+from sfsl.run.fleet import Fleet
+
+own = runpy.run_path({example!r})
+
+def fleet(seed):
+    good = own["fleet"](seed)
+    train = {{name: device.train for name, device in good.devices.items()}}
+    held_out = {{name: device.held_out for name, device in good.devices.items()}}
+    empty = np.zeros(0, np.int64)
+    for number, name in enumerate(sorted(train)):
+        columns = dict(train[name].columns)
+        if number % 4 == 0:
+            columns["film"] = np.where(np.arange(45) < 5, 10**6, columns["film"])  # unknown ids
+        if number % 4 == 1:
+            columns["label"] = np.full(45, np.nan, np.float32)  # training goes astray
+        train[name] = replace(train[name], columns=columns)
+        if number % 4 == 2:
+            train[name] = train[name].at(empty)  # nothing to train on
+    return Fleet.of(good.task, train, held_out)
+"""
+
+
+@pytest.mark.parametrize("sums", ["masked", "plain"])
+def test_bad_data_is_counted_and_shown_and_does_no_harm(tmp_path: Path, sums: str) -> None:
+    file = tmp_path / "bad.py"
+    file.write_text(BAD_FLEET.format(example=str(OWN_MODEL)))
+    flags = ("--data", f"python:{file}", *OWN_FLAGS, "--sums", sums, "--rounds", 3)
+    shown = done("run", *flags, "--out", tmp_path / "run").stdout
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["rounds"], summary["aborted"]) == (3, 0)
+    assert summary["unknown_rows"] > 0
+    assert summary["diverged"] > 0
+    assert "rows in data, not in the model" in shown
+    assert "updates that were not finite" in shown
+    assert all(np.isfinite(np.asarray(part)).all() for part in model_of(tmp_path / "run"))
+
+
 # -- going on ----------------------------------------------------------------------------------
 
 
@@ -206,17 +409,17 @@ def test_resume_extends_a_run_and_keeps_what_was_there(copied: Path) -> None:
     assert read_config(copied / "config.toml").run.rounds == 6
     with LmdbStore.open(copied / "store") as store:
         state = SelectionState.decode(store.selection, "")
-        assert repr(state.key)[2:-1] not in repr(state)  # it stands for every device's secret
     assert sum(state.rounds.values()) == 6 * CLIENTS
 
 
-def test_resumed_devices_have_their_old_keys(copied: Path) -> None:
-    with LmdbStore.open(copied / "store") as store:
-        before = SelectionState.decode(store.selection, "")
-    done("run", "--out", copied, "--resume", "--rounds", 5)
-    with LmdbStore.open(copied / "store") as store:
-        after = SelectionState.decode(store.selection, "")
-    assert before.key == after.key != SelectionState(key=b"").key
+def test_a_run_in_two_parts_gives_the_model_of_one_in_one_part(run_file: Path, tmp_path: Path) -> None:
+    """What devices do by chance follows from the seed, and the state of the scores' bins is kept."""
+    done("run", run_file, "--out", tmp_path / "whole", "--sums", "plain")
+    done("run", run_file, "--out", tmp_path / "parts", "--sums", "plain", "--rounds", 2)
+    done("run", "--out", tmp_path / "parts", "--resume", "--rounds", 4)
+    whole, parts = (lines_of(tmp_path / name) for name in ("whole", "parts"))
+    for key in ("loss", "auc", "auc_secure", "union", "survivors"):
+        assert [line[key] for line in whole] == [line[key] for line in parts]
 
 
 def test_lines_beyond_the_store_and_torn_lines_are_dropped(copied: Path) -> None:
@@ -389,8 +592,9 @@ def test_evaluate_gives_the_auc_of_the_last_line(finished: Path) -> None:
 def test_an_exported_model_scores_as_the_run_does(finished: Path, tmp_path: Path) -> None:
     file = tmp_path / "model.pt"
     done("export", finished, file)
-    fleet = build_fleet(tiny())
-    data = fleet.test
+    pool = build_fleet(tiny()).test
+    assert isinstance(pool, Interacted)
+    data = pool.data
     assert data.categories is not None
     model = LogisticRegression(len(data.users), len(data.items), len(data.categories))
     state = torch.load(file, weights_only=True)
@@ -417,8 +621,8 @@ def test_planned_requesters_are_owners_at_cpp1_and_the_cohort_at_cpp5() -> None:
         for count in Counter(row for own in needed for row in own[table].tolist()).values()
     ]
     rng = np.random.default_rng(0)
-    assert sorted(planned_requesters(fleet.task, needed, PRESETS["cpp1"], rng)) == sorted(owners)
-    assert (planned_requesters(fleet.task, needed, PRESETS["cpp5"], rng) == CLIENTS).all()
+    assert sorted(planned_requesters(fleet.task, needed, [PRESETS["cpp1"]] * CLIENTS, rng)) == sorted(owners)
+    assert (planned_requesters(fleet.task, needed, [PRESETS["cpp5"]] * CLIENTS, rng) == CLIENTS).all()
 
 
 # -- crashes -----------------------------------------------------------------------------------

@@ -47,9 +47,10 @@ def fleet(clients: int, scale: float):  # type: ignore[no-untyped-def]
 
 def measured(clients: int, scale: float, preset: str, vanish: Mapping[str, int]):  # type: ignore[no-untyped-def]
     """One round on the real protocol."""
-    from sfsl.crypto.randomness import SystemRandomness
     from sfsl.engines.faults import FaultPlan
-    from sfsl.engines.local import LocalEngine, RoundSettings
+    from sfsl.engines.local import LocalEngine
+    from sfsl.engines.settings import RoundSettings
+    from sfsl.engines.simulation import Simulation
     from sfsl.submodel import MemoryStore, Quantization, StoreSpec, UpdateParams
     from sfsl.training import LocalSettings
 
@@ -71,7 +72,7 @@ def measured(clients: int, scale: float, preset: str, vanish: Mapping[str, int])
     )
     spec = StoreSpec(model=task.spec, seed=bytes(32), devices=True)
     store = MemoryStore(spec, dense=task.initial_dense())
-    report = LocalEngine(task, devices, store, settings, SystemRandomness(), seed=0).run(sorted(devices))
+    report = LocalEngine(Simulation(task, devices, store, settings, seed=0)).run(sorted(devices))
     assert report.aborted is None
     return report
 

@@ -18,7 +18,7 @@ from sfsl.submodel import Averaging
 def test_the_defaults_are_those_the_design_asks_for() -> None:
     config = RunConfig()
     assert (config.round.clients, config.privacy.index_privacy) == (100, PRESETS["cpp2"])
-    assert (config.server.weights, config.server.kappa) == (Averaging().weights, Averaging().kappa)
+    assert (config.weights, config.server.kappa) == (Averaging().weights, Averaging().kappa)
     assert config.round.threshold_clients == default_threshold(100)
     assert config.faults.rates == {}
     assert tuple(msgspec.to_builtins(config.faults)) == EXCHANGES

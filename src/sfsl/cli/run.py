@@ -55,7 +55,9 @@ def run(
     privacy: Annotated[
         str | None, typer.Option(help="privacy.preset, cpp1 to cpp5, or probabilities p1,p2,p3,p4")
     ] = None,
-    data: Annotated[str | None, typer.Option(help="synthetic, amazon:FILE, taobao:FILE or csv:FILE")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="synthetic, or amazon:, taobao:, csv: or python: and a file")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any key; repeatable."),
@@ -235,8 +237,9 @@ def _say_start(screen: Console, runner: "Runner") -> None:
     if report is not None:
         screen.print(str(report), highlight=False, soft_wrap=True)
     parameters = model.dense + sum(table.rows * table.width for table in model.tables)
+    name = type(runner.fleet.task.module).__name__
     screen.print(
-        f"{config.model.kind}: {parameters:,} parameters, {model.dense:,} of them dense; "
+        f"{name}: {parameters:,} parameters, {model.dense:,} of them dense; "
         f"{len(runner.fleet.devices):,} clients, {len(runner.fleet.train):,} samples to train on, "
         f"{len(runner.fleet.test):,} to test; {described(config)}"
         + (f"; going on after round {runner.store.round}" if runner.store.round else ""),

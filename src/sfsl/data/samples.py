@@ -1,6 +1,6 @@
 """One client's samples as columns, some of which hold row numbers of the model's tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +63,7 @@ class Samples:
         for name, table in self.tables.items():
             if table not in rows or name in self.follows:
                 continue
-            present = np.isin(columns[name], rows[table])
+            present = _held(columns[name], rows[table])
             if present.ndim == 1:
                 stays &= present
                 continue
@@ -73,6 +73,11 @@ class Samples:
         return Samples(
             {name: column[stays] for name, column in columns.items()}, self.tables, self.follows
         )._trimmed()
+
+    def at(self, positions: Indices) -> "Samples":
+        """Some of the samples, by their positions."""
+        columns = {name: column[positions] for name, column in self.columns.items()}
+        return Samples(columns, self.tables, self.follows)
 
     def counts(self, rows: Mapping[str, Indices]) -> dict[str, Indices]:
         """How many samples touch each of these rows; a sample that has a row twice counts once."""
@@ -113,6 +118,14 @@ class Samples:
         return Samples(columns, self.tables, self.follows)
 
 
+def _held(values: Column, rows: Indices) -> NDArray[np.bool_]:
+    """Whether each value is among ``rows`` (ascending): for few values, faster than ``np.isin``."""
+    if not len(rows):
+        return np.zeros(values.shape, np.bool_)
+    found = np.minimum(np.searchsorted(rows, values), len(rows) - 1)
+    return np.asarray(rows[found] == values)
+
+
 def _closed_up(sequences: Column, present: NDArray[np.bool_]) -> Column:
     """What is present, in its order and moved to the front; the rest filled up."""
     order = np.argsort(~present, axis=1, kind="stable")
@@ -126,3 +139,22 @@ def _positions(values: Column, rows: Indices, table: str) -> Indices:
     if len(values) and (not len(rows) or np.any(rows[np.minimum(found, len(rows) - 1)] != values)):
         raise InputError(f"samples touch rows of table {table!r} that are not at hand; keep() them first")
     return found.astype(np.int64)
+
+
+def joined(parts: Sequence[Samples]) -> Samples:
+    """The samples of several clients one behind the other; sequences are filled up to the longest."""
+    if not parts:
+        raise InputError("no samples to join")
+    first = parts[0]
+    if any((one.columns.keys(), one.tables) != (first.columns.keys(), first.tables) for one in parts):
+        raise InputError("clients' samples differ in their columns")
+    columns: dict[str, Column] = {}
+    for name in first.columns:
+        each = [one.columns[name] for one in parts]
+        if each[0].ndim == 2:
+            longest = max(column.shape[1] for column in each)
+            each = [
+                np.pad(one, ((0, 0), (0, longest - one.shape[1])), constant_values=NO_ROW) for one in each
+            ]
+        columns[name] = np.concatenate(each)
+    return Samples(columns, first.tables, first.follows)

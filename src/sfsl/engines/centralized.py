@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from sfsl.engines.settings import RoundReport
 from sfsl.errors import ParameterError
+from sfsl.rounds import ScoreBins
 from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore
 from sfsl.training.task import ClientData, Indices, Task, parameter_of
 
@@ -23,7 +24,7 @@ _ORDER = 4  # its stream of the run's seed
 
 
 class Pool(Protocol):
-    """Everyone's samples."""
+    """Samples of all clients in one place, which only a simulation has."""
 
     def __len__(self) -> int: ...
     def samples(self, positions: Indices) -> ClientData: ...
@@ -67,7 +68,7 @@ class CentralizedEngine:
         self._task, self._pool, self._store, self._settings = task, pool, store, settings
         self._seed = seed
 
-    def run(self, cohort: Sequence[str] = (), *, edges: Sequence[float] | None = None) -> RoundReport:
+    def run(self, cohort: Sequence[str] = (), *, scores: ScoreBins | None = None) -> RoundReport:
         """As many samples as a cohort would bring. There are no clients, and nobody to ask."""
         start, store = time.perf_counter(), self._store
         number = store.round + 1

@@ -9,12 +9,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfsl.crypto.randomness import Randomness
 from sfsl.privacy import Perturber
-from sfsl.rounds import Download, Trained
+from sfsl.rounds import Download, ScoreBins, Trained
 from sfsl.submodel import RowSet, TrainedRows
 from sfsl.training import ClientWork, LocalUpdate, score_histograms, score_samples
 from sfsl.training.task import ClientData, Indices, Rows, Task, Values
-
-Edges = NDArray[np.float64]
 
 
 class SimulatedAnswers:
@@ -56,6 +54,18 @@ class Device:
         return self._named[1]
 
     @cached_property
+    def personal(self) -> dict[str, Indices]:
+        """The rows of personal tables that it keeps: those it trains, and those it is tested on."""
+        named = [self.needed]
+        if self.held_out is not None:
+            named.append(self.task.needed_rows(self.held_out)[0])
+        return {
+            table.name: np.unique(np.concatenate([rows[table.name] for rows in named]))
+            for table in self.task.tables
+            if table.kind == "personal"
+        }
+
+    @cached_property
     def _named(self) -> tuple[dict[str, Indices], int]:
         return self.task.needed_rows(self.train)
 
@@ -78,20 +88,20 @@ class Device:
             )
             for table in self.task.spec.summed
         }
-        scores = None if download.edges is None else self._scores(download, personal, download.edges)
+        scores = None if download.scores is None else self._scores(download, personal, download.scores)
         return Trained(update.dense, update.samples, rows, scores)
 
     def _scores(
-        self, download: Download, personal: Mapping[str, Values], edges: Edges
+        self, download: Download, personal: Mapping[str, Values], bins: ScoreBins
     ) -> tuple[Indices, Indices]:
         """Histograms of scores on held-out samples, of which only rows asked for can be scored."""
         kept = self.held_out.keep(self._asked(download)) if self.held_out is not None else None
         if kept is None or not len(kept):
-            return np.zeros(len(edges) + 1, np.int64), np.zeros(len(edges) + 1, np.int64)
+            return np.zeros(bins.bins, np.int64), np.zeros(bins.bins, np.int64)
         rows = self.task.needed_rows(kept)[0]
         values = self._values(rows, download, personal)
         scores = score_samples(self.task, download.dense, rows, values, kept)
-        return score_histograms(scores, kept.local_columns(rows)["label"], edges)
+        return score_histograms(scores, kept.local_columns(rows)["label"], bins.edges)
 
     def _asked(self, download: Download) -> dict[str, Indices]:
         shared = [table.name for table in self.task.tables if table.kind == "shared"]
@@ -102,7 +112,7 @@ class Device:
         for table in self.task.tables:
             own = rows[table.name]
             if table.kind == "personal":
-                values[table.name] = personal[table.name][np.searchsorted(self.needed[table.name], own)]
+                values[table.name] = personal[table.name][np.searchsorted(self.personal[table.name], own)]
             else:
                 at = download.asked[table.name].positions_of(own)
                 values[table.name] = download.rows[table.name][at]

@@ -2,17 +2,14 @@
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.engines.masked import MaskedRound
 from sfsl.engines.plain import PlainRound
 from sfsl.engines.settings import RoundReport
 from sfsl.engines.simulation import Simulation
 from sfsl.errors import Aborted
-from sfsl.rounds import RoundParams
+from sfsl.rounds import RoundParams, ScoreBins
 from sfsl.submodel import Commit
-from sfsl.training import even_edges
 from sfsl.union import UnionParams, choose, planned_capacity
 
 
@@ -26,17 +23,17 @@ class LocalEngine:
         self.simulation = simulation
         self._randomness = randomness or SystemRandomness()
 
-    def run(self, cohort: Sequence[str], *, edges: Sequence[float] | None = None) -> RoundReport:
+    def run(self, cohort: Sequence[str], *, scores: ScoreBins | None = None) -> RoundReport:
         """One round, up to the commit; or an abort, whose commit leaves the model as it is.
 
-        ``edges`` of the bins of scores; bins of equal width if there are none.
+        ``scores``: the bins in which they are counted; those to begin with if there are none.
         """
         simulation = self.simulation
         store, settings = simulation.store, simulation.settings
         number = store.round + 1
         report = RoundReport(number, len(cohort), Commit(number, selection=store.selection))
         try:
-            params = self._params(number, cohort, edges)
+            params = self._params(number, cohort, scores)
             running = (
                 PlainRound(simulation, cohort, params, report)
                 if settings.sums == "plain"
@@ -50,14 +47,13 @@ class LocalEngine:
         report.outcome = outcome
         return report
 
-    def _params(self, number: int, cohort: Sequence[str], edges: Sequence[float] | None) -> RoundParams:
+    def _params(self, number: int, cohort: Sequence[str], scores: ScoreBins | None) -> RoundParams:
         simulation, settings = self.simulation, self.simulation.settings
         domain, devices = simulation.space.domain, simulation.devices
         sizes = (sum(len(devices[name].needed[table]) for table in simulation.shared) for name in cohort)
         capacity = planned_capacity(domain, len(cohort), max(1, *sizes))
         seed = self._randomness.bytes(32)
         chosen = choose(settings.encoding, domain, capacity, seed)
-        bins = tuple(np.asarray(even_edges(settings.bins) if edges is None else edges).tolist())
         return RoundParams(
             number=number,
             model=simulation.task.spec,
@@ -71,5 +67,5 @@ class LocalEngine:
             min_contributors=settings.min_contributors,
             training={"rate": settings.local.rate(number - 1)},
             precision=settings.precision,
-            edges=bins if settings.bins else None,
+            scores=scores or (ScoreBins(bins=settings.bins) if settings.bins else None),
         )

@@ -102,7 +102,7 @@ class PlainRound:
                 else values[table][unions[table].positions_of(some.rows)]
                 for table, some in own.items()
             }
-            downloads[name] = Download(dict(own), rows, dense, dict(params.training), params.score_edges)
+            downloads[name] = Download(dict(own), rows, dense, dict(params.training), params.scores)
         self._bill(asked)
         return downloads
 

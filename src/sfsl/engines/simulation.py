@@ -117,5 +117,5 @@ class Simulation:
         return SimulatedNoise(stream, self._seed, number, self._places[name])
 
     def _personal_rows(self, name: str) -> dict[str, Values]:
-        needed = self.devices[name].needed
-        return {table: self.store.read_rows(table, RowSet(needed[table])).values for table in self._personal}
+        rows = self.devices[name].personal
+        return {table: self.store.read_rows(table, RowSet(own)).values for table, own in rows.items()}

@@ -16,7 +16,7 @@ from sfsl.errors import ParameterError
 from sfsl.packing import packed_size
 from sfsl.plan.rows import RoundRows
 from sfsl.plan.settings import PlanSettings
-from sfsl.rounds import IndexSpace, RoundParams
+from sfsl.rounds import IndexSpace, RoundParams, ScoreBins
 from sfsl.rounds.messages import CODEC, Invitation, Request, Submodel
 from sfsl.secagg import SessionParams
 from sfsl.secagg.messages import (
@@ -155,7 +155,7 @@ def _round_params(settings: PlanSettings, union: UnionParams, min_contributors: 
         min_contributors=min_contributors,
         training={"rate": 1.0},
         precision=settings.precision,
-        edges=tuple(np.linspace(0, 1, settings.bins + 1)[1:-1].tolist()) if settings.bins else None,
+        scores=ScoreBins(bins=settings.bins) if settings.bins else None,
     )
 
 

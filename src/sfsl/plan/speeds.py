@@ -1,8 +1,6 @@
 """How fast this machine is at what a round consists of: measured here and now, in a fraction of a second."""
 
 import hashlib
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,20 +8,19 @@ import numpy as np
 from sfsl.codec import Message
 from sfsl.crypto.aead import seal
 from sfsl.crypto.agreement import KeyPair, pair_mask_key
-from sfsl.crypto.prg import uniform
 from sfsl.crypto.randomness import SystemRandomness
-from sfsl.crypto.ring import F31, Z32, Ring
+from sfsl.crypto.ring import F31, Z32
 from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import Interpolation, split
 from sfsl.privacy import PRESETS, Perturber, Tables
 from sfsl.rounds.messages import CODEC
 from sfsl.secagg.masking import Masker
 from sfsl.secagg.messages import MaskedVector, SealedShares
+from sfsl.secagg.meter import cpu_seconds, mask_seconds
 from sfsl.secagg.params import Layout, TableShape
 from sfsl.submodel import Quantization
 from sfsl.union import choose
 
-_REPEATS = 3
 _WORDS = 1 << 18
 _ROWS, _WIDTH = 1 << 13, 16
 _ELEMENTS = 2000
@@ -68,33 +65,26 @@ def measure(clients: int, threshold: int) -> Speeds:
     deltas, ones = np.full((_ROWS, _WIDTH), 0.01), np.ones(_ROWS, np.int64)
     quantization = Quantization.finest("z32", cohort=100, clip=1, max_weight=1)
     return Speeds(
-        agreement=_seconds(lambda: pair_mask_key(one, other.public, bytes(32), bytes(32), 0, 1), 50),
-        seal=_seconds(lambda: seal(secret, bytes(132), "shares", bytes(16), 0, 1), 50),
-        share=_seconds(lambda: split(secret, threshold, points, randomness), 1),
-        rebuild=_seconds(lambda: weights.secret(shares[:threshold]), 10),
-        mask_z32=_mask_seconds(Z32),
-        mask_f31=_mask_seconds(F31),
+        agreement=cpu_seconds(lambda: pair_mask_key(one, other.public, bytes(32), bytes(32), 0, 1), 50),
+        seal=cpu_seconds(lambda: seal(secret, bytes(132), "shares", bytes(16), 0, 1), 50),
+        share=cpu_seconds(lambda: split(secret, threshold, points, randomness), 1),
+        rebuild=cpu_seconds(lambda: weights.secret(shares[:threshold]), 10),
+        mask_z32=mask_seconds(Z32),
+        mask_f31=mask_seconds(F31),
         mask_rows=_row_seconds(),
-        encode=_seconds(lambda: CODEC.encode(vector), 1) / len(encoded),
-        decode=_seconds(lambda: _decoded(encoded), 1) / len(encoded),
-        digest=_seconds(lambda: hashlib.sha256(encoded).digest(), 1) / len(encoded),
-        item=_seconds(lambda: _decoded(CODEC.encode(boxes)), 1) / len(boxes.boxes),
-        sketch_in=_seconds(lambda: sketch.encode(indices, randomness), 1) / _ELEMENTS,
-        sketch_out=_seconds(lambda: sketch.decode(table), 1) / _ELEMENTS,
-        answer=_seconds(lambda: perturber.answer({"t": indices}, randomness), 1) / _ELEMENTS,
-        quantize=_seconds(lambda: quantization.encode(deltas, ones, randomness), 1) / deltas.size,
+        encode=cpu_seconds(lambda: CODEC.encode(vector), 1) / len(encoded),
+        decode=cpu_seconds(lambda: _decoded(encoded), 1) / len(encoded),
+        digest=cpu_seconds(lambda: hashlib.sha256(encoded).digest(), 1) / len(encoded),
+        item=cpu_seconds(lambda: _decoded(CODEC.encode(boxes)), 1) / len(boxes.boxes),
+        sketch_in=cpu_seconds(lambda: sketch.encode(indices, randomness), 1) / _ELEMENTS,
+        sketch_out=cpu_seconds(lambda: sketch.decode(table), 1) / _ELEMENTS,
+        answer=cpu_seconds(lambda: perturber.answer({"t": indices}, randomness), 1) / _ELEMENTS,
+        quantize=cpu_seconds(lambda: quantization.encode(deltas, ones, randomness), 1) / deltas.size,
     )
 
 
 def _decoded(encoded: bytes) -> Message:
     return CODEC.decode(encoded, limit=len(encoded))
-
-
-def _mask_seconds(ring: Ring) -> float:
-    """Per word of a vector that is masked as a whole."""
-    masker = Masker(ring, uniform(ring, _WORDS, SystemRandomness()), Layout(dense=_WORDS))
-    key = Secret(bytes(32))
-    return _seconds(lambda: masker.add(key), 1) / _WORDS
 
 
 def _row_seconds() -> float:
@@ -103,15 +93,4 @@ def _row_seconds() -> float:
     masker = Masker(Z32, Z32.zeros(_ROWS * _WIDTH), layout)
     rows = np.arange(0, _ROWS, 4)
     key = Secret(bytes(32))
-    return _seconds(lambda: masker.add(key, [rows]), 1) / (len(rows) * _WIDTH)
-
-
-def _seconds(work: Callable[[], object], times: int) -> float:
-    """CPU time of this thread for one call: the best of a few tries, since others use this machine too."""
-    best = float("inf")
-    for _ in range(_REPEATS):
-        start = time.thread_time()
-        for _ in range(times):
-            work()
-        best = min(best, (time.thread_time() - start) / times)
-    return best
+    return cpu_seconds(lambda: masker.add(key, [rows]), 1) / (len(rows) * _WIDTH)

@@ -14,10 +14,12 @@ def figures(run: Run) -> dict[str, Any]:
     auc, secure = run.curve("auc"), run.curve("auc_secure")
     best = max(auc, key=lambda point: point[1]) if auc else None
     up, down = run.mean("bytes_up"), run.mean("bytes_down")
-    privacy, full = run.summary.get("privacy", {}), run.summary.get("full_model", {})
+    privacy, full = run.summary.get("privacy") or {}, run.summary.get("full_model", {})
     done = run.done
     return {
         "name": run.name,
+        "scheme": run.scheme,
+        "sums": "plain" if run.plain else "masked" if run.scheme in ("sfsl", "sfl") else "none",
         "complete": run.summary.get("complete"),
         "rounds": len(run.lines),
         "aborted": run.aborted,
@@ -42,10 +44,11 @@ def figures(run: Run) -> dict[str, Any]:
 
 
 def learning_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    heads = ["run", "rounds", "aborted", "AUC", "best", "at", "cohorts", "dropped"]
+    heads = ["run", "scheme", "rounds", "aborted", "AUC", "best", "at", "cohorts", "dropped"]
     rows = [
         [
             one["name"],
+            one["scheme"],
             f"{one['rounds']:,}",
             f"{one['aborted']:,}",
             _number(one["auc"], ".4f"),
@@ -64,11 +67,11 @@ def cost_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str
     rows = [
         [
             one["name"],
-            f"{_sum(one['bytes_up']) / _MIB:,.3f}",
-            f"{_sum(one['bytes_down']) / _MIB:,.3f}",
+            _measured(_sum(one["bytes_up"]) / _MIB, ",.3f"),
+            _measured(_sum(one["bytes_down"]) / _MIB, ",.3f"),
             _number(one["full_model_bytes"] and one["full_model_bytes"] / _MIB, ",.2f"),
-            f"{_sum(one['client_seconds']):,.4f}",
-            f"{_sum(one['server_seconds']):,.3f}",
+            _measured(_sum(one["client_seconds"]), ",.4f"),
+            _measured(_sum(one["server_seconds"]), ",.3f"),
             _number(one["wall_seconds"], ",.2f"),
         ]
         for one in runs
@@ -118,6 +121,11 @@ def privacy_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[
 def _epsilon(privacy: dict[str, Any], key: str) -> str:
     """A summary writes infinity as null."""
     return "∞" if key in privacy and privacy[key] is None else _number(privacy.get(key), ".3f")
+
+
+def _measured(value: float, form: str) -> str:
+    """A dash for zero: without the protocol there is nothing to measure."""
+    return _number(value or None, form)
 
 
 def _number(value: object, form: str) -> str:

@@ -2,49 +2,20 @@
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
+from sfsl.engines.faults import EXCHANGES as ANSWERED
+from sfsl.engines.metrics import RoundLine
 from sfsl.errors import InputError
 
-Share = Annotated[float, Meta(ge=0, le=1)]
-Number = Annotated[float, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=0)]
-ByExchange = dict[str, Number]
-
 # In the order in which they happen.
-EXCHANGES = ("check-in", "invitation", "inbound", "unmask-union", "union", "submodel", "unmask-update")
-
-
-class Line(msgspec.Struct, frozen=True):
-    """One round in ``metrics.jsonl``. Bytes and client seconds are per client that answered."""
-
-    round: Annotated[int, Meta(ge=1)]
-    aborted: str | None
-    cohort: Count
-    survivors: Count
-    dropped: dict[str, Count]
-    declined: dict[str, Count]
-    diverged: Count
-    samples: Count
-    loss: float | None
-    auc: Share | None
-    auc_secure: Share | None
-    union: dict[str, Count]
-    opened: dict[str, Count]
-    moved: dict[str, Count]
-    refused: dict[str, Count]
-    bytes_up: ByExchange
-    bytes_down: ByExchange
-    client_seconds: ByExchange
-    server_seconds: ByExchange
-    training_seconds: Number
-    wall_seconds: Number
+EXCHANGES = ("check-in", *ANSWERED)
+_MASKED = ("sfsl", "sfl")
 
 
 @dataclass(frozen=True)
@@ -53,13 +24,22 @@ class Run:
     but means are over rounds that were not aborted."""
 
     name: str
-    lines: tuple[Line, ...]
+    lines: tuple[RoundLine, ...]
     config: dict[str, Any]
     summary: dict[str, Any]
     versions: dict[str, Any]
 
     @property
-    def done(self) -> list[Line]:
+    def scheme(self) -> str:
+        return str(_within(self.config, "round").get("scheme", "sfsl"))
+
+    @property
+    def plain(self) -> bool:
+        """Whether plain sums stood in for masked ones: the same model, and nothing hidden."""
+        return self.scheme in _MASKED and _within(self.config, "round").get("sums") == "plain"
+
+    @property
+    def done(self) -> list[RoundLine]:
         return [line for line in self.lines if line.aborted is None]
 
     @property
@@ -113,18 +93,24 @@ def _read(folder: Path, name: str) -> Run:
         config = tomllib.loads(_text(config_file))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{config_file} is not TOML: {error}") from None
-    return Run(
+    run = Run(
         name,
         _lines(folder / "metrics.jsonl"),
         config,
         _json(folder / "summary.json"),
         _json(folder / "versions.json"),
     )
+    return replace(run, name=f"{name} (PLAIN SUMS)") if run.plain else run
 
 
-def _lines(path: Path) -> tuple[Line, ...]:
-    decoder = msgspec.json.Decoder(Line)
-    lines: list[Line] = []
+def _within(config: dict[str, Any], section: str) -> dict[str, Any]:
+    found = config.get(section)
+    return found if isinstance(found, dict) else {}
+
+
+def _lines(path: Path) -> tuple[RoundLine, ...]:
+    decoder = msgspec.json.Decoder(RoundLine)
+    lines: list[RoundLine] = []
     # What stands after the last line break is a line that is being written, or that a crash cut off.
     for number, text in enumerate(_text(path).split("\n")[:-1], start=1):
         try:

@@ -3,6 +3,7 @@
 from sfsl.rounds.client import Download, RoundClient, Trained, histogram_words
 from sfsl.rounds.index_space import IndexSpace
 from sfsl.rounds.params import RoundParams, RoundPolicy
+from sfsl.rounds.score_bins import ScoreBins
 from sfsl.rounds.server import RoundOutcome, RoundServer, conclude, require_rows
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "RoundParams",
     "RoundPolicy",
     "RoundServer",
+    "ScoreBins",
     "Trained",
     "conclude",
     "histogram_words",

@@ -19,6 +19,7 @@ from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRo
 from sfsl.rounds.index_space import IndexSpace
 from sfsl.rounds.messages import Invitation, Request, Submodel
 from sfsl.rounds.params import RoundParams, RoundPolicy
+from sfsl.rounds.score_bins import ScoreBins
 from sfsl.secagg.client import Client, Start
 from sfsl.secagg.messages import (
     Consistency,
@@ -56,14 +57,14 @@ class Phase(Enum):
 class Download:
     """A submodel: per table the rows asked for and their values, the dense part, the hyperparameters.
 
-    ``edges`` are the inner edges of the bins of scores to be counted; None where none are.
+    ``scores`` are the bins in which scores of held-out samples are counted; None where they are not.
     """
 
     asked: dict[str, RowSet]
     rows: dict[str, Values]
     dense: Values
     training: dict[str, float]
-    edges: NDArray[np.float64] | None = None
+    scores: ScoreBins | None = None
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ class RoundClient:
             self._layout, submodel.participants, self._positions, requesters, context, requests
         )
         self.phase = Phase.TRAINING
-        return Download(self._asked, rows, dense, dict(self._params.training), self._params.score_edges)
+        return Download(self._asked, rows, dense, dict(self._params.training), self._params.scores)
 
     def create_update(self, trained: Trained) -> MaskedVector:
         self._require_phase(Phase.TRAINING)

@@ -3,26 +3,24 @@
 from typing import Annotated, Literal
 
 import msgspec
-import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from sfsl.codec import Checked
 from sfsl.crypto.kdf import digest
 from sfsl.errors import ParameterError, Refused
+from sfsl.rounds.score_bins import ScoreBins
 from sfsl.secagg.params import Layout, Policy, SumParams, TableShape
 from sfsl.submodel import ModelSpec, RowSet, UpdateParams
 from sfsl.union.params import UnionParams
 
 UPDATE_LABEL = "update"
-MAX_BINS = 4096
 
 
 class RoundParams(Checked, frozen=True):
     """What a round is about. ``training`` holds hyperparameters for the clients, by name.
 
-    ``precision`` is that of downloaded rows; the dense part always comes whole. ``edges`` are the inner
-    edges between the bins of the two score histograms of the secure evaluation; None leaves it out.
+    ``precision`` is that of downloaded rows; the dense part always comes whole. ``scores`` are the
+    bins of the two score histograms of the secure evaluation; None leaves it out.
     """
 
     number: Annotated[int, Meta(ge=1)]
@@ -32,24 +30,17 @@ class RoundParams(Checked, frozen=True):
     min_contributors: Annotated[int, Meta(ge=1, le=65_535)]
     training: dict[Annotated[str, Meta(max_length=64)], float]
     precision: Literal["float32", "float16"] = "float32"
-    edges: Annotated[tuple[float, ...], Meta(max_length=MAX_BINS - 1)] | None = None
+    scores: ScoreBins | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        edges = self.score_edges
-        if edges is not None and not (np.isfinite(edges).all() and (np.diff(edges) > 0).all()):
-            raise ParameterError("edges of score bins are finite numbers in ascending order")
         if len(self.training) > 64:
             raise ParameterError("at most 64 hyperparameters")
 
     @property
     def bins(self) -> int:
         """Of each of the two histograms."""
-        return 0 if self.edges is None else len(self.edges) + 1
-
-    @property
-    def score_edges(self) -> NDArray[np.float64] | None:
-        return None if self.edges is None else np.array(self.edges, np.float64)
+        return 0 if self.scores is None else self.scores.bins
 
     def sums(self) -> tuple[SumParams, SumParams]:
         """The two sums of the round's session: the union, and the update, whose layout is known later."""

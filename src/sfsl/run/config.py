@@ -27,8 +27,11 @@ def about(text: str) -> Meta:
 
 class DataSettings(Checked, frozen=True):
     source: Annotated[
-        Literal["synthetic", "amazon", "taobao", "csv"],
-        about('"synthetic" makes data up; "amazon", "taobao" and "csv" read the file at path.'),
+        Literal["synthetic", "amazon", "taobao", "csv", "python"],
+        about(
+            '"synthetic" makes data up; "amazon", "taobao" and "csv" read the file at path; "python" takes '
+            "your own model and clients from the function fleet(seed) of the file at path."
+        ),
     ] = "synthetic"
     path: Annotated[str, about("The file to read (also .gz); empty for synthetic data.")] = ""
     users: Annotated[int, Meta(ge=2), about("Synthetic: how many users, each of them a client.")] = 1000

@@ -22,11 +22,15 @@ def central_auc(fleet: Fleet, store: RowStore) -> float:
     """
     dense = store.read_dense().values
     scores, labels = [np.zeros(0)], [np.zeros(0)]
-    for samples in fleet.test.chunks(_SAMPLES_AT_ONCE, fleet.max_history):
-        rows = fleet.task.needed_rows(samples)[0]
-        values = {name: store.read_rows(name, RowSet(some)).values for name, some in rows.items()}
+    for start in range(0, len(fleet.test), _SAMPLES_AT_ONCE):
+        some = np.arange(start, min(start + _SAMPLES_AT_ONCE, len(fleet.test)))
+        samples = fleet.test.samples(some)
+        rows, unknown = fleet.task.needed_rows(samples)
+        if unknown:  # rows that the model does not have
+            samples = samples.keep(rows)
+        values = {name: store.read_rows(name, RowSet(one)).values for name, one in rows.items()}
         scores.append(score_samples(fleet.task, dense, rows, values, samples))
-        labels.append(samples.columns["label"])
+        labels.append(samples.local_columns(rows)["label"])
     return auc(np.concatenate(scores), np.concatenate(labels))
 
 

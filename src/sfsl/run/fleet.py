@@ -1,9 +1,11 @@
 """From settings to a fleet: the task, one simulated device per user, and a central test set."""
 
+import runpy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -18,6 +20,8 @@ from sfsl.data import (
     load_taobao,
     with_negatives,
 )
+from sfsl.data.samples import Samples, joined
+from sfsl.engines.centralized import Pool
 from sfsl.engines.device import Device
 from sfsl.errors import InputError
 from sfsl.models import din, logistic_regression
@@ -55,49 +59,93 @@ class Devices(Mapping[str, Device]):
 
 
 @dataclass(frozen=True)
-class Pooled:
-    """Everyone's samples to train on."""
+class Interacted:
+    """A pool from interactions, which share one copy of their histories."""
 
-    train: Interactions
+    data: Interactions
     max_history: int
 
     def __len__(self) -> int:
-        return len(self.train)
+        return len(self.data)
 
     def samples(self, positions: Indices) -> ClientData:
-        return self.train.samples(positions, self.max_history)
+        return self.data.samples(positions, self.max_history)
+
+
+class Collected:
+    """A pool from what each client has."""
+
+    def __init__(self, parts: Sequence[Samples]) -> None:
+        self._all = joined(parts)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def samples(self, positions: Indices) -> ClientData:
+        return self._all.at(positions)
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """``report`` says what a file held that could not be used; made-up data has none."""
+    """A model and who trains it. ``train`` and ``test`` are everyone's samples, for what only a
+    simulation can do: centralized training, and the AUC of a central test set.
+
+    ``report`` says what a file held that could not be used; made-up data has none.
+    """
 
     task: Task
-    devices: Devices
-    train: Interactions
-    test: Interactions
-    max_history: int
-    report: LoadReport | None
+    devices: Mapping[str, Device]
+    train: Pool
+    test: Pool
+    report: LoadReport | None = None
+
+    @classmethod
+    def of(cls, task: Task, train: Mapping[str, Samples], held_out: Mapping[str, Samples]) -> Self:
+        """Your own model and clients, by name. A client without held-out samples is not tested on."""
+        if not train:
+            raise InputError("a fleet has at least one client with samples to train on")
+        devices = {name: Device(task, samples, held_out.get(name)) for name, samples in train.items()}
+        none = next(iter(train.values())).at(np.zeros(0, np.int64))
+        return cls(task, devices, Collected([*train.values()]), Collected([none, *held_out.values()]))
 
 
 def build_fleet(config: RunConfig) -> Fleet:
-    seed = config.run.seed
+    fleet = _own_fleet(config) if config.data.source == "python" else _click_fleet(config)
+    clients, period = config.round.clients, config.run.period
+    if len(fleet.devices) < clients:
+        raise InputError(
+            f"round.clients = {clients}, but only {len(fleet.devices)} users have samples to train on; lower "
+            "it, or take more data"
+        )
+    if len(fleet.devices) < clients * period:
+        raise InputError(
+            f"run.period = {period} rounds of {clients} clients need as many different clients, and there "
+            f"are {len(fleet.devices)}; shorten the period, or take smaller cohorts"
+        )
+    return fleet
+
+
+def _click_fleet(config: RunConfig) -> Fleet:
+    seed, history = config.run.seed, config.data.max_history
     data, report = _interactions(config.data, seed)
     train, test = hold_out_last(data, config.data.held_out)
     task = _task(config.model, train, seed)
-    history = config.data.max_history
     devices = Devices(task, train, test, history)
-    if len(devices) < config.round.clients:
-        raise InputError(
-            f"round.clients = {config.round.clients}, but only {len(devices)} users have samples to train on;"
-            " lower it, or take more data"
-        )
-    if len(devices) < config.round.clients * config.run.period:
-        raise InputError(
-            f"run.period = {config.run.period} rounds of {config.round.clients} clients need as many "
-            f"different clients, and there are {len(devices)}; shorten the period, or take smaller cohorts"
-        )
-    return Fleet(task, devices, train, test, history, report)
+    return Fleet(task, devices, Interacted(train, history), Interacted(test, history), report)
+
+
+def _own_fleet(config: RunConfig) -> Fleet:
+    """From a file of the user's, which is run as Python runs any file it is told to."""
+    path = Path(config.data.path)
+    if not path.is_file():
+        raise InputError(f"cannot read {path}: no such file")
+    found = runpy.run_path(str(path)).get("fleet")
+    if not callable(found):
+        raise InputError(f"{path} has no function fleet(seed) that returns a sfsl.run.fleet.Fleet")
+    fleet = found(config.run.seed)
+    if not isinstance(fleet, Fleet):
+        raise InputError(f"fleet() in {path} returns {type(fleet).__name__}, not a sfsl.run.fleet.Fleet")
+    return fleet
 
 
 def client_privacy(config: RunConfig, clients: Sequence[str]) -> dict[str, IndexPrivacy]:

@@ -7,46 +7,8 @@ from typing import IO, Self
 
 import msgspec
 
+from sfsl.engines.metrics import RoundLine
 from sfsl.errors import InputError
-
-
-class RoundLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one round did and cost. Bytes and client seconds are per client that answered, by exchange.
-
-    ``auc`` is that of the central test set after the round, where it was evaluated; ``auc_secure`` that of
-    the cohort's own held-out samples before it, from securely summed histograms, and at most
-    ``auc_secure_error`` from that of the scores themselves. ``unknown_rows``: rows that clients' data
-    names and the model does not have. ``opened``: rows with at
-    least one contributor. ``training_seconds`` and ``wall_seconds`` are those of this whole process.
-    """
-
-    round: int
-    aborted: str | None
-    cohort: int
-    survivors: int
-    dropped: dict[str, int]
-    declined: dict[str, int]
-    diverged: int
-    samples: int
-    unknown_rows: int
-    loss: float | None
-    auc: float | None
-    auc_secure: float | None
-    auc_secure_error: float | None
-    union: dict[str, int]
-    opened: dict[str, int]
-    moved: dict[str, int]
-    refused: dict[str, int]
-    bytes_up: dict[str, float]
-    bytes_down: dict[str, float]
-    client_seconds: dict[str, float]
-    server_seconds: dict[str, float]
-    training_seconds: float
-    wall_seconds: float
-
-    def encode(self) -> bytes:
-        """JSON; what is not a number is null there."""
-        return msgspec.json.encode(self)
 
 
 def read_lines(path: Path) -> list[RoundLine]:

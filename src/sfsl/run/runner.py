@@ -17,18 +17,22 @@ import msgspec
 import numpy as np
 import torch
 
+from sfsl.crypto.ring import Z32
+from sfsl.engines.metrics import RoundLine
 from sfsl.engines.settings import RoundReport
 from sfsl.errors import InputError
 from sfsl.privacy import PeriodSelection
+from sfsl.rounds import ScoreBins
 from sfsl.run.config import RunConfig
 from sfsl.run.evaluation import central_auc
 from sfsl.run.fleet import Fleet
 from sfsl.run.folder import RunFolder
-from sfsl.run.metrics import MetricsFile, RoundLine, read_lines
+from sfsl.run.metrics import MetricsFile, read_lines
 from sfsl.run.selection import SelectionState, choose_cohort, choose_in_period
 from sfsl.run.setup import build_engine, open_store
 from sfsl.run.summary import Summary, summarize
-from sfsl.training import auc_error_bound, auc_from_histograms, even_edges, refined_edges
+from sfsl.secagg.meter import mask_seconds
+from sfsl.training import auc_error_bound, auc_from_histograms
 
 
 class Runner:
@@ -70,6 +74,7 @@ class Runner:
             invited=self._state.rounds,
             data_problems={} if report is None else report.problems,
             peak_memory=peak_memory(),
+            mask_seconds=mask_seconds(Z32),
         )
 
     def close(self) -> None:
@@ -87,14 +92,14 @@ class Runner:
     def _round(self) -> RoundLine:
         start, number = time.perf_counter(), self.store.round + 1
         cohort, period = self._cohort(number)
-        report = self._engine.run(cohort, edges=self._state.edges or None)
+        report = self._engine.run(cohort, scores=self._state.scores)
         line = line_of(report, time.perf_counter() - start)
         if self.config.round.stands_in:  # what plain sums cost says nothing about the protocol
             line = msgspec.structs.replace(line, bytes_up={}, bytes_down={})
         state = SelectionState(
             rounds=self._state.invited(cohort),
             line=line.encode(),
-            edges=self._edges(report),
+            scores=self._score_bins(report),
             period=period,
         )
         self.store.commit(replace(report.commit, selection=state.encode()))
@@ -115,13 +120,12 @@ class Runner:
         now = (number - 1) // config.run.period
         return choose_in_period(period, self._clients, count, now, seed, number)
 
-    def _edges(self, report: RoundReport) -> tuple[float, ...]:
-        """Of the next round's score bins: where the scores of this one lie, bins are narrow."""
+    def _score_bins(self, report: RoundReport) -> ScoreBins | None:
+        """Of the next round."""
         scores = report.outcome.scores if report.outcome else None
         if scores is None:
-            return self._state.edges
-        edges = self._state.edges or even_edges(self.config.round.bins)
-        return tuple(refined_edges(*scores, np.asarray(edges)).tolist())
+            return self._state.scores
+        return (self._state.scores or ScoreBins(bins=self.config.round.bins)).after(*scores)
 
     def _evaluated(self, line: RoundLine) -> RoundLine:
         every = self.config.run.evaluate_every

@@ -9,6 +9,7 @@ from sfsl.engines.noise import SimulatedNoise
 from sfsl.errors import StoreCorrupt
 from sfsl.privacy import PeriodSelection
 from sfsl.privacy.selection import choose_uniformly
+from sfsl.rounds import ScoreBins
 
 # Streams of random numbers from the run's seed, told apart by their first word.
 _COHORT = 1001
@@ -16,13 +17,13 @@ _COHORT = 1001
 
 class SelectionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``rounds`` counts the rounds each client was invited to. ``line`` is the last round's line of
-    metrics, so that a crash right after the commit cannot lose it. ``edges``: of the next round's score
-    bins, which follow from the last one's scores; empty before there were any.
+    metrics, so that a crash right after the commit cannot lose it. ``scores``: the bins of the next
+    round's scores, which follow from the last one's; None before there were any.
     """
 
     rounds: dict[str, int] = {}
     line: bytes = b""
-    edges: tuple[float, ...] = ()
+    scores: ScoreBins | None = None
     period: PeriodSelection = PeriodSelection()
 
     @classmethod

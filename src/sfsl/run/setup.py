@@ -13,7 +13,7 @@ from sfsl.engines.simulation import Simulation
 from sfsl.errors import StoreError
 from sfsl.privacy import IndexPrivacy
 from sfsl.run.config import RunConfig
-from sfsl.run.fleet import Fleet, Pooled, client_privacy
+from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.run.folder import RunFolder
 from sfsl.run.metrics import read_lines
 from sfsl.run.planning import plan_min_contributors
@@ -57,8 +57,7 @@ def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> LocalEngi
     """What runs this scheme's rounds."""
     seed = config.run.seed
     if config.round.scheme == "centralized":
-        pool = Pooled(fleet.train, fleet.max_history)
-        return CentralizedEngine(fleet.task, pool, store, central_settings(config, fleet), seed=seed)
+        return CentralizedEngine(fleet.task, fleet.train, store, central_settings(config, fleet), seed=seed)
     settings = round_settings(config, client_privacy(config, sorted(fleet.devices)))
     return LocalEngine(Simulation(fleet.task, fleet.devices, store, settings, seed=seed))
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from sfsl.privacy import IndexPrivacy
-from sfsl.run.config import RunConfig
-from sfsl.run.metrics import RoundLine
+from sfsl.engines.metrics import RoundLine
+from sfsl.privacy import PRESETS, IndexPrivacy
+from sfsl.run.config import SECURE, RunConfig
 from sfsl.submodel import ModelSpec
 
 WORD_BYTES = 4
@@ -20,7 +20,8 @@ ByExchange = dict[str, float]
 
 
 class Learning(msgspec.Struct, frozen=True):
-    """AUCs with the round after which they were measured; None where there was none."""
+    """AUCs with the round after which they were measured; None where there was none. ``auc_secure`` is at
+    most ``auc_secure_error`` from that of the scores themselves."""
 
     auc: float | None
     auc_round: int | None
@@ -28,6 +29,7 @@ class Learning(msgspec.Struct, frozen=True):
     auc_best_round: int | None
     auc_secure: float | None
     auc_secure_round: int | None
+    auc_secure_error: float | None
     loss: float | None
 
 
@@ -44,7 +46,8 @@ class Costs(msgspec.Struct, frozen=True):
 
 
 class Privacy(msgspec.Struct, frozen=True):
-    """``rounds_at_most`` and ``exposures_at_most`` are those of the client invited most often.
+    """``rounds_at_most`` and ``exposures_at_most`` are those of the client invited most often. In a mix
+    of choices the probabilities are those of the least private.
 
     An exposure is a round whose union and sums may have been opened. ``epsilon`` is exact for the answers
     of so many rounds about one row; None stands for infinity. It covers neither unions nor sums.
@@ -64,14 +67,29 @@ class Privacy(msgspec.Struct, frozen=True):
 
 
 class FullModel(msgspec.Struct, frozen=True):
-    """What a client would send and receive for secure FL of the whole model, with the same keys."""
+    """What secure FL of the whole model would take with the same cohort and keys; computed, not run.
+
+    Seconds are those of masking alone, at the speed measured here: a client masks every parameter with
+    every other client, the server removes one mask per client, and of each client that vanished before its
+    update all it shared. Memory: the model, an update and its words; at the server, one sum.
+    """
 
     parameters: int
     bytes_up: ByExchange
     bytes_down: ByExchange
+    client_seconds: float
+    server_seconds: float
+    client_memory_bytes: int
+    server_memory_bytes: int
 
 
 class Summary(msgspec.Struct, frozen=True):
+    """``sums``: ``masked``, or ``plain`` where plain ones stand in for them, or ``none``. ``privacy`` is
+    None where the scheme has none. ``unknown_rows``: rows that clients' data named and the model lacks.
+    """
+
+    scheme: str
+    sums: str
     complete: bool
     rounds: int
     rounds_planned: int
@@ -81,10 +99,11 @@ class Summary(msgspec.Struct, frozen=True):
     dropped: int
     declined: dict[str, int]
     diverged: int
+    unknown_rows: int
     data_problems: dict[str, int]
     learning: Learning
     costs: Costs
-    privacy: Privacy
+    privacy: Privacy | None
     full_model: FullModel
 
 
@@ -97,11 +116,14 @@ def summarize(
     invited: Mapping[str, int],
     data_problems: Mapping[str, int],
     peak_memory: int,
+    mask_seconds: float,
 ) -> Summary:
-    """``invited``: to how many rounds, by client."""
+    """``invited``: to how many rounds, by client. ``mask_seconds``: CPU time for one word of a mask."""
     done = [line for line in lines if line.aborted is None]
     costs = _costs(done, peak_memory)
     return Summary(
+        scheme=config.round.scheme,
+        sums="masked" if config.round.masked else "plain" if config.round.stands_in else "none",
         complete=len(lines) >= config.run.rounds,
         rounds=len(lines),
         rounds_planned=config.run.rounds,
@@ -111,28 +133,30 @@ def summarize(
         dropped=sum(sum(line.dropped.values()) for line in lines),
         declined=_total([line.declined for line in lines]),
         diverged=sum(line.diverged for line in lines),
+        unknown_rows=sum(line.unknown_rows for line in lines),
         data_problems=dict(data_problems),
         learning=_learning(lines),
         costs=costs,
-        privacy=_privacy(config, invited),
-        full_model=_full_model(model, costs),
+        privacy=_privacy(config, invited) if config.round.scheme in SECURE else None,
+        full_model=_full_model(model, costs, done, mask_seconds),
     )
 
 
 def _learning(lines: Sequence[RoundLine]) -> Learning:
     central = [(line.auc, line.round) for line in lines if line.auc is not None]
-    secure = [(line.auc_secure, line.round) for line in lines if line.auc_secure is not None]
+    secure = [line for line in lines if line.auc_secure is not None]
     losses = [line.loss for line in lines if line.loss is not None]
     last = central[-1] if central else (None, None)
     best = max(central) if central else (None, None)
-    cohort = secure[-1] if secure else (None, None)
+    cohort = secure[-1] if secure else None
     return Learning(
         auc=last[0],
         auc_round=last[1],
         auc_best=best[0],
         auc_best_round=best[1],
-        auc_secure=cohort[0],
-        auc_secure_round=cohort[1],
+        auc_secure=cohort.auc_secure if cohort else None,
+        auc_secure_round=cohort.round if cohort else None,
+        auc_secure_error=cohort.auc_secure_error if cohort else None,
         loss=losses[-1] if losses else None,
     )
 
@@ -152,17 +176,20 @@ def _costs(done: Sequence[RoundLine], peak_memory: int) -> Costs:
 
 
 def _privacy(config: RunConfig, invited: Mapping[str, int]) -> Privacy:
-    privacy: IndexPrivacy = config.privacy.index_privacy
+    full = config.round.scheme == "sfl"
+    privacy: IndexPrivacy = PRESETS["cpp5"] if full else config.privacy.index_privacy
     most = max(invited.values(), default=0)
+    # In a period of its own each round is answered anew, and epsilons add up.
+    epsilon = most * privacy.epsilon(1) if config.run.period and most else privacy.epsilon(most)
     contributors = config.round.min_contributors
     return Privacy(
-        preset=config.privacy.name,
+        preset="every row" if full else config.privacy.name,
         p1=privacy.p1,
         p2=privacy.p2,
         p3=privacy.p3,
         p4=privacy.p4,
         rounds_at_most=most,
-        epsilon=_finite(privacy.epsilon(most)),
+        epsilon=_finite(epsilon),
         epsilon_infinity=_finite(privacy.epsilon_infinity),
         exposures_at_most=most,
         clients_exposed=len(invited),
@@ -170,13 +197,26 @@ def _privacy(config: RunConfig, invited: Mapping[str, int]) -> Privacy:
     )
 
 
-def _full_model(model: ModelSpec, costs: Costs) -> FullModel:
+def _full_model(model: ModelSpec, costs: Costs, done: Sequence[RoundLine], mask_seconds: float) -> FullModel:
     """Every parameter down and up in 4-byte words, as the paper counts it, and the keys' traffic."""
     parameters = model.dense + sum(table.rows * table.width for table in model.tables)
     words = float(WORD_BYTES * parameters)
     up = {name: costs.bytes_up.get(name, 0.0) for name in KEYS_UP}
     down = {name: costs.bytes_down.get(name, 0.0) for name in KEYS_DOWN}
-    return FullModel(parameters, up | {MODEL_EXCHANGE: words}, down | {MODEL_EXCHANGE: words})
+    rounds = max(1, len(done))
+    clients = sum(line.cohort for line in done) / rounds
+    lost = sum(line.dropped.get(MODEL_EXCHANGE, 0) * line.survivors for line in done) / rounds
+    survivors = sum(line.survivors for line in done) / rounds
+    masked = parameters * mask_seconds
+    return FullModel(
+        parameters,
+        up | {MODEL_EXCHANGE: words},
+        down | {MODEL_EXCHANGE: words},
+        client_seconds=clients * masked,
+        server_seconds=(survivors + lost) * masked,
+        client_memory_bytes=round(3 * words),
+        server_memory_bytes=round(2 * words),
+    )
 
 
 def _finite(value: float) -> float | None:

@@ -5,8 +5,6 @@ from sfsl.training.evaluate import (
     auc,
     auc_error_bound,
     auc_from_histograms,
-    even_edges,
-    refined_edges,
     score_histograms,
     score_samples,
 )
@@ -23,8 +21,6 @@ __all__ = [
     "auc_error_bound",
     "auc_from_histograms",
     "click_loss",
-    "even_edges",
-    "refined_edges",
     "score_histograms",
     "score_samples",
     "train_client",

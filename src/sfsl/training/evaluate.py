@@ -10,7 +10,6 @@ from torch.func import functional_call
 from sfsl.errors import InputError
 from sfsl.training.task import ClientData, Indices, Rows, Task, Values
 
-BINS = 256
 CHUNK = 1024
 
 Scores = NDArray[np.float64]
@@ -64,11 +63,6 @@ def auc_error_bound(clicks: ArrayLike, others: ArrayLike) -> float:
     return float((clicked * passed).sum() / (2 * pairs)) if pairs else float("nan")
 
 
-def even_edges(bins: int = BINS) -> Scores:
-    """Inner edges between bins of equal width on the scores from 0 to 1."""
-    return np.linspace(0, 1, bins + 1)[1:-1]
-
-
 def score_histograms(scores: ArrayLike, labels: ArrayLike, edges: Scores) -> tuple[Indices, Indices]:
     """How many clicks, and how many others, score in each bin. Scores that are not finite are left out."""
     score, label = np.asarray(scores, dtype=np.float64), np.asarray(labels)
@@ -78,20 +72,3 @@ def score_histograms(scores: ArrayLike, labels: ArrayLike, edges: Scores) -> tup
         np.bincount(which[finite & (label == wanted)], minlength=len(edges) + 1) for wanted in (1, 0)
     )
     return clicks, others
-
-
-def refined_edges(clicks: ArrayLike, others: ArrayLike, edges: Scores) -> Scores:
-    """Edges for the next round, between which the scores of this one fall in equal parts.
-
-    A young model scores everything nearly alike, which even bins cannot tell apart; bins of equal mass
-    bound the error of the AUC by half their number's inverse wherever the scores lie. They follow from
-    the opened sums, so they cost no privacy.
-    """
-    mass = (np.asarray(clicks) + np.asarray(others)).astype(np.float64)
-    if mass.sum() == 0:
-        return edges
-    # A little everywhere keeps edges apart, and room for scores that move.
-    mass += mass.sum() / (100 * len(mass))
-    reached = np.concatenate([[0], np.cumsum(mass)]) / mass.sum()
-    ends = np.concatenate([[min(0.0, edges[0])], edges, [max(1.0, edges[-1])]])
-    return np.asarray(np.interp(even_edges(len(mass)), reached, ends))

@@ -1,0 +1,49 @@
+"""What is written down about a round. Other fields in a file are of another version, and left alone."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Number = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+
+
+class RoundLine(msgspec.Struct, frozen=True):
+    """What one round did and cost. Bytes and client seconds are per client that answered, by exchange.
+
+    ``auc`` is that of the central test set after the round, where it was evaluated; ``auc_secure`` that of
+    the cohort's own held-out samples before it, from securely summed histograms, and at most
+    ``auc_secure_error`` from that of the scores themselves. ``unknown_rows``: rows that clients' data
+    names and the model does not have. ``opened``: rows with at
+    least one contributor. ``training_seconds`` and ``wall_seconds`` are those of this whole process.
+    """
+
+    round: Annotated[int, Meta(ge=1)]
+    aborted: str | None
+    cohort: Count
+    survivors: Count
+    dropped: dict[str, Count]
+    declined: dict[str, Count]
+    diverged: Count
+    samples: Count
+    unknown_rows: Count
+    loss: float | None
+    auc: Share | None
+    auc_secure: Share | None
+    auc_secure_error: Share | None
+    union: dict[str, Count]
+    opened: dict[str, Count]
+    moved: dict[str, Count]
+    refused: dict[str, Count]
+    bytes_up: dict[str, Number]
+    bytes_down: dict[str, Number]
+    client_seconds: dict[str, Number]
+    server_seconds: dict[str, Number]
+    training_seconds: Number
+    wall_seconds: Number
+
+    def encode(self) -> bytes:
+        """JSON; what is not a number is null there."""
+        return msgspec.json.encode(self)
