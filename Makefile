@@ -53,9 +53,10 @@ $(FLOWER_VENV)/.installed: bench/requirements-flower.txt
 	$(FLOWER_VENV)/bin/pip install --quiet --disable-pip-version-check -r bench/requirements-flower.txt
 	@touch $@
 
-bench: $(VENV)/.installed $(FLOWER_VENV)/.installed  ## Measure costs, also against Flower (about ten minutes).
+bench: $(VENV)/.installed $(FLOWER_VENV)/.installed  ## Measure costs, also against Flower (about twenty minutes).
 	$(BIN)/python bench/secagg_figures.py --flower-python $(FLOWER_VENV)/bin/python --out out/bench
 	$(BIN)/python bench/union_figures.py --out out/bench
+	$(BIN)/python bench/round_figures.py --out out/bench
 
 clean:  ## Remove environments and caches.
 	rm -rf $(VENV) $(FLOWER_VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,6 +4,8 @@ from typing import Annotated, Any
 
 import typer
 
+from sfsl.bench.made_up import Sizes
+from sfsl.bench.round import bench_round
 from sfsl.bench.secagg import bench_secagg
 from sfsl.bench.union import bench_union
 from sfsl.cli.output import console, emit_json, progress_console, shown, table
@@ -78,6 +80,62 @@ def union(
             seed=seed,
         )
     _report("Private set union", result, json)
+
+
+@app.command(
+    "round",
+    epilog="Examples:  sfsl bench round --clients 100 --privacy cpp2 --memory   |   "
+    "sfsl bench round --dropout 0.2 --json   |   "
+    "sfsl bench round --privacy cpp5 --precision float16   |   "
+    "sfsl bench round --rows 2000000000 --encoding sketch",
+)
+def whole_round(
+    clients: Annotated[int, typer.Option(help="Clients in the cohort.")] = 100,
+    privacy: Annotated[str, typer.Option(help="How clients answer: cpp1 to cpp5.")] = "cpp2",
+    rows: Annotated[int, typer.Option(help="Rows of the table of goods, which clients share.")] = 143_534,
+    set_size: Annotated[int, typer.Option(help="Goods per client; categories follow from them.")] = 301,
+    dense: Annotated[int, typer.Option(help="Parameters of the dense part.")] = 64_327,
+    dropout: Annotated[float, typer.Option(help="Share of clients that vanish.")] = 0.0,
+    dropout_before: Annotated[
+        str, typer.Option(help="What they vanish before: their masked update, or their masked set.")
+    ] = "update",
+    precision: Annotated[
+        str, typer.Option(help="Of downloaded rows: float32, or float16, which loses some.")
+    ] = "float32",
+    min_contributors: Annotated[
+        int, typer.Option(help="Rows asked for by fewer clients are left out; 1 is the paper.")
+    ] = 1,
+    bins: Annotated[int, typer.Option(help="Of the score histograms; 0 leaves them out.")] = 256,
+    encoding: Annotated[str, typer.Option(help="Of the union: auto, identity, bloom or sketch.")] = "auto",
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Run it once more under tracing, for each party's peak memory.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of made-up rows, updates and dropouts, not of keys.")] = 0,
+    json: Json = False,
+) -> None:
+    """A whole round without training: bytes, CPU and memory of a client and of the server. Its sums are
+    checked. Defaults are the paper's setting."""
+    with progress_console().status(f"A round of {clients} clients at {privacy}"):
+        result = bench_round(
+            Sizes(clients=clients, rows=rows, set_size=set_size, dense=dense),
+            privacy=privacy,
+            min_contributors=min_contributors,
+            precision=precision,
+            bins=bins,
+            encoding=encoding,
+            dropout=dropout,
+            dropout_before=dropout_before,
+            memory=memory,
+            seed=seed,
+        )
+    if json:
+        emit_json(result)
+        return
+    exchanges = result.pop("exchanges")
+    _report("One round", result, json)
+    columns = ("", "bytes up", "down", "client s", "max", "server s")
+    lines = [(name, *map(shown, one.values())) for name, one in exchanges.items()]
+    console().print(table("By exchange", columns, lines))
 
 
 def _report(title: str, result: dict[str, Any], json: bool) -> None:
