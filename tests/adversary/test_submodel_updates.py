@@ -44,7 +44,6 @@ def update(**changed: Any) -> Any:
         "dense": np.zeros(3),
         "samples": 5,
         "trained": {"goods": TrainedRows(RowSet([4]), np.full((1, 2), 0.05), [3])},
-        "asked": {"goods": UNION},
         "randomness": RANDOMNESS,
     }
     return encode_update(MODEL, PARAMS, **(honest | changed))
@@ -72,7 +71,7 @@ def test_nan_and_infinity_are_refused(bad: float, dtype: Any) -> None:
 @pytest.mark.parametrize("huge", [1e30, -1e30, 3.4e38])
 def test_huge_updates_are_clipped(huge: float) -> None:
     words = update(dense=np.full(3, huge), **trained([4], np.full((1, 2), huge, np.float32), [3]))
-    assert PARAMS.rows.decode(words.tables[0]).values[0] == pytest.approx([math.copysign(CLIP, huge)] * 2)
+    assert PARAMS.rows.decode(words.trained[0]).values[0] == pytest.approx([math.copysign(CLIP, huge)] * 2)
     assert PARAMS.dense.decode(words.dense[None]).values[0] == pytest.approx(
         [5 * math.copysign(CLIP, huge)] * 3
     )
@@ -107,10 +106,9 @@ def test_counts_over_the_cap_are_capped_in_weight_and_product_alike(count: int) 
         {"samples": 1.5},
         {"samples": [1, 2]},
         {"trained": {}},
-        {"asked": {}},
-        {"asked": {"goods": UNION, "user": UNION}},
+        {"trained": {name: TrainedRows(RowSet([]), np.zeros((0, 2)), []) for name in ("goods", "user")}},
     ],
-    ids=range(20),
+    ids=range(19),
 )
 def test_updates_of_the_wrong_shape_or_kind_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(InputError):
@@ -118,8 +116,9 @@ def test_updates_of_the_wrong_shape_or_kind_are_refused(changed: dict[str, Any])
 
 
 def test_training_a_row_that_was_not_asked_for_is_refused() -> None:
+    words = update(**trained([4, 9], np.zeros((2, 2)), [1, 1]))
     with pytest.raises(UnknownRow):
-        update(**trained([4, 9], np.zeros((2, 2)), [1, 1]))
+        words.over([UNION])
 
 
 # -- what a client can do with words of its own choice -----------------------------------------

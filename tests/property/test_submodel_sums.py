@@ -23,13 +23,14 @@ class Cohort:
     averaging: Averaging
     deltas: NDArray[np.float32]  # [client, row, width]
     counts: NDArray[np.int64]  # [client, row]
+    samples: NDArray[np.int64]  # [client]
 
 
 @st.composite
 def cohorts(draw: st.DrawFn) -> Cohort:
     clients, rows, width = draw(st.integers(1, 6)), draw(st.integers(1, 5)), draw(st.integers(1, 4))
     ring: Literal["z32", "z64"] = draw(st.sampled_from(["z32", "z64"]))
-    weights: Literal["samples", "owners"] = draw(st.sampled_from(["samples", "owners"]))
+    weights: Literal["samples", "owners", "dataset"] = draw(st.sampled_from(["samples", "owners", "dataset"]))
     averaging = Averaging(weights=weights, kappa=draw(st.sampled_from([1, 2.5, 5])))
     cap = draw(st.integers(1, 400))
     clip = draw(st.sampled_from([1e-3, 0.1, 0.7, 1.0, 50.0]))
@@ -50,11 +51,12 @@ def cohorts(draw: st.DrawFn) -> Cohort:
         averaging,
         np.array(flat, np.float32).reshape(clients, rows, width),
         np.array(draw(counts), np.int64).reshape(clients, rows),
+        np.array(draw(st.lists(st.integers(0, 1000), min_size=clients, max_size=clients)), np.int64),
     )
 
 
 def encoded(cohort: Cohort, client: int) -> NDArray[np.unsignedinteger]:
-    weights = cohort.averaging.row_weights(cohort.counts[client])
+    weights = cohort.averaging.row_weights(cohort.counts[client], int(cohort.samples[client]))
     return cohort.quantization.encode(cohort.deltas[client], weights, RANDOMNESS)
 
 
@@ -67,7 +69,11 @@ def test_quantize_sum_decode_is_the_weighted_average(cohort: Cohort) -> None:
         total = total + encoded(cohort, client)
     decoded = quantization.decode(total)
 
-    weights = cohort.counts if averaging.weights == "samples" else (cohort.counts > 0).astype(np.int64)
+    weights = {
+        "samples": cohort.counts,
+        "owners": (cohort.counts > 0).astype(np.int64),
+        "dataset": np.broadcast_to(cohort.samples[:, None], cohort.counts.shape),
+    }[averaging.weights]
     weights = np.minimum(weights, quantization.max_weight)
     clipped = np.clip(cohort.deltas.astype(np.float64), -quantization.clip, quantization.clip)
     exact = (weights[:, :, None] * clipped).sum(axis=0)
@@ -115,7 +121,7 @@ def test_the_secure_sum_of_updates_is_the_plain_one_word_for_word(seed: int) -> 
     for name in ("ada", "bob", "cyd", "dan"):
         asked[name] = np.flatnonzero(rng.random(rows) < 0.7)
         deltas = rng.normal(0, 0.1, (len(asked[name]), 3))
-        counts = PAPER.row_weights(rng.integers(0, 80, len(asked[name])))
+        counts = PAPER.row_weights(rng.integers(0, 80, len(asked[name])), 80)
         words[name] = quantization.encode(deltas, counts, SeededRandomness(seed))
         plain[asked[name]] += words[name].astype(np.uint32)
     secure = aggregate_rows(asked, words, rows, min_contributors=1, randomness=SeededRandomness(seed))

@@ -33,7 +33,8 @@ def united(encoding: Encoding, sets: list[list[int]], seed: bytes) -> list[int]:
     for number, one in enumerate(sets):
         randomness = SeededRandomness(f"{seed.hex()} {number}")
         encoding.ring.add(total, encoding.encode(np.array(one, np.int64), randomness))
-    return encoding.decode(total).tolist()
+    union: list[int] = encoding.decode(total).tolist()
+    return union
 
 
 @settings(deadline=None, derandomize=True, max_examples=150)
@@ -49,6 +50,15 @@ def test_a_sketch_decodes_to_exactly_the_union(case: tuple[int, list[list[int]]]
 def test_identity_decodes_to_exactly_the_union(case: tuple[int, list[list[int]]], seed: bytes) -> None:
     domain, sets = case
     assert united(encodings.identity(domain), sets, seed) == sorted(set().union(*sets))
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(parties(largest_domain=3000), SEEDS)
+def test_the_whole_is_the_domain_whatever_the_sets(case: tuple[int, list[list[int]]], seed: bytes) -> None:
+    domain, sets = case
+    encoding = encodings.choose("whole", domain, 1, seed)
+    assert encoding.length == 0
+    assert united(encoding, sets, seed) == list(range(domain))
 
 
 @settings(deadline=None, derandomize=True, max_examples=100)
@@ -71,6 +81,7 @@ def test_auto_always_finds_an_encoding_that_works(
     domain: int, capacity: int, seed: bytes, data: st.DataObject
 ) -> None:
     encoding = encodings.choose("auto", domain, capacity, seed)
+    assert encoding.name in ("identity", "sketch")
     one = data.draw(st.lists(st.integers(0, domain - 1), max_size=capacity))
     assert united(encoding, [one, one], seed) == sorted(set(one))
 
@@ -96,3 +107,15 @@ def test_only_elements_of_the_domain_are_encoded(domain: int, element: int, seed
     else:
         with pytest.raises(InputError):
             encoding.encode([element], SeededRandomness(0))  # type: ignore[arg-type]
+
+
+@settings(deadline=None, derandomize=True, max_examples=100)
+@given(st.integers(1, 2**26), st.integers(-(2**64), 2**65) | st.integers(-2, 2))
+def test_only_elements_of_the_whole_are_encoded(domain: int, offset: int) -> None:
+    encoding = encodings.choose("whole", domain, 1, bytes(32))
+    for element in (offset, domain + offset):
+        if 0 <= element < domain:
+            assert encoding.encode(np.array([element]), SeededRandomness(0)).shape == (0,)
+        else:
+            with pytest.raises(InputError):
+                encoding.encode([element], SeededRandomness(0))  # type: ignore[arg-type]

@@ -128,6 +128,15 @@ def test_unions_that_are_refused(union: Any, says: str) -> None:
         perturber(PRESETS["cpp2"], [1]).answer({"goods": union}, SeededRandomness(0))
 
 
+def test_a_table_may_have_an_empty_union_if_not_all_have() -> None:
+    both = Tables(shared=("goods", "shops"))
+    client = Perturber(KEY, IndexPrivacy(1, 1, 1, 1), both, {"goods": [1], "shops": [2]})
+    answers = client.answer({"goods": [], "shops": [2, 3]}, SeededRandomness(0))
+    assert {name: bits.tolist() for name, bits in answers.items()} == {"goods": [], "shops": [True, True]}
+    with pytest.raises(InputError, match="empty"):
+        client.answer({"goods": [], "shops": []}, SeededRandomness(0))
+
+
 CATEGORY = np.array([0, 0, 1, 1, 2, 2, 2, 3])
 SHOP = Tables(
     shared=("goods",),

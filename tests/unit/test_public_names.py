@@ -18,12 +18,17 @@ PUBLIC = {
     },
     "sfsl.rounds": {
         "Download", "IndexSpace", "RoundClient", "RoundOutcome", "RoundParams", "RoundPolicy", "RoundServer",
-        "Trained",
+        "ScoreBins", "Trained", "conclude", "histogram_words", "require_rows",
     },
     "sfsl.submodel": {
         "ADDITION", "PAPER", "Applied", "Averaging", "Commit", "DenseBlock", "LmdbStore", "MemoryStore",
         "ModelSpec", "Quantization", "RowBlock", "RowMaps", "RowSet", "RowStore", "ServerStep", "StoreSpec",
         "Table", "TrainedRows", "UpdateParams", "UpdateWords", "WeightedSums", "apply_sums", "encode_update",
+    },
+    "sfsl.training": {
+        "ClientData", "ClientWork", "LocalSettings", "LocalUpdate", "Task", "auc", "auc_error_bound",
+        "auc_from_histograms", "click_loss", "score_histograms", "score_samples", "train_client",
+        "train_cohort",
     },
     "sfsl.union": {
         "Encoding", "UnionClient", "UnionParams", "UnionResult", "UnionServer", "choose", "hash_strings",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sfsl.crypto.ring import Words
-from sfsl.errors import InputError, ParameterError
+from sfsl.errors import InputError, ParameterError, UnknownRow
 from sfsl.submodel import (
     ADDITION,
     PAPER,
@@ -15,6 +15,7 @@ from sfsl.submodel import (
     MemoryStore,
     ModelSpec,
     Quantization,
+    RowBlock,
     RowSet,
     ServerStep,
     StoreSpec,
@@ -132,10 +133,13 @@ def test_a_move_is_shortened_in_its_own_direction() -> None:
     assert moves == pytest.approx(np.array([[0.6, 0.8], [0.3, 0.4], [0, 0]]))
 
 
-def test_owners_count_once() -> None:
-    assert Averaging().row_weights([0, 1, 7]).tolist() == [0, 1, 1]
-    assert PAPER.row_weights([0, 1, 7]).tolist() == [0, 1, 7]
-    assert (Averaging().largest_weight(50), PAPER.largest_weight(50)) == (1, 50)
+def test_what_a_row_weighs_trained_and_idle() -> None:
+    fedavg = Averaging(weights="dataset")
+    assert Averaging().row_weights([0, 1, 7], 30).tolist() == [0, 1, 1]
+    assert PAPER.row_weights([0, 1, 7], 30).tolist() == [0, 1, 7]
+    assert fedavg.row_weights([0, 1, 7], 30).tolist() == [30, 30, 30]
+    assert [one.idle_weight(30) for one in (Averaging(), PAPER, fedavg)] == [0, 0, 30]
+    assert [one.largest_weight(50) for one in (Averaging(), PAPER, fedavg)] == [1, 50, 50]
 
 
 @pytest.mark.parametrize(
@@ -229,7 +233,6 @@ def test_one_update_from_training_to_commit() -> None:
             "goods": TrainedRows(RowSet([5]), np.array([[0.2, -0.2]]), [6]),
             "category": TrainedRows(RowSet([3]), np.array([[0.1]]), [6]),
         },
-        asked={"goods": RowSet([5, 7]), "category": RowSet([0, 3])},
         randomness=RANDOMNESS,
     )
     # Bob has goods 5 and the last one, and fewer samples.
@@ -242,11 +245,13 @@ def test_one_update_from_training_to_commit() -> None:
             "goods": TrainedRows(RowSet([5, 2 * 10**9 - 1]), np.array([[0.4, 0.0], [1.0, 1.0]]), [1, 2]),
             "category": TrainedRows(RowSet([]), np.zeros((0, 1)), []),
         },
-        asked={"goods": RowSet([5, 2 * 10**9 - 1]), "category": RowSet([0])},
         randomness=RANDOMNESS,
     )
-    assert [words.shape for words in (ada.dense, *ada.tables)] == [(3,), (2, 3), (2, 2)]
-    assert not ada.tables[0][1].any()  # the row she did not train
+    assert [words.shape for words in (ada.dense, *ada.trained)] == [(3,), (1, 3), (1, 2)]
+    padded = ada.over([RowSet([5, 7]), RowSet([0, 3])])
+    assert [words.shape for words in padded] == [(2, 3), (2, 2)]
+    assert padded[0][0].tolist() == ada.trained[0][0].tolist()
+    assert not padded[0][1].any()  # the row she did not train
 
     applied = apply_sums(store, params, unions=unions, selection=b"next", **plain_sum(ada, bob))
     assert store.round == 0
@@ -267,10 +272,12 @@ def test_one_update_from_training_to_commit() -> None:
 def plain_sum(ada: UpdateWords, bob: UpdateWords) -> dict[str, Any]:
     """What secure aggregation gives, without the masks."""
     goods, category = np.zeros((3, 3), np.uint32), np.zeros((2, 2), np.uint32)
-    goods[[0, 1]] += ada.tables[0]
-    goods[[0, 2]] += bob.tables[0]
-    category += ada.tables[1]
-    category[[0]] += bob.tables[1]
+    of_ada = ada.over([RowSet([5, 7]), RowSet([0, 3])])
+    of_bob = bob.over([RowSet([5, 2 * 10**9 - 1]), RowSet([0])])
+    goods[[0, 1]] += of_ada[0]
+    goods[[0, 2]] += of_bob[0]
+    category += of_ada[1]
+    category[[0]] += of_bob[1]
     return {
         "dense": ada.dense + bob.dense,
         "tables": [goods, category],
@@ -295,6 +302,97 @@ def test_a_round_in_which_nobody_trained_changes_nothing() -> None:
     assert store.round == 1
     assert len(store.touched("goods")) == 0
     assert store.read_dense().values.tolist() == [1, 1]
+
+
+# -- weights by training-set size --------------------------------------------------------------
+
+GOODS = ModelSpec(tables=(Table(name="goods", rows=9, width=2, initial=0),), dense=1)
+EVERYTHING = RowSet(np.arange(9))
+# Of three clients: the samples, and how far which rows moved. The third trained none of them.
+SAMPLES = [10, 30, 60]
+MOVED: list[dict[int, list[float]]] = [{1: [0.5, -0.25], 4: [0.1, 0.2]}, {4: [-0.4, 0.8]}, {}]
+
+
+def fedavg(max_weight: int) -> UpdateParams:
+    one = Quantization.finest("z64", cohort=3, clip=1.0, max_weight=max_weight)
+    return UpdateParams(rows=one, dense=one, averaging=Averaging(weights="dataset", kappa=1))
+
+
+def full_models(params: UpdateParams) -> list[UpdateWords]:
+    return [
+        encode_update(
+            GOODS,
+            params,
+            dense=np.zeros(1),
+            samples=samples,
+            trained={
+                "goods": TrainedRows(
+                    RowSet(list(moved)), np.array(list(moved.values())).reshape(-1, 2), [1] * len(moved)
+                )
+            },
+            randomness=RANDOMNESS,
+        )
+        for samples, moved in zip(SAMPLES, MOVED, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("max_weight", [1000, 20], ids=["not capped", "capped at 20"])
+def test_dataset_weights_give_federated_averaging(max_weight: int) -> None:
+    """Everyone who asked counts with its samples up to the cap, also on rows that it did not train."""
+    params = fedavg(max_weight)
+    store = MemoryStore(StoreSpec(model=GOODS, seed=bytes(32)), np.zeros(1, np.float32))
+    words = [one.over([EVERYTHING])[0] for one in full_models(params)]
+    capped = [min(samples, max_weight) for samples in SAMPLES]
+    assert [one[:, -1].tolist() for one in words] == [[weight] * 9 for weight in capped]
+    applied = apply_sums(
+        store,
+        params,
+        unions={"goods": EVERYTHING},
+        dense=np.zeros(2, np.uint64),
+        tables=[words[0] + words[1] + words[2]],
+        contributors=[[3] * 9],
+        selection=b"",
+    )
+    store.commit(applied.commit)
+    expected = np.zeros((9, 2))
+    for weight, moved in zip(capped, MOVED, strict=True):
+        for row, delta in moved.items():
+            expected[row] += weight * np.array(delta) / sum(capped)
+    assert store.read_rows("goods", EVERYTHING).values == pytest.approx(expected, abs=1e-6)
+    assert applied.refused == {"goods": 0}
+    # All nine rows have a weight; those that nobody moved are not stored.
+    assert applied.moved == {"goods": 2}
+    assert store.touched("goods").rows.tolist() == [1, 4]
+
+
+def test_rows_that_nobody_moved_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    params = fedavg(max_weight=1000)
+    store = MemoryStore(StoreSpec(model=GOODS, seed=bytes(32)), np.zeros(1, np.float32))
+    read: list[list[int]] = []
+    whole = store.read_rows
+
+    def watched(table: str, rows: RowSet) -> RowBlock:
+        read.append(rows.rows.tolist())
+        return whole(table, rows)
+
+    monkeypatch.setattr(store, "read_rows", watched)
+    apply_sums(
+        store,
+        params,
+        unions={"goods": EVERYTHING},
+        dense=np.zeros(2, np.uint64),
+        tables=[full_models(params)[1].over([EVERYTHING])[0]],
+        selection=b"",
+    )
+    assert read == [[4]]
+
+
+def test_an_update_over_other_rows_than_it_trained_is_refused() -> None:
+    ada = full_models(fedavg(max_weight=1000))[0]
+    with pytest.raises(UnknownRow, match="1 rows are not in this set of 2"):
+        ada.over([RowSet([4, 5])])
+    with pytest.raises(ValueError, match="argument"):
+        ada.over([])
 
 
 def test_parts_of_one_update_must_fit_each_other() -> None:

@@ -12,13 +12,15 @@ from sfsl.crypto.ring import F31, Words
 from sfsl.errors import Aborted, InputError, ParameterError, UnionFailed
 from sfsl.testing import SeededRandomness
 from sfsl.union import sizing
+from sfsl.union.bloom import Bloom
 from sfsl.union.encoding import Encoding
 from sfsl.union.encodings import bloom, choose, identity, sketch
 from sfsl.union.field import P, inverse, times
 from sfsl.union.hashing import KeyedHash
+from sfsl.union.whole import LARGEST_WHOLE, Whole
 
 SEED = bytes(range(32))
-ALL = [identity(5000), bloom(5000, 40, SEED), sketch(5000, 40, SEED)]
+ALL: list[Encoding] = [identity(5000), bloom(5000, 40, SEED), sketch(5000, 40, SEED)]
 
 
 def name_of(encoding: Encoding) -> str:
@@ -171,7 +173,7 @@ def test_a_partitioned_filter_tests_hit_partitions_only(monkeypatch: pytest.Monk
     tested: list[int] = []
     members = type(encoding)._members
 
-    def watched(self: object, candidates: np.ndarray, filled: np.ndarray) -> np.ndarray:
+    def watched(self: Bloom, candidates: np.ndarray, filled: np.ndarray) -> np.ndarray:
         tested.extend(candidates.tolist())
         return members(self, candidates, filled)
 
@@ -305,10 +307,12 @@ def test_auto_takes_the_shorter_exact_encoding_and_says_why() -> None:
     assert "574136 bytes" in many.reason
     assert f"{4 * sketch(143_534, 40_000, SEED).length}" in many.reason
     assert choose("auto", 2**63, 1000, SEED).name == "sketch"
+    # 'whole' is the shortest of all and hides nothing: it has to be asked for.
+    assert choose("auto", 1, 1, SEED).name != "whole"
 
 
 def test_encodings_by_name() -> None:
-    for name in ("identity", "bloom", "sketch"):
+    for name in ("identity", "bloom", "sketch", "whole"):
         encoding = choose(name, 5000, 40, SEED)
         assert encoding.name == name
         assert encoding.domain == 5000
@@ -316,7 +320,39 @@ def test_encodings_by_name() -> None:
         choose("filter", 5000, 40, SEED)
 
 
+def test_the_whole_domain_is_the_union_whatever_anyone_holds() -> None:
+    encoding = choose("whole", 5000, 40, SEED)
+    assert (encoding.length, encoding.capacity) == (0, 5000)
+    for held in ([], [0, 17, 4999], range(5000)):
+        vector = encoding.encode(np.array(held, np.int64), SeededRandomness(0))
+        assert (vector.dtype, vector.shape) == (encoding.ring.dtype, (0,))
+    union = encoding.decode(encoding.ring.zeros(0))
+    assert union.dtype == np.int64
+    assert np.array_equal(union, np.arange(5000))
+
+
+@pytest.mark.parametrize("wrong", [[-1], [5000], [0, 2**40], [0.5], [[1, 2]]], ids=repr)
+def test_the_whole_domain_has_no_other_indices(wrong: list[object]) -> None:
+    with pytest.raises(InputError):
+        Whole(5000).encode(np.array(wrong), SeededRandomness(0))
+
+
+def test_nothing_comes_with_the_whole_domain() -> None:
+    for total in (Whole(5000).ring.zeros(1), np.zeros((0, 1), np.uint32)):
+        with pytest.raises(InputError, match="0 words"):
+            Whole(5000).decode(total)
+
+
+def test_full_models_have_a_largest_size() -> None:
+    assert LARGEST_WHOLE == 2**26
+    assert choose("whole", 2**26, 40, SEED).capacity == 2**26
+    for domain in (2**26 + 1, 2**63, 0):
+        with pytest.raises(ParameterError):
+            choose("whole", domain, 40, SEED)
+
+
 def test_expected_false_positives() -> None:
+    assert Whole(100).false_positives_expected == 0
     assert identity(100).false_positives_expected == 0
     assert sketch(2**31, 100, SEED).false_positives_expected == 0
     assert bloom(10_000, 100, SEED, 0.01).false_positives_expected == pytest.approx(99)
@@ -338,5 +374,5 @@ def test_planned_capacity() -> None:
 
 def test_factors_come_from_the_field() -> None:
     # The sketch relies on it: a word equal to p would be a second zero.
-    assert sfsl.union.sketch.uniform is uniform
+    assert vars(sfsl.union.sketch)["uniform"] is uniform
     assert uniform(F31, 1000, SeededRandomness(0)).max() < P
