@@ -625,6 +625,34 @@ def test_planned_requesters_are_owners_at_cpp1_and_the_cohort_at_cpp5() -> None:
     assert (planned_requesters(fleet.task, needed, [PRESETS["cpp5"]] * CLIENTS, rng) == CLIENTS).all()
 
 
+FULL_DISK = """
+import resource, signal, sys
+from sfsl.cli import main
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)), resource.RLIM_INFINITY))
+main()
+"""
+
+
+def test_a_full_disk_stops_the_run_with_words_and_loses_nothing(copied: Path) -> None:
+    before = lines_of(copied)
+    size = (copied / "store" / "data.mdb").stat().st_size
+    words = [sys.executable, "-c", FULL_DISK, str(size + 8192), "run", "--out", str(copied), "--resume"]
+    result = subprocess.run(  # noqa: S603
+        [*words, "--rounds", "60"], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert result.returncode == 1, result.stderr
+    assert "no room" in result.stderr
+    assert "Traceback" not in result.stderr
+    with LmdbStore.open(copied / "store") as store:
+        reached = store.round
+    assert 4 <= reached < 60
+    assert lines_of(copied)[:4] == before
+    done("run", "--out", copied, "--resume", "--rounds", reached + 1)
+    assert [line["round"] for line in lines_of(copied)] == list(range(1, reached + 2))
+
+
 # -- crashes -----------------------------------------------------------------------------------
 
 

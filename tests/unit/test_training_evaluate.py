@@ -64,8 +64,8 @@ def test_bins_find_the_scores_within_three_rounds(spread: float, centre: float) 
     assert auc_error_bound(clicks, others) < 0.005
 
 
-@pytest.mark.parametrize(("step", "first"), [(0.03, 3), (0.045, 3), (0.06, 4), (0.08, 4), (0.1, 4)], ids=repr)
-def test_bins_follow_a_young_model_that_wanders(step: float, first: int) -> None:
+@pytest.mark.parametrize("step", [0.03, 0.045, 0.06, 0.08, 0.1])
+def test_bins_follow_a_young_model_that_wanders(step: float) -> None:
     """Close together, and all of them moving many times their spread in a round: there, and back."""
     bins, centre = ScoreBins(bins=256), 0.0
     for number, move in enumerate([0.0] + 6 * [step] + 6 * [-step], start=1):
@@ -74,7 +74,7 @@ def test_bins_follow_a_young_model_that_wanders(step: float, first: int) -> None
         counts = score_histograms(scores, labels, bins.edges)
         error = abs(auc_from_histograms(*counts) - auc(scores, labels))
         assert error <= auc_error_bound(*counts)
-        assert number < first or error < 0.005
+        assert number < 3 or error < 0.005
         bins = bins.after(*counts)
 
 

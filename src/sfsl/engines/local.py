@@ -1,8 +1,10 @@
 """Rounds of a simulated fleet in this process."""
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.crypto.randomness import SystemRandomness
 from sfsl.engines.masked import MaskedRound
 from sfsl.engines.plain import PlainRound
 from sfsl.engines.settings import RoundReport
@@ -16,12 +18,12 @@ from sfsl.union import UnionParams, choose, planned_capacity
 class LocalEngine:
     """Runs rounds of a simulation, on the real protocol or with plain sums, as its settings say.
 
-    ``randomness`` makes keys and masks, and is none of the simulation's seed.
+    Keys and masks come from the operating system, and have nothing to do with the simulation's seed.
     """
 
-    def __init__(self, simulation: Simulation, randomness: Randomness | None = None) -> None:
+    def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
-        self._randomness = randomness or SystemRandomness()
+        self._randomness = SystemRandomness()
 
     def run(self, cohort: Sequence[str], *, scores: ScoreBins | None = None) -> RoundReport:
         """One round, up to the commit; or an abort, whose commit leaves the model as it is.
@@ -32,14 +34,15 @@ class LocalEngine:
         store, settings = simulation.store, simulation.settings
         number = store.round + 1
         report = RoundReport(number, len(cohort), Commit(number, selection=store.selection))
+        params = self._params(number, cohort, scores)
         try:
-            params = self._params(number, cohort, scores)
-            running = (
-                PlainRound(simulation, cohort, params, report)
-                if settings.sums == "plain"
-                else MaskedRound(simulation, cohort, params, report, self._randomness)
-            )
-            outcome = running.outcome()
+            with ThreadPoolExecutor(os.cpu_count()) as workers:
+                running = (
+                    PlainRound(simulation, cohort, params, report)
+                    if settings.sums == "plain"
+                    else MaskedRound(simulation, cohort, params, report, self._randomness, workers)
+                )
+                outcome = running.outcome()
         except Aborted as reason:
             report.aborted = str(reason)
             return report

@@ -1,6 +1,7 @@
 """One round on the real protocol: the state machines of ``rounds``, encoded messages, measured costs."""
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from sfsl.codec import Message
 from sfsl.crypto.randomness import Randomness
@@ -22,7 +23,8 @@ _GENEROUS = 2**32
 class MaskedRound:
     """One round under way: who is still there, and the bill by exchange.
 
-    ``randomness`` makes keys and masks.
+    ``randomness`` makes keys and masks. Clients work side by side in ``workers`` threads: ciphers and
+    arrays, which take most of the time, run in parallel.
     """
 
     def __init__(
@@ -32,7 +34,9 @@ class MaskedRound:
         params: RoundParams,
         report: RoundReport,
         randomness: Randomness,
+        workers: ThreadPoolExecutor,
     ) -> None:
+        self._workers = workers
         self._simulation = simulation
         self._report = report
         self._randomness = randomness
@@ -86,10 +90,8 @@ class MaskedRound:
         self, exchange: str, outbound: Mapping[str, Message], act: Callable[..., Message]
     ) -> Mapping[str, Message]:
         self._vanish(exchange, outbound)
-        heard = 0
-        for name, message in self._meter.down(outbound, Message, self._gone):
-            heard += self._answer(name, act, self._clients[name], message)
-        return self._close(exchange, heard)
+        delivered = dict(self._meter.down(outbound, Message, self._gone))
+        return self._close(exchange, self._answers(act, delivered))
 
     def _train(self, exchange: str, outbound: Mapping[str, Message]) -> Mapping[str, Message]:
         """Download, then train the whole cohort in one pass, then upload."""
@@ -99,26 +101,30 @@ class MaskedRound:
             for name, message in self._meter.down(outbound, Submodel, self._gone)
         }
         trained, self.learned = self._simulation.train(downloads, self._report)
-        heard = sum(
-            self._answer(name, RoundClient.create_update, self._clients[name], one)
-            for name, one in trained.items()
-        )
-        return self._close(exchange, heard)
+        return self._close(exchange, self._answers(RoundClient.create_update, trained))
 
     def _vanish(self, exchange: str, outbound: Mapping[str, Message]) -> None:
         self._gone |= self._simulation.vanish(self._report, exchange, list(outbound))
 
-    def _answer(self, name: str, act: Callable[..., Message], *args: object) -> bool:
-        """A client that declines, or whose update is not finite, is a dropout and is counted."""
-        try:
-            answer = self._meter.at_client(name, act, *args)
-        except (Declined, Refused, NotFinite) as reason:
-            self._report.decline(reason)
-            self._gone.add(name)
-            return False
-        received = self._meter.up(name, Message, answer)
-        self._meter.at_server(self._server.receive, name, received)
-        return True
+    def _answers(self, act: Callable[..., Message], given: Mapping[str, object]) -> int:
+        """How many were heard. A client that declines, or whose update is not finite, is a dropout."""
+
+        def answer(name: str) -> Message | Exception:
+            try:
+                return self._meter.at_client(name, act, self._clients[name], given[name])
+            except (Declined, Refused, NotFinite) as reason:
+                return reason
+
+        heard = 0
+        for name, message in zip(given, self._workers.map(answer, given), strict=True):
+            if isinstance(message, Exception):
+                self._report.decline(message)
+                self._gone.add(name)
+                continue
+            received = self._meter.up(name, Message, message)
+            self._meter.at_server(self._server.receive, name, received)
+            heard += 1
+        return heard
 
     def _close(self, exchange: str, heard: int) -> Mapping[str, Message]:
         try:

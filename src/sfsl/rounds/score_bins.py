@@ -38,11 +38,9 @@ class ScoreBins(Checked, frozen=True):
         share = counts / counts.sum()
         middle = self._log_odds(np.arange(self.bins) + 0.5)
         centre = float(share @ middle)
-        # Within its bin a score may be anywhere; less than half a bin is not known apart.
-        width = self._log_odds(np.arange(1, self.bins))
-        within = np.interp(centre, width[:-1], np.diff(width)) / 2 if self.bins > 2 else self.scale
-        spread = max(float(np.sqrt(share @ (middle - centre) ** 2)), float(within))
-        scale = 0.6 * spread + 0.7 * abs(centre - self.centre)
+        # Scores that share a bin are not known apart; a little of the scale allows for that.
+        spread = max(float(np.sqrt(share @ (middle - centre) ** 2)), self.scale / 32)
+        scale = 0.6 * spread + 0.8 * abs(centre - self.centre)
         return type(self)(
             bins=self.bins,
             centre=float(np.clip(centre, -_FARTHEST, _FARTHEST)),

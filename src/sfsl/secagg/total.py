@@ -37,6 +37,7 @@ class RunningTotal:
         self.context = context
         self.ring: Ring = ring_named(params.ring)
         self.total = self.ring.zeros(layout.words)
+        self._lines = {position: line for line, position in enumerate(self.participants)}
         self.asked: tuple[Bits, ...] = ()
         self.rows: dict[int, tuple[Rows, ...]] = dict.fromkeys(participants, ())
 
@@ -68,8 +69,8 @@ class RunningTotal:
             table[some] = gathered
 
     def shared_rows(self, one: int, other: int) -> Selection:
-        pairs = zip(self.rows[one], self.rows[other], strict=True)
-        return [np.intersect1d(mine, theirs, assume_unique=True) for mine, theirs in pairs]
+        line = self._lines[other]
+        return [mine[asked[line, mine]] for mine, asked in zip(self.rows[one], self.asked, strict=True)]
 
     def contributors(self, survivors: Sequence[int]) -> tuple[NDArray[np.int64], ...]:
         counts = tuple(np.zeros(table.rows, np.int64) for table in self.layout.tables)
