@@ -61,8 +61,8 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "run": {"rounds": 4, "evaluate_every": 2, "threads": 1},
 }
 KEYS = {
-    *("round", "aborted", "cohort", "survivors", "dropped", "declined", "diverged", "samples"),
-    *("unknown_rows", "loss", "auc", "auc_secure", "auc_secure_error", "union", "opened", "moved"),
+    *("round", "aborted", "cohort", "survivors", "dropped", "late", "declined", "diverged"),
+    *("samples", "unknown_rows", "loss", "auc", "auc_secure", "auc_secure_error", "union", "opened", "moved"),
     *("refused", "bytes_up", "bytes_down"),
     *("client_seconds", "server_seconds", "training_seconds", "wall_seconds"),
 }

@@ -31,6 +31,7 @@ def line(number: int, **changes: Any) -> dict[str, Any]:
         "cohort": 20,
         "survivors": 18,
         "dropped": {"inbound": 1, "submodel": 1},
+        "late": 0,
         "declined": {"Refused": 1},
         "diverged": 0,
         "samples": 600,

@@ -21,7 +21,7 @@ def test_the_defaults_are_those_the_design_asks_for() -> None:
     assert (config.weights, config.server.kappa) == (Averaging().weights, Averaging().kappa)
     assert config.round.threshold_clients == default_threshold(100)
     assert config.faults.rates == {}
-    assert tuple(msgspec.to_builtins(config.faults)) == EXCHANGES
+    assert tuple(msgspec.to_builtins(config.faults)) == (*EXCHANGES, "late")
 
 
 def test_the_written_defaults_read_back_as_the_defaults() -> None:

@@ -115,6 +115,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ),
         *_privacy_facts(privacy),
         ("clients that dropped out", f"{summary.dropped:,}"),
+        ("answers that came too late", f"{summary.late:,}"),
     ]
     facts += [(f"declined: {kind}", f"{count:,}") for kind, count in summary.declined.items()]
     if summary.unknown_rows:

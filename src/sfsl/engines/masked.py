@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from sfsl.codec import Message
 from sfsl.crypto.randomness import Randomness
 from sfsl.engines.settings import RoundReport
 from sfsl.engines.simulation import Simulation
-from sfsl.errors import Declined, NotFinite, Refused
+from sfsl.errors import Declined, NotFinite, Refused, RemoteError
 from sfsl.rounds import RoundClient, RoundOutcome, RoundParams, RoundPolicy, RoundServer
 from sfsl.rounds.messages import CODEC, Submodel
 from sfsl.secagg import Client, Policy, SessionParams, default_threshold
@@ -91,7 +92,7 @@ class MaskedRound:
     ) -> Mapping[str, Message]:
         self._vanish(exchange, outbound)
         delivered = dict(self._meter.down(outbound, Message, self._gone))
-        return self._close(exchange, self._answers(act, delivered))
+        return self._answers(exchange, act, delivered)
 
     def _train(self, exchange: str, outbound: Mapping[str, Message]) -> Mapping[str, Message]:
         """Download, then train the whole cohort in one pass, then upload."""
@@ -101,13 +102,19 @@ class MaskedRound:
             for name, message in self._meter.down(outbound, Submodel, self._gone)
         }
         trained, self.learned = self._simulation.train(downloads, self._report)
-        return self._close(exchange, self._answers(RoundClient.create_update, trained))
+        return self._answers(exchange, RoundClient.create_update, trained)
 
     def _vanish(self, exchange: str, outbound: Mapping[str, Message]) -> None:
         self._gone |= self._simulation.vanish(self._report, exchange, list(outbound))
 
-    def _answers(self, act: Callable[..., Message], given: Mapping[str, object]) -> int:
-        """How many were heard. A client that declines, or whose update is not finite, is a dropout."""
+    def _answers(
+        self, exchange: str, act: Callable[..., Message], given: Mapping[str, object]
+    ) -> Mapping[str, Message]:
+        """Let clients answer, and close the phase; return what the server sends next.
+
+        A client that declines, or whose update is not finite, is a dropout. Messages of slow clients
+        come after the phase was closed, and are refused.
+        """
 
         def answer(name: str) -> Message | Exception:
             try:
@@ -115,16 +122,27 @@ class MaskedRound:
             except (Declined, Refused, NotFinite) as reason:
                 return reason
 
-        heard = 0
+        slow = self._simulation.settings.faults.slow(self._report.number, exchange, given)
+        heard, late = 0, dict[str, Message]()
         for name, message in zip(given, self._workers.map(answer, given), strict=True):
             if isinstance(message, Exception):
                 self._report.decline(message)
                 self._gone.add(name)
                 continue
             received = self._meter.up(name, Message, message)
-            self._meter.at_server(self._server.receive, name, received)
             heard += 1
-        return heard
+            if name in slow:
+                late[name] = received
+            else:
+                self._meter.at_server(self._server.receive, name, received)
+        self._report.late += len(late)
+        outbound = self._close(exchange, heard)
+        for name, message in late.items():
+            self._gone.add(name)
+            with suppress(RemoteError):
+                self._meter.at_server(self._server.receive, name, message)
+                raise AssertionError(f"a late message of {name} was accepted")
+        return outbound
 
     def _close(self, exchange: str, heard: int) -> Mapping[str, Message]:
         try:

@@ -13,10 +13,10 @@ Count = Annotated[int, Meta(ge=0)]
 class RoundLine(msgspec.Struct, frozen=True):
     """What one round did and cost. Bytes and client seconds are per client that answered, by exchange.
 
-    ``auc`` is that of the central test set after the round, where it was evaluated; ``auc_secure`` that of
-    the cohort's own held-out samples before it, from securely summed histograms, and at most
-    ``auc_secure_error`` from that of the scores themselves. ``unknown_rows``: rows that clients' data
-    names and the model does not have. ``opened``: rows with at
+    ``late``: messages that came when their phase was over. ``auc`` is that of the central test set after
+    the round, where it was evaluated; ``auc_secure`` that of the cohort's own held-out samples before it,
+    from securely summed histograms, and at most ``auc_secure_error`` from that of the scores themselves.
+    ``unknown_rows``: rows that clients' data names and the model does not have. ``opened``: rows with at
     least one contributor. ``training_seconds`` and ``wall_seconds`` are those of this whole process.
     """
 
@@ -25,6 +25,7 @@ class RoundLine(msgspec.Struct, frozen=True):
     cohort: Count
     survivors: Count
     dropped: dict[str, Count]
+    late: Count
     declined: dict[str, Count]
     diverged: Count
     samples: Count

@@ -33,21 +33,36 @@ class PlainRound:
         self.learned: dict[str, tuple[ClientWork, LocalUpdate]] = {}
 
     def outcome(self) -> RoundOutcome:
-        self._stay("invitation")
-        self._stay("inbound")
+        self._exchange("invitation")
+        self._exchange("inbound")
         unions = self._unite()
-        self._stay("unmask-union")
-        self._stay("union")
+        self._exchange("unmask-union")
+        self._vanish("union")
         asked = self._ask(unions)
-        self._stay("submodel")
+        self._late("union")
+        asked = {name: asked[name] for name in self._there}
+        self._vanish("submodel")
         downloads = self._download(unions, {name: asked[name] for name in self._there})
         trained, self.learned = self._simulation.train(downloads, self._report)
-        return self._sum(unions, asked, trained)
+        self._late("submodel")
+        return self._sum(unions, asked, {name: trained[name] for name in self._there})
 
-    def _stay(self, exchange: str) -> None:
-        vanished = self._simulation.vanish(self._report, exchange, self._there)
-        self._there = [name for name in self._there if name not in vanished]
+    def _exchange(self, exchange: str) -> None:
+        self._vanish(exchange)
+        self._late(exchange)
+
+    def _vanish(self, exchange: str) -> None:
+        self._leave(self._simulation.vanish(self._report, exchange, self._there))
+
+    def _late(self, exchange: str) -> None:
+        """Who is too slow; after that the phase is over, and enough must be left."""
+        slow = self._simulation.settings.faults.slow(self._report.number, exchange, self._there)
+        self._report.late += len(slow)
+        self._leave(slow)
         self._require_enough()
+
+    def _leave(self, gone: set[str]) -> None:
+        self._there = [name for name in self._there if name not in gone]
 
     def _require_enough(self) -> None:
         if len(self._there) < self._threshold:
@@ -82,7 +97,6 @@ class PlainRound:
             else:
                 asked[name] = rows
         self._there = list(asked)
-        self._require_enough()
         return asked
 
     def _download(
@@ -155,7 +169,7 @@ class PlainRound:
             contributors[place][few] = 0
         self._there = survivors
         self._require_enough()
-        self._stay("unmask-update")
+        self._exchange("unmask-update")
         return conclude(
             simulation.store, params, unions, dense, tuple(tables), tuple(contributors), tuple(survivors)
         )

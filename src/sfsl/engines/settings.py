@@ -54,6 +54,7 @@ class RoundReport:
     aborted: str | None = None
     outcome: RoundOutcome | None = None
     dropped: dict[str, int] = field(default_factory=dict)
+    late: int = 0
     declined: dict[str, int] = field(default_factory=dict)
     diverged: int = 0
     samples: int = 0

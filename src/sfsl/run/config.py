@@ -211,11 +211,15 @@ class FaultSettings(Checked, frozen=True, rename="kebab"):
         Share, about("Share that vanishes instead of helping to open the sum of updates.")
     ] = 0.0
 
+    late: Annotated[
+        Share, about("Share of clients that answer any one exchange too late, and are out from then on.")
+    ] = 0.0
+
     @property
     def rates(self) -> dict[str, float]:
         """By exchange, where anyone vanishes."""
         found: dict[str, float] = msgspec.to_builtins(self)
-        return {exchange: rate for exchange, rate in found.items() if rate}
+        return {exchange: rate for exchange, rate in found.items() if rate and exchange != "late"}
 
 
 class LoopSettings(Checked, frozen=True):

@@ -161,6 +161,7 @@ def line_of(report: RoundReport, seconds: float) -> RoundLine:
         cohort=report.cohort,
         survivors=len(outcome.survivors) if outcome else 0,
         dropped=report.dropped,
+        late=report.late,
         declined=report.declined,
         diverged=report.diverged,
         samples=report.samples,

@@ -87,7 +87,7 @@ def round_settings(config: RunConfig, privacy: Mapping[str, IndexPrivacy]) -> Ro
         precision=one.precision,
         period=config.run.period,
         max_rows=one.max_rows,
-        faults=FaultPlan(config.faults.rates, seed=config.run.seed),
+        faults=FaultPlan(config.faults.rates, seed=config.run.seed, late=config.faults.late),
     )
 
 

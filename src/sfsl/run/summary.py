@@ -97,6 +97,7 @@ class Summary(msgspec.Struct, frozen=True):
     clients_per_round: int
     clients: int
     dropped: int
+    late: int
     declined: dict[str, int]
     diverged: int
     unknown_rows: int
@@ -131,6 +132,7 @@ def summarize(
         clients_per_round=config.round.clients,
         clients=clients,
         dropped=sum(sum(line.dropped.values()) for line in lines),
+        late=sum(line.late for line in lines),
         declined=_total([line.declined for line in lines]),
         diverged=sum(line.diverged for line in lines),
         unknown_rows=sum(line.unknown_rows for line in lines),

@@ -81,7 +81,7 @@ def default_toml() -> str:
 
 def _written(value: Any) -> str:
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {_written(one)}' for key, one in value.items())} }}"
+        return f"{{{', '.join(f'{key} = {_written(one)}' for key, one in value.items())}}}"
     if isinstance(value, tuple):
         return f"[{', '.join(map(_written, value))}]"
     # JSON's texts, numbers, true and false are TOML's; but \x7f must be escaped there.
