@@ -25,6 +25,7 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
+from sfsl.cli import plan
 from sfsl.cli import run as run_commands
 from sfsl.cli.run_output import RunProgress
 from sfsl.engines.faults import EXCHANGES
@@ -198,6 +199,7 @@ def test_an_aborted_round_changes_nothing_and_the_run_goes_on(tmp_path: Path) ->
     lines = read_lines(tmp_path / "run" / "metrics.jsonl")
     assert all(line.aborted and line.survivors == 0 and line.loss is None for line in lines)
     assert (summary.rounds, summary.aborted) == (2, 2)
+    assert summary.privacy is not None
     assert summary.privacy.exposures_at_most >= 1, "an aborted round counts"
 
 
@@ -315,6 +317,29 @@ def test_a_client_with_more_rows_than_it_allows_declines_and_is_counted(tmp_path
     assert summaries[0].declined == summaries[1].declined
     assert summaries[0].aborted < summaries[0].rounds
     assert model_of(tmp_path / "masked") == model_of(tmp_path / "plain")
+
+
+def test_a_plan_from_a_run_file_foretells_the_run(tmp_path: Path) -> None:
+    """Bytes by exchange and in all, and the contributors that "auto" stands for."""
+    file = tmp_path / "run.toml"
+    config = tiny(
+        data={"users": 60, "scale": 0.1},
+        round={"clients": 30, "min_contributors": "auto"},
+        faults={"inbound": 0, "submodel": 0},
+    )
+    file.write_text(to_toml(config))
+    command = typer.Typer()
+    plan.register(command)
+    result = CliRunner().invoke(command, ["--config", str(file), "--json"])
+    assert result.exit_code == 0, (result.output, result.exception)
+    planned = json.loads(result.stdout)
+    measured = ended(tmp_path / "run", config)
+    assert read_config(tmp_path / "run" / "config.toml").round.min_contributors == planned["min_contributors"]
+    for told, found in (("bytes_up", measured.costs.bytes_up), ("bytes_down", measured.costs.bytes_down)):
+        assert sum(planned[told].values()) == pytest.approx(sum(found.values()), rel=0.05)
+    file.write_text(to_toml(tiny(round={"scheme": "fl"})))
+    with pytest.raises(InputError, match="sfsl"):
+        CliRunner().invoke(command, ["--config", str(file)], catch_exceptions=False)
 
 
 # -- your own model ----------------------------------------------------------------------------

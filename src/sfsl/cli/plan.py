@@ -153,8 +153,8 @@ def _show(made: Plan, counts: list[int], fleet: int, period: float, per_day: flo
     out.print(table("In short", ("", ""), facts))
     out.print(
         f"The union travels as {sent.encoding.name}: {sent.encoding.reason}. CPU seconds are calibrated on "
-        "this machine and good to a factor of two; training comes on top. Memory is that of arrays and "
-        "messages. Epsilon covers the requests, not unions and sums (docs/privacy.md)."
+        "this machine, training comes on top; memory is that of arrays and messages. Both are good to a "
+        "factor of two. Epsilon covers the requests, not unions and sums (docs/privacy.md)."
     )
 
 
@@ -186,24 +186,31 @@ def _of_run(path: Path, capacity: int | None) -> tuple[PlanSettings, int]:
     """The settings of a run, what clients need counted in its first cohort, and how many clients it has."""
     # Only here: a run's data and model need torch, a plan from figures does not.
     from sfsl.run.fleet import build_fleet
+    from sfsl.run.planning import plan_min_contributors
     from sfsl.run.selection import choose_cohort
     from sfsl.run.toml import read_config
 
     config = read_config(path)
+    if config.round.scheme != "sfsl" or config.privacy.mix:
+        raise InputError(
+            f'{path}: a plan is for round.scheme = "sfsl" and one choice of privacy for all clients; set '
+            f"them so (scheme is {config.round.scheme!r}, privacy.mix has {len(config.privacy.mix)} choices)"
+        )
     with progress_console().status("counting rows in a cohort"):
         fleet = build_fleet(config)
         cohort = choose_cohort(sorted(fleet.devices), config.round.clients, config.run.seed, 1)
         spec = fleet.task.spec
         shared = [one.name for one in spec.tables if one.kind == "shared"]
         sets = [{name: fleet.devices[client].needed[name] for name in shared} for client in cohort]
-    contributors = config.round.min_contributors
+        contributors = config.round.min_contributors
+        least = plan_min_contributors(config, fleet) if contributors == "auto" else contributors
     settings = PlanSettings(
         clients=config.round.clients,
         model=spec,
         loads=measured_loads(spec, fleet.task.row_maps, sets),
         privacy=config.privacy.index_privacy,
         dropout=config.faults.rates,
-        min_contributors=None if contributors == "auto" else contributors,
+        min_contributors=least,
         threshold=config.round.threshold_clients,
         largest_set=max(sum(map(len, one.values())) for one in sets),
         capacity=capacity,
