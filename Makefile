@@ -14,7 +14,7 @@ help:  ## Show this list.
 # Everything is installed into a virtual environment of its own, again whenever the requirements change.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,parquet,plot,store,train]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,network,parquet,plot,store,train]'
 	@touch $@
 
 demo: $(VENV)/.installed  ## Train DIN over private clients on the real protocol, and show the result (2 minutes).

@@ -49,12 +49,12 @@ class Codec:
     """Encodes and decodes the message types it was made for, and no others."""
 
     def __init__(self, *types: type[Message]) -> None:
-        self._types = types
+        self.types = types
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Union[types])  # noqa: UP007
 
     def encode(self, message: Message) -> bytes:
-        if not isinstance(message, self._types):
+        if not isinstance(message, self.types):
             raise TypeError(f"{type(message).__name__} is not a message of this protocol")
         return bytes((VERSION,)) + self._encoder.encode(message)
 

@@ -1,0 +1,1 @@
+"""Rounds over HTTPS: one server process, and clients anywhere."""
