@@ -15,7 +15,7 @@ from sfsl.crypto.kdf import derive
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InputError, ParameterError
-from sfsl.privacy import PRESETS, Decoys, Derived, IndexPrivacy, Perturber, Tables
+from sfsl.privacy import PRESETS, Decoys, IndexPrivacy, Perturber, Tables
 from sfsl.privacy.response import keyed_words
 from sfsl.testing import SeededRandomness
 
@@ -137,27 +137,12 @@ def test_a_table_may_have_an_empty_union_if_not_all_have() -> None:
         client.answer({"goods": [], "shops": []}, SeededRandomness(0))
 
 
-CATEGORY = np.array([0, 0, 1, 1, 2, 2, 2, 3])
-SHOP = Tables(
-    shared=("goods",),
-    derived={"category": Derived("goods", lambda goods: CATEGORY[goods])},
-    personal=("user",),
-)
-
-
-def test_derived_rows_follow_from_the_perturbed_ones() -> None:
-    client = Perturber(KEY, PRESETS["cpp3"], SHOP, {"goods": [0, 4]})
-    union = np.arange(8)
-    asked = union[client.answer({"goods": union}, SeededRandomness(3))["goods"]]
-    rows = SHOP.with_derived({"goods": asked})
-    assert list(rows) == ["goods", "category"]
-    assert rows["category"].tolist() == sorted({int(CATEGORY[row]) for row in asked})
-    assert SHOP.with_derived({"goods": asked[:0]})["category"].tolist() == []
+SHOP = Tables(shared=("goods",), derived=("category",), personal=("user",))
 
 
 @pytest.mark.parametrize(
     ("table", "says"),
-    [("user", "personal and never leaves"), ("category", "derived from 'goods'"), ("brand", "does not have")],
+    [("user", "personal and never leaves"), ("category", "follows from another"), ("brand", "does not have")],
 )
 def test_only_shared_tables_are_answered_for(table: str, says: str) -> None:
     client = Perturber(KEY, PRESETS["cpp3"], SHOP, {"goods": [0, 4]})
@@ -174,8 +159,7 @@ def test_only_shared_tables_are_answered_for(table: str, says: str) -> None:
     [
         ({"shared": ()}, "nothing to be private about"),
         ({"shared": ("a",), "personal": ("a",)}, "one role"),
-        ({"shared": ("a",), "derived": {"b": Derived("c", lambda rows: rows)}}, "not a shared table"),
-        ({"shared": ("a",), "derived": {"b": Derived("b", lambda rows: rows)}}, "not a shared table"),
+        ({"shared": ("a",), "derived": ("b",), "personal": ("b",)}, "one role"),
     ],
 )
 def test_roles_that_contradict_each_other(roles: dict[str, Any], says: str) -> None:

@@ -12,7 +12,7 @@ PUBLIC = {
     },
     "sfsl.privacy": {
         "PAPER_OWNERS", "PRESETS", "AttackReport", "Audit", "Budget", "Calendar", "ClientState",
-        "ClosedPeriod", "Decoys", "Derived", "EpsilonBound", "EventFrequency", "Events", "IndexPrivacy",
+        "ClosedPeriod", "Decoys", "EpsilonBound", "EventFrequency", "Events", "IndexPrivacy",
         "Ledger", "PeriodSelection", "Perturber", "Setting", "Tables", "Tuned", "Workload", "audit",
         "choose_uniformly", "cohort_events", "frontier", "owner_distribution", "tune",
     },

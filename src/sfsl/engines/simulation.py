@@ -45,7 +45,8 @@ class Simulation:
         self.space = IndexSpace(task.spec)
         self.shared = tuple(table.name for table in task.tables if table.kind == "shared")
         self._personal = tuple(table.name for table in task.tables if table.kind == "personal")
-        self._tables = Tables(shared=self.shared, personal=self._personal)
+        derived = tuple(table.name for table in task.tables if table.kind == "derived")
+        self._tables = Tables(shared=self.shared, derived=derived, personal=self._personal)
         self._seed = seed
         self._places = {name: place for place, name in enumerate(sorted(devices))}
 

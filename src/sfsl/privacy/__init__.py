@@ -13,7 +13,7 @@ from sfsl.privacy.period import Calendar
 from sfsl.privacy.response import Decoys, Perturber
 from sfsl.privacy.selection import PeriodSelection, choose_uniformly
 from sfsl.privacy.state import ClientState
-from sfsl.privacy.tables import Derived, Tables
+from sfsl.privacy.tables import Tables
 from sfsl.privacy.tuning import Tuned, Workload, frontier, tune
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "ClientState",
     "ClosedPeriod",
     "Decoys",
-    "Derived",
     "EpsilonBound",
     "EventFrequency",
     "Events",

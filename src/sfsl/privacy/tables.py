@@ -1,7 +1,7 @@
 """Which tables are answered for, which follow from others, and which never leave (spec privacy 3.4)."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,28 +12,17 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Derived:
-    """A table whose rows follow from another's by a public map, as categories do from goods.
-
-    ``rows_of`` takes indices of ``source`` and returns theirs in this table; order and repeats do not
-    matter. Everyone has the same map, so client and server derive the same rows.
-    """
-
-    source: str
-    rows_of: Callable[[Indices], ArrayLike]
-
-
-@dataclass(frozen=True)
 class Tables:
     """The tables of a model, by what a client may say about them.
 
     ``shared``: the client answers, with randomized response, which rows it has. ``derived``: never
-    answered on their own, since a second answer to a dependent question would undo the first.
+    answered on their own, since a second answer to a dependent question would undo the first; their rows
+    follow from shared ones by a public map (``submodel.RowMaps``).
     ``personal``: rows of this client alone; nothing about them ever leaves the device.
     """
 
     shared: tuple[str, ...]
-    derived: Mapping[str, Derived] = field(default_factory=dict)
+    derived: tuple[str, ...] = ()
     personal: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -42,11 +31,6 @@ class Tables:
             raise ParameterError(f"a table has one role only; of {', '.join(names)} some have two")
         if not self.shared:
             raise ParameterError("a model without a shared table has nothing to be private about")
-        for name, table in self.derived.items():
-            if table.source not in self.shared:
-                raise ParameterError(
-                    f"table {name!r} is derived from {table.source!r}, which is not a shared table"
-                )
 
     def per_shared_table(self, given: Mapping[str, ArrayLike], what: str) -> dict[str, Indices]:
         """Index sets, one for each shared table and for no other, in declared order."""
@@ -57,8 +41,7 @@ class Tables:
                 )
             if name in self.derived:
                 raise InputError(
-                    f"{what} names table {name!r}, which is derived from {self.derived[name].source!r} "
-                    "and never answered on its own"
+                    f"{what} names table {name!r}, which follows from another and is never answered for"
                 )
             if name not in self.shared:
                 raise InputError(f"{what} names table {name!r}, which this model does not have")
@@ -66,13 +49,6 @@ class Tables:
         if missing:
             raise InputError(f"{what} lacks table {missing[0]!r}")
         return {name: indices(given[name], f"{what}, table {name!r}") for name in self.shared}
-
-    def with_derived(self, asked: Mapping[str, Indices]) -> dict[str, Indices]:
-        """Add, to the rows asked for in shared tables, those that follow from them: sorted, each once."""
-        rows = dict(asked)
-        for name, table in self.derived.items():
-            rows[name] = indices(np.unique(np.asarray(table.rows_of(asked[table.source]))), f"table {name!r}")
-        return rows
 
 
 def indices(given: ArrayLike, what: str) -> Indices:
