@@ -10,7 +10,8 @@
     │   ├── ParameterError            settings that are unsafe or contradict each other (also a ValueError)
     │   ├── StateError                a client's durable state cannot be read, written or trusted
     │   │   └── RolledBack            it is older than what this client has already sent
-    │   └── StoreError                a model's row store cannot be read or written; the last round stands
+    │   ├── KeyFileError              a key or certificate file cannot be read, written or trusted
+    │   └── StoreError                a row store or registry cannot be used; what was committed stands
     │       ├── StoreInUse            another process has it open
     │       ├── StoreFull             no room on its disk
     │       ├── StoreCorrupt          its bytes are not what was written
@@ -28,7 +29,12 @@
     │   ├── ConflictingMessage        a second, different message where one was accepted
     │   ├── InvalidMessage            well-formed bytes with impossible content
     │   ├── AuthenticationFailed      a seal, signature or key that does not verify
+    │   │   ├── UnknownClient         an id that nobody enrolled
+    │   │   ├── ClockSkew             a request signed too long ago or in the future; says by how much
+    │   │   └── Replayed              a request that was taken before
     │   └── Refused                   a request that our policy or the protocol's safety forbids
+    │       ├── Revoked               a client whose enrolment was withdrawn
+    │       └── TooMany               more requests than a limit allows; says how long to wait
     └── Aborted                       the round is over and opened no sum
         ├── TooFewClients             fewer clients are left than the threshold
         ├── KeyMismatch               a reconstructed secret is not the one that was published
@@ -71,8 +77,12 @@ class RolledBack(StateError):
     """The state is older than what this client has already sent."""
 
 
+class KeyFileError(LocalError):
+    """A key or certificate file cannot be read, written or trusted."""
+
+
 class StoreError(LocalError):
-    """A model's row store cannot be read or written; the last round stands."""
+    """A row store or a registry cannot be read or written; what was committed stands."""
 
 
 class StoreInUse(StoreError):
@@ -143,8 +153,36 @@ class AuthenticationFailed(RemoteError):
     """A seal, signature or key that does not verify."""
 
 
+class UnknownClient(AuthenticationFailed):
+    """An id that nobody enrolled."""
+
+
+class ClockSkew(AuthenticationFailed):
+    """A request signed too long ago or in the future. ``off_ms``: its clock minus ours."""
+
+    def __init__(self, message: str, *, off_ms: int) -> None:
+        super().__init__(message)
+        self.off_ms = off_ms
+
+
+class Replayed(AuthenticationFailed):
+    """A request that was taken before."""
+
+
 class Refused(RemoteError):
     """A request that our policy or the protocol's safety forbids."""
+
+
+class Revoked(Refused):
+    """A client whose enrolment was withdrawn."""
+
+
+class TooMany(Refused):
+    """More requests than a limit allows. ``wait_ms``: how long until there is room again."""
+
+    def __init__(self, message: str, *, wait_ms: int) -> None:
+        super().__init__(message)
+        self.wait_ms = wait_ms
 
 
 class Aborted(SfslError):
