@@ -32,6 +32,7 @@
     │   │   ├── UnknownClient         an id that nobody enrolled
     │   │   ├── ClockSkew             a request signed too long ago or in the future; says by how much
     │   │   └── Replayed              a request that was taken before
+    │   ├── Unavailable               it cannot be reached, or says to come back later
     │   └── Refused                   a request that our policy or the protocol's safety forbids
     │       ├── Revoked               a client whose enrolment was withdrawn
     │       └── TooMany               more requests than a limit allows; says how long to wait
@@ -167,6 +168,14 @@ class ClockSkew(AuthenticationFailed):
 
 class Replayed(AuthenticationFailed):
     """A request that was taken before."""
+
+
+class Unavailable(RemoteError):
+    """The other party cannot be reached, or says to come back later. ``wait_s``: in so many seconds."""
+
+    def __init__(self, message: str, *, wait_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.wait_s = wait_s
 
 
 class Refused(RemoteError):

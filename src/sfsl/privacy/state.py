@@ -187,6 +187,11 @@ class ClientState:
             f"{self._next_period(current)}"
         )
 
+    def require_round(self) -> None:
+        """Raise unless ``expose`` would allow one more round now. Nothing is debited."""
+        _, privacy = self._begun()
+        self.ledger.check_round(self._budget, privacy)
+
     def expose(self, round_id: bytes) -> dict[str, Indices]:
         """Debit one exposure, durably, and only then return what this client submits to the union."""
         _, privacy = self._begun()

@@ -33,7 +33,7 @@ class CheckedIn(Message, frozen=True, tag="checked-in"):
     """
 
     ticket: Ticket
-    acknowledged: Annotated[int, Meta(ge=0, lt=2**63)]
+    acknowledged: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 CODEC = Codec(Enrol, CheckIn, CheckedIn, *ROUND.types)

@@ -1,0 +1,33 @@
+"""A client on a network, to put into an app: async, cancellable, with no global state and without torch.
+
+::
+
+    async with Link("https://host:8443", identity, ...) as link:
+        await Participant(link, model, memory, trainer, ...).run()
+"""
+
+from sfsl.client.backoff import Backoff
+from sfsl.client.events import Event
+from sfsl.client.link import Link, LinkLimits, trusted
+from sfsl.client.memory import DurableMemory, Memory
+from sfsl.client.model import ClientModel
+from sfsl.client.participant import Attempt, Participant, Settings
+from sfsl.client.personal import PersonalRows
+from sfsl.client.trainer import Lesson, Trainer
+
+__all__ = [
+    "Attempt",
+    "Backoff",
+    "ClientModel",
+    "DurableMemory",
+    "Event",
+    "Lesson",
+    "Link",
+    "LinkLimits",
+    "Memory",
+    "Participant",
+    "PersonalRows",
+    "Settings",
+    "Trainer",
+    "trusted",
+]

@@ -1,0 +1,341 @@
+"""One client's way to its server: signed requests over pinned TLS, answers of bounded size.
+
+A body is made once by the caller; a retry sends the same bytes under a fresh signature.
+"""
+
+import asyncio
+import re
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+import httpx
+
+from sfsl.client.backoff import Backoff
+from sfsl.client.events import Event, Notify, nobody
+from sfsl.client.replies import MOST_JSON, About, Enrolled, Problem, read_json, read_problem, shown
+from sfsl.crypto.identity import Identity
+from sfsl.crypto.randomness import Randomness
+from sfsl.engines.http.messages import CODEC, CheckedIn, Enrol
+from sfsl.engines.http.signing import client_id, sign_request
+from sfsl.errors import (
+    AuthenticationFailed,
+    DecodeError,
+    InputError,
+    InvalidMessage,
+    KeyFileError,
+    Oversize,
+    RemoteError,
+    Unavailable,
+    WrongRound,
+    WrongVersion,
+)
+
+PROTOCOL = 1
+_NUMBER = re.compile("[0-9]{1,9}")
+# A garbled answer may be a proxy's; so many in a row are the server's.
+_GARBLED = 3
+_SIGNED_AGAIN = 3
+
+
+@dataclass(frozen=True)
+class LinkLimits:
+    """Seconds for a request as a whole, and bytes of answers. A poll must outlast the server's."""
+
+    request_s: float = 120.0
+    poll_s: float = 60.0
+    model_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True)
+class Over:
+    """The conversation is at its end: what the server says came of it."""
+
+    outcome: str
+    round: int | None
+    why: str
+
+
+@dataclass(frozen=True)
+class _Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def problem(self) -> Problem:
+        return read_problem(self.body)
+
+
+def trusted(ca: str | Path | None) -> ssl.SSLContext:
+    """Trust this authority and no other; without one, those of the system."""
+    try:
+        return ssl.create_default_context(cafile=None if ca is None else str(ca))
+    except OSError as error:
+        raise KeyFileError(f"cannot read the certificate authority {ca}: {error}") from None
+
+
+class Link:
+    """``deployment`` pins the server's; None takes the one met first and keeps to it.
+
+    Retries for ever what a bad link or a busy server spoils, and says so to ``notify``; raises what no
+    retry mends. ``transport`` replaces the sockets, ``sleep``, ``wall`` and ``steady`` the clocks.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        identity: Identity,
+        *,
+        backoff: Backoff,
+        randomness: Randomness,
+        tls: ssl.SSLContext | None = None,
+        plain: bool = False,
+        deployment: bytes | None = None,
+        limits: LinkLimits | None = None,
+        notify: Notify = nobody,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        wall: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._base = _base(server, plain)
+        self._identity = identity
+        self.client = client_id(identity.public)
+        self.deployment = deployment
+        self._backoff = backoff
+        self._randomness = randomness
+        self._limits = limits or LinkLimits()
+        self._notify = notify
+        self._sleep = sleep
+        self._wall = wall
+        self._steady = steady
+        self._ahead_ms = 0
+        self._http = httpx.AsyncClient(
+            verify=tls or trusted(None),
+            trust_env=False,
+            follow_redirects=False,
+            transport=transport,
+            headers={"Accept-Encoding": "identity"},
+            timeout=None,  # noqa: S113 -- each request has one deadline for all of it
+        )
+
+    async def about(self) -> About:
+        """What is served; also sets our idea of the server's clock."""
+        reply = await self._insist("GET", "/v1/about", signed=False)
+        about = read_json(About, self._ok(reply).body)
+        if about.protocol != PROTOCOL:
+            raise WrongVersion(f"the server speaks protocol {about.protocol}, this client {PROTOCOL}")
+        found = bytes.fromhex(about.deployment)
+        if self.deployment is not None and found != self.deployment:
+            raise AuthenticationFailed(
+                f"this is deployment {about.deployment}; this client joined {self.deployment.hex()}"
+            )
+        self.deployment = found
+        self._ahead_ms = about.time - round(self._wall() * 1000)
+        return about
+
+    async def model(self) -> bytes:
+        """The package of the model, for the caller to check and build."""
+        reply = await self._insist("GET", "/v1/model", signed=False, limit=self._limits.model_bytes)
+        return self._ok(reply).body
+
+    async def enrol(self) -> None:
+        body = CODEC.encode(Enrol(self._identity.public))
+        named = read_json(Enrolled, self._ok(await self._insist("POST", "/v1/enrol", body)).body)
+        if named.client != self.client:
+            raise InvalidMessage("the server enrolled this client under another name than its key gives it")
+
+    async def check_in(self, body: bytes) -> CheckedIn:
+        reply = self._ok(await self._insist("POST", "/v1/check-in", body))
+        message = CODEC.decode(reply.body, limit=MOST_JSON)
+        if not isinstance(message, CheckedIn):
+            raise InvalidMessage(f"{type(message).__name__} in answer to a check-in")
+        return message
+
+    async def next(self, ticket: bytes, after: int, *, limit: int) -> bytes | Over:
+        """The bytes of message ``after`` + 1, as soon as there is one."""
+        target, quick = f"/v1/next/{ticket.hex()}?after={after}", 0
+        while True:
+            asked = self._steady()
+            reply = await self._insist("GET", target, limit=limit, seconds=self._limits.poll_s)
+            if reply.status in (404, 410):
+                return _over(reply)
+            if reply.status != 204:
+                break
+            # A server that holds no poll open is not asked without end.
+            quick = quick + 1 if self._steady() - asked < 1.0 else 0
+            if quick:
+                await self._sleep(self._backoff.delay(quick))
+        if reply.status != 200:
+            raise self._refused(reply)
+        if reply.headers.get("sfsl-sequence") != str(after + 1):
+            raise WrongRound(f"the server sent another message than number {after + 1}, which is due")
+        return reply.body
+
+    async def answer(self, ticket: bytes, number: int, body: bytes) -> Over | None:
+        """Hand over the answer to message ``number``. A late one is no error here: the next poll says so."""
+        reply = await self._insist("POST", f"/v1/answer/{ticket.hex()}/{number}", body)
+        if reply.status in (404, 410):
+            return _over(reply)
+        if reply.status not in (204, 409):
+            raise self._refused(reply)
+        return None
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # ------------------------------------------------------------------------------------------
+
+    async def _insist(
+        self,
+        method: str,
+        target: str,
+        body: bytes = b"",
+        *,
+        signed: bool = True,
+        limit: int = MOST_JSON,
+        seconds: float | None = None,
+    ) -> _Reply:
+        """Until there is an answer that another try would not change."""
+        failed = garbled = signings = 0
+        while True:
+            wait = 0.0
+            try:
+                reply = await self._once(method, target, body, signed, limit, seconds)
+            except Unavailable as reason:
+                wait, why = reason.wait_s, str(reason)
+            except DecodeError as reason:
+                garbled += 1
+                if garbled >= _GARBLED:
+                    raise
+                why = str(reason)
+            else:
+                if not (signed and reply.status == 401 and signings < _SIGNED_AGAIN):
+                    return reply
+                # Our clock, a server that has just started, or a copy of our request that came first.
+                signings += 1
+                why = f"signing again: {reply.problem.message or 'the signature was not taken'}"
+                if signings == 1:
+                    await self.about()
+                    continue
+            delay = self._backoff.delay(failed, wait)
+            failed += 1
+            self._notify(Event("offline", f"{why}; trying again in {delay:.0f} s"))
+            await self._sleep(delay)
+
+    async def _once(
+        self, method: str, target: str, body: bytes, signed: bool, limit: int, seconds: float | None
+    ) -> _Reply:
+        headers = {"Content-Type": "application/octet-stream"} if method == "POST" else {}
+        if signed:
+            headers |= self._signature(method, target, body)
+        request = self._http.build_request(method, self._base + target, content=body, headers=headers)
+        try:
+            async with asyncio.timeout(seconds or self._limits.request_s):
+                response = await self._http.send(request, stream=True)
+                try:
+                    reply = _Reply(response.status_code, response.headers, await _body(response, limit))
+                finally:
+                    await response.aclose()
+        except TimeoutError:
+            raise Unavailable("the server did not answer in time") from None
+        except httpx.HTTPError as error:
+            _require_certificate(error)
+            raise Unavailable(f"cannot reach the server ({type(error).__name__})") from None
+        if 300 <= reply.status < 400 or reply.status < 200:
+            raise DecodeError(f"an answer of status {reply.status}; this client goes nowhere else")
+        if reply.status == 429 or reply.status >= 500:
+            wanted = reply.headers.get("retry-after", "")
+            seconds_wanted = float(wanted) if _NUMBER.fullmatch(wanted) else 0.0
+            raise Unavailable(_busy(reply), wait_s=seconds_wanted)
+        return reply
+
+    def _signature(self, method: str, target: str, body: bytes) -> dict[str, str]:
+        if self.deployment is None:
+            raise InputError("ask the server about itself first: a signature names the deployment")
+        return sign_request(
+            self._identity,
+            deployment=self.deployment,
+            method=method,
+            target=target,
+            body=body,
+            now_ms=round(self._wall() * 1000) + self._ahead_ms,
+            randomness=self._randomness,
+        )
+
+    def _ok(self, reply: _Reply) -> _Reply:
+        if reply.status != 200:
+            raise self._refused(reply)
+        return reply
+
+    def _refused(self, reply: _Reply) -> RemoteError:
+        problem = reply.problem
+        said = (
+            f"the server refuses (status {reply.status}): {problem.message or problem.error or 'no reason'}"
+        )
+        return AuthenticationFailed(said) if reply.status in (401, 403) else InvalidMessage(said)
+
+
+async def _body(response: httpx.Response, limit: int) -> bytes:
+    """All of it, as it came: refused before it is read where it says that it is too large."""
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise DecodeError("a compressed answer, which this client did not ask for")
+    limit = limit if response.status_code == 200 else MOST_JSON
+    length = response.headers.get("content-length", "0")
+    if not _NUMBER.fullmatch(length) or int(length) > limit:
+        raise Oversize(f"an answer of {shown(length)} bytes where at most {limit} are taken")
+    parts, size = [], 0
+    async for part in response.aiter_raw():
+        size += len(part)
+        if size > limit:
+            raise Oversize(f"an answer of more than {limit} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _over(reply: _Reply) -> Over:
+    problem = reply.problem
+    return Over(shown(problem.outcome[:32]) or "over", problem.round, problem.message)
+
+
+def _busy(reply: _Reply) -> str:
+    said = reply.problem.message
+    what = "asks for fewer requests" if reply.status == 429 else f"is not available (status {reply.status})"
+    return f"the server {what}" + (f": {said}" if said else "")
+
+
+def _base(server: str, plain: bool) -> str:
+    parts = urlsplit(server)
+    if parts.scheme not in ("https", "http") or not parts.hostname or parts.query or parts.fragment:
+        raise InputError(f"{server!r} is not the address of a server, such as https://host:8443")
+    if parts.username or parts.path.strip("/"):
+        raise InputError(f"{server!r}: an address has a host and a port, and no user or path")
+    if parts.scheme == "http" and not plain:
+        raise InputError(f"{server!r} is not encrypted; use https")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _require_certificate(error: BaseException) -> None:
+    """A certificate that is not the pinned authority's is nothing to wait for."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise AuthenticationFailed(
+                f"the server's certificate is not trusted: {cause.verify_message}. Give the right authority, "
+                "or do not join"
+            ) from None
+        cause = cause.__cause__ or cause.__context__

@@ -1,0 +1,92 @@
+"""What a client remembers from round to round about its answers."""
+
+from collections.abc import Callable, Mapping
+from datetime import date
+from typing import Protocol
+
+from numpy.typing import ArrayLike
+
+from sfsl.crypto.randomness import Randomness
+from sfsl.privacy import ClientState, Decoys, IndexPrivacy, Tables
+from sfsl.privacy.response import Bitmap
+from sfsl.privacy.tables import Indices
+from sfsl.rounds.client import Answers
+
+
+class Memory(Answers, Protocol):
+    """The answers of one client. In a round: ``prepare``, ``enter``, ``expose``, ``answer``."""
+
+    def prepare(self, acknowledged: int | None) -> None:
+        """Raise ``Declined`` unless one more round is allowed today.
+
+        ``acknowledged``: how many of its rounds the server has seen, None before it was asked.
+        """
+
+    def enter(self, number: int) -> None:
+        """The same, now that a round with this number begins."""
+
+    def rounding(self, number: int) -> Randomness | None:
+        """What draws how the numbers of its update are rounded; None: what draws its keys."""
+
+    @property
+    def rests_until(self) -> date | None:
+        """The day from which a declined client may try again, where that is known."""
+
+
+class DurableMemory:
+    """A deployed client's: its period, its key and its ledger are on disk before anything leaves.
+
+    ``real`` are the rows of its data by shared table, the same for a whole period. ``today`` is asked
+    whenever a round may begin. Not for use by two threads at once.
+    """
+
+    def __init__(
+        self,
+        state: ClientState,
+        privacy: IndexPrivacy,
+        tables: Tables,
+        real: Mapping[str, ArrayLike],
+        *,
+        today: Callable[[], date],
+        randomness: Randomness,
+        decoys: Decoys | None = None,
+    ) -> None:
+        self.state = state
+        self._privacy = privacy
+        self._tables = tables
+        self._real = {name: real[name] for name in tables.shared}
+        self._today = today
+        self._randomness = randomness
+        self._decoys = decoys
+
+    def prepare(self, acknowledged: int | None) -> None:
+        self.state.begin(
+            self._today(),
+            self._privacy,
+            self._tables,
+            self._real,
+            acknowledged=acknowledged,
+            randomness=self._randomness,
+            decoys=self._decoys,
+        )
+        self.state.require_round()
+
+    def enter(self, number: int) -> None:
+        # Days may have passed since the check-in: a round belongs to the period in which it begins.
+        self.prepare(None)
+
+    def rounding(self, number: int) -> Randomness | None:
+        return None
+
+    def expose(self, round_id: bytes) -> dict[str, Indices]:
+        return self.state.expose(round_id)
+
+    def answer(
+        self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
+    ) -> dict[str, Bitmap]:
+        return self.state.answer(round_id, unions, randomness)
+
+    @property
+    def rests_until(self) -> date | None:
+        period = self.state.period
+        return None if period is None else self.state.calendar.first_day(period + 1)

@@ -1,0 +1,32 @@
+"""What an app brings: something that trains. ``sfsl.client.training`` has one for torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfsl.rounds import Download, Trained
+
+Indices = NDArray[np.int64]
+Values = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What goes into the sum, and what stays: per personal table the rows and their new values."""
+
+    trained: Trained
+    personal: Mapping[str, tuple[Indices, Values]]
+
+
+class Trainer(Protocol):
+    """Called in a thread of its own, and for one round at a time."""
+
+    @property
+    def personal(self) -> Mapping[str, Indices]:
+        """The rows that it keeps of each personal table, ascending."""
+
+    def train(self, download: Download, personal: Mapping[str, Values], number: int) -> Lesson:
+        """Train a submodel in round ``number``. ``personal`` are the values of its personal rows."""
