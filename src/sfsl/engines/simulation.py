@@ -6,19 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from sfsl.crypto.kdf import digest
-from sfsl.crypto.secret import Secret
+from sfsl.engines.chance import Chance
 from sfsl.engines.device import Device, SimulatedAnswers
 from sfsl.engines.noise import SimulatedNoise
 from sfsl.engines.settings import RoundReport, RoundSettings
-from sfsl.privacy import Perturber, Tables
 from sfsl.rounds import Download, IndexSpace, Trained
 from sfsl.submodel import Commit, RowBlock, RowSet, RowStore
-from sfsl.training import ClientWork, LocalUpdate, train_cohort
+from sfsl.training import ClientWork, LocalUpdate, train_client, train_cohort
 from sfsl.training.task import Task, Values
-
-# Streams of a device's noise, told apart by their first number.
-_ANSWERS, _ROUNDING, _SHUFFLE = 1, 2, 3
 
 
 class Simulation:
@@ -26,7 +21,8 @@ class Simulation:
 
     ``seed`` makes all that devices do by chance, except keys and masks: their permanent answers, their
     fresh ones, rounding, the order of training samples. So the same seed gives the same model whether its
-    sums are masked or plain.
+    sums are masked or plain. ``alone``: devices train one by one, as on a network, which differs from one
+    pass for all in the last bits.
     """
 
     def __init__(
@@ -37,6 +33,7 @@ class Simulation:
         settings: RoundSettings,
         *,
         seed: int,
+        alone: bool = False,
     ) -> None:
         self.task = task
         self.devices = devices
@@ -45,22 +42,16 @@ class Simulation:
         self.space = IndexSpace(task.spec)
         self.shared = tuple(table.name for table in task.tables if table.kind == "shared")
         self._personal = tuple(table.name for table in task.tables if table.kind == "personal")
-        derived = tuple(table.name for table in task.tables if table.kind == "derived")
-        self._tables = Tables(shared=self.shared, derived=derived, personal=self._personal)
-        self._seed = seed
-        self._places = {name: place for place, name in enumerate(sorted(devices))}
+        self._chance = Chance(task, devices, seed)
+        self._alone = alone
 
     def answers(self, name: str, number: int) -> SimulatedAnswers:
         """What a device says about its rows in a round: permanent answers last for a period."""
-        every = self.settings.period
-        period = (number - 1) // every if every else 0
-        key = Secret(digest("simulated device", f"{self._seed} {period} {name}".encode()))
-        real = {table: self.devices[name].needed[table] for table in self.shared}
-        perturber = Perturber(key, self.settings.privacy[name], self._tables, real)
-        return SimulatedAnswers(perturber, self._noise(_ANSWERS, name, number))
+        settings = self.settings
+        return self._chance.answers(name, number, settings.privacy[name], every=settings.period)
 
     def rounding(self, name: str, number: int) -> SimulatedNoise:
-        return self._noise(_ROUNDING, name, number)
+        return self._chance.rounding(name, number)
 
     def train(
         self, downloads: Mapping[str, Download], report: RoundReport
@@ -69,17 +60,19 @@ class Simulation:
         start, number, settings = time.perf_counter(), report.number, self.settings
         personal = {name: self._personal_rows(name) for name in downloads}
         works = {
-            name: self.devices[name].work(
-                download, personal[name], self._noise(_SHUFFLE, name, number).integer()
-            )
+            name: self.devices[name].work(download, personal[name], self._chance.shuffle(name, number))
             for name, download in downloads.items()
         }
         dense = next(iter(downloads.values())).dense if downloads else np.zeros(0, np.float32)
-        updates = (
-            train_cohort(self.task, dense, list(works.values()), settings.local, round_number=number - 1)
-            if works
-            else []
-        )
+        if self._alone:
+            updates = [
+                train_client(self.task, dense, work, settings.local, round_number=number - 1)
+                for work in works.values()
+            ]
+        else:
+            updates = train_cohort(
+                self.task, dense, list(works.values()), settings.local, round_number=number - 1
+            )
         learned = dict(zip(works, zip(works.values(), updates, strict=True), strict=True))
         trained = {
             name: self.devices[name].trained(work, update, downloads[name], personal[name])
@@ -113,9 +106,6 @@ class Simulation:
         vanished = self.settings.faults.vanish(report.number, exchange, clients)
         report.dropped[exchange] = len(vanished)
         return vanished
-
-    def _noise(self, stream: int, name: str, number: int) -> SimulatedNoise:
-        return SimulatedNoise(stream, self._seed, number, self._places[name])
 
     def _personal_rows(self, name: str) -> dict[str, Values]:
         rows = self.devices[name].personal
