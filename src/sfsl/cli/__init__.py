@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from sfsl import __version__
-from sfsl.cli import bench, plan, privacy, report, run, union
+from sfsl.cli import bench, keys, plan, privacy, report, run, union
 from sfsl.cli.output import fail
 from sfsl.errors import SfslError
 
@@ -18,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(keys.app, name="keys")
 app.add_typer(privacy.app, name="privacy")
 run.register(app)
 plan.register(app)

@@ -1,0 +1,181 @@
+"""``sfsl keys …``: certificates for the server, identities for the clients, who is enrolled."""
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sfsl.cli.output import console, emit_json, table
+from sfsl.crypto.identity import Identity
+from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import Secret
+from sfsl.engines.http.authority import (
+    CertificateFacts,
+    create_authority,
+    issue_server,
+    read_certificate,
+    read_identity,
+    write_identity,
+)
+from sfsl.engines.http.registry import ClientRecord, Registry
+from sfsl.engines.http.signing import client_id
+from sfsl.errors import KeyFileError
+
+app = typer.Typer(help="Certificates, client identities, enrolled clients.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+RegistryFile = Annotated[Path, typer.Option("--registry", metavar="FILE", help="The server's registry.")]
+_WARN_DAYS = 30
+
+
+@app.command(
+    epilog="Examples:  sfsl keys authority tls   |   sfsl keys authority tls --name 'ACME SFSL' --days 1825"
+)
+def authority(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where authority.key and .pem are put.")],
+    name: Annotated[str, typer.Option(help="What the certificate says.")] = "sfsl authority",
+    days: Annotated[int, typer.Option(help="How long it is valid.")] = 3650,
+    json: Json = False,
+) -> None:
+    """Make a certificate authority: authority.pem is for every client, authority.key for nobody."""
+    facts = create_authority(folder, name, days, now=_now())
+    if json:
+        emit_json({"certificate": str(folder / "authority.pem"), **_plain(facts)})
+        return
+    typer.echo(f"{folder}/authority.pem   give it to every client; valid until {facts.not_after:%Y-%m-%d}")
+    typer.echo(f"{folder}/authority.key   keep it where no server is; whoever has it can pose as yours")
+    typer.echo(f"\nNext:  sfsl keys server {folder} --host NAME")
+
+
+@app.command(
+    epilog="Examples:  sfsl keys server tls --host localhost --host 127.0.0.1   |   "
+    "sfsl keys server tls --host sfsl.example.org --days 90 --name server-2   |   "
+    "to renew, take another --name"
+)
+def server(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the authority is.")],
+    host: Annotated[list[str], typer.Option(help="A name or address that clients connect to. Repeat.")],
+    days: Annotated[int, typer.Option(help="How long it is valid; 825 at the most.")] = 397,
+    name: Annotated[str, typer.Option(help="What the two files are called.")] = "server",
+    json: Json = False,
+) -> None:
+    """Make a server's key and certificate, signed by the authority in DIR."""
+    facts = issue_server(folder, host, days, now=_now(), name=name)
+    if json:
+        emit_json({"certificate": str(folder / f"{name}.pem"), **_plain(facts)})
+        return
+    typer.echo(f"{folder}/{name}.pem   for {', '.join(facts.hosts)}; valid until {facts.not_after:%Y-%m-%d}")
+    typer.echo(f"{folder}/{name}.key   its private key")
+
+
+@app.command(epilog="Examples:  sfsl keys client ada.key   |   sfsl keys client ada.key --json")
+def client(
+    file: Annotated[Path, typer.Argument(help="Where the new identity is put.")], json: Json = False
+) -> None:
+    """Make a client's identity. Only the public key leaves the client; it goes on the server's list."""
+    _print_identity(file, write_identity(file, Secret(SystemRandomness().bytes(32))), json)
+
+
+@app.command(epilog="Examples:  sfsl keys show ada.key   |   sfsl keys show tls/server.pem --json")
+def show(
+    file: Annotated[Path, typer.Argument(help="A client's identity, or a certificate.")], json: Json = False
+) -> None:
+    """What a file holds: an identity's id and public key, or a certificate's names and end."""
+    if not _is_certificate(file):
+        _print_identity(file, read_identity(file), json)
+        return
+    facts = read_certificate(file)
+    left = (facts.not_after - _now()).days
+    if json:
+        emit_json({"certificate": str(file), **_plain(facts), "days_left": left})
+        return
+    for key, value in _plain(facts).items():
+        typer.echo(f"{key.replace('_', ' '):<12}{', '.join(value) if isinstance(value, list) else value}")
+    if left < _WARN_DAYS:
+        typer.echo("it has ended" if left < 0 else f"it ends in {left} days: make a new one")
+
+
+@app.command(
+    epilog="Example:  sfsl keys revoke --registry server/registry.db 0123456789abcdef0123456789abcdef"
+)
+def revoke(
+    client: Annotated[str, typer.Argument(metavar="ID", help="The client's id.")],
+    registry: RegistryFile,
+    json: Json = False,
+) -> None:
+    """Refuse a client from now on, for good, also while the server runs."""
+    with Registry.beside(registry) as opened:
+        opened.revoke(client, time.time_ns() // 10**6)
+        record = opened.client(client)
+    if json:
+        emit_json(_plain_client(record))
+        return
+    typer.echo(f"client {client} is revoked; take its key off the list of clients, too")
+
+
+@app.command(
+    "list",
+    epilog="Examples:  sfsl keys list --registry server/registry.db   |   "
+    "sfsl keys list --registry server/registry.db --json",
+)
+def list_(registry: RegistryFile, json: Json = False) -> None:
+    """Who is enrolled, since when, and in how many rounds the server received their sets."""
+    with Registry.beside(registry) as opened:
+        deployment, clients = opened.deployment.hex(), [_plain_client(one) for one in opened.clients()]
+    if json:
+        emit_json({"deployment": deployment, "clients": clients})
+        return
+    rows = [
+        (one["id"], one["enrolled"][:10], (one["revoked"] or "")[:10], f"{one['acknowledged']:,}")
+        for one in clients
+    ]
+    console().print(table(f"Deployment {deployment}", ("client", "enrolled", "revoked", "rounds"), rows))
+
+
+def _is_certificate(file: Path) -> bool:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(64).startswith(b"-----BEGIN CERTIFICATE-----")
+    except OSError as error:
+        raise KeyFileError(f"cannot read {file}: {error.strerror}") from None
+
+
+def _print_identity(file: Path, identity: Identity, json: bool) -> None:
+    name, public = client_id(identity.public), identity.public.hex()
+    if json:
+        emit_json({"file": str(file), "id": name, "public_key": public})
+        return
+    typer.echo(f"client      {name}\npublic key  {public}")
+    typer.echo(f"\nOn the server's list of clients:\n{public}  # {file.stem}")
+
+
+def _plain(facts: CertificateFacts) -> dict[str, Any]:
+    return {
+        "subject": facts.subject,
+        "issuer": facts.issuer,
+        "authority": facts.authority,
+        "hosts": list(facts.hosts),
+        "not_before": facts.not_before.isoformat(),
+        "not_after": facts.not_after.isoformat(),
+        "sha256": facts.sha256,
+    }
+
+
+def _plain_client(record: ClientRecord) -> dict[str, Any]:
+    return {
+        "id": record.id,
+        "public_key": record.public.hex(),
+        "enrolled": _moment(record.enrolled_ms),
+        "revoked": None if record.revoked_ms is None else _moment(record.revoked_ms),
+        "acknowledged": record.acknowledged,
+    }
+
+
+def _moment(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
