@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,6 +11,7 @@ from sfsl.engines.faults import EXCHANGES
 from sfsl.errors import InputError, ParameterError
 from sfsl.privacy import PRESETS
 from sfsl.run.config import RunConfig, description, from_sections
+from sfsl.run.setup import round_settings
 from sfsl.run.toml import default_toml, overridden, read_config, to_toml
 from sfsl.secagg import default_threshold
 from sfsl.submodel import Averaging
@@ -118,3 +120,30 @@ def test_files_that_are_not_run_files(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("[round]\nclients = 1\n")
     with pytest.raises(ParameterError, match=r"bad\.toml: round\.clients = 1"):
         read_config(tmp_path / "bad.toml")
+
+
+def test_the_floor_of_averages_rises_to_kappa() -> None:
+    config = from_sections({"server": {"kappa": 9, "kappa_rounds": 4}})
+    settings = round_settings(config, {})
+    floors = [settings.update_in(number).averaging.kappa for number in (1, 2, 3, 4, 5, 100)]
+    assert floors == [1, 3, 5, 7, 9, 9]
+    constant = round_settings(from_sections({"server": {"kappa": 9, "kappa_rounds": 0}}), {})
+    assert constant.update_in(1) == constant.update
+    assert settings.update_in(2).rows == settings.update.rows, "nothing else changes"
+
+
+@pytest.mark.parametrize(
+    ("sections", "rate"),
+    [
+        ({}, 2),
+        ({"round": {"scheme": "fsl"}}, 2),
+        ({"round": {"scheme": "fl"}}, 1),
+        ({"round": {"scheme": "sfl"}}, 1),
+        ({"server": {"dense_step": "adam"}}, 1),
+        ({"server": {"dense_rate": 0.5}}, 0.5),
+    ],
+)
+def test_the_dense_part_moves_twice_as_far_where_clients_have_submodels(
+    sections: dict[str, Any], rate: float
+) -> None:
+    assert round_settings(from_sections(sections), {}).update.dense_step.rate == rate

@@ -66,7 +66,7 @@ class LocalEngine:
                 capacity=capacity,
                 seed=seed,
             ),
-            update=settings.update,
+            update=settings.update_in(number),
             min_contributors=settings.min_contributors,
             training={"rate": settings.local.rate(number - 1)},
             precision=settings.precision,

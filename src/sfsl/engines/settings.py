@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from sfsl.engines.faults import FaultPlan
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds import RoundOutcome
@@ -18,7 +20,9 @@ Sums = Literal["masked", "plain"]
 class RoundSettings:
     """What stays the same from round to round. ``privacy`` is each client's own choice.
 
-    ``encoding`` is that of the union; ``whole`` makes it the full model. After every ``period`` rounds
+    Over the first ``kappa_rounds`` rounds the floor of averages rises from 1 to the update's kappa: at the
+    start there is nothing yet to hold back. ``encoding`` is that of the union; ``whole`` makes it the full
+    model. After every ``period`` rounds
     devices draw their permanent answers anew; 0 means never. ``max_rows`` is the largest submodel a client
     accepts.
     """
@@ -28,6 +32,7 @@ class RoundSettings:
     privacy: Mapping[str, IndexPrivacy]
     min_contributors: int
     sums: Sums = "masked"
+    kappa_rounds: int = 0
     threshold: int | None = None
     encoding: str = "auto"
     bins: int = 256
@@ -35,6 +40,14 @@ class RoundSettings:
     period: int = 0
     max_rows: int = 2**32
     faults: FaultPlan = field(default_factory=FaultPlan)
+
+    def update_in(self, number: int) -> UpdateParams:
+        """Of one round, counted from 1."""
+        averaging = self.update.averaging
+        if number > self.kappa_rounds:
+            return self.update
+        kappa = 1 + (averaging.kappa - 1) * (number - 1) / self.kappa_rounds
+        return msgspec.structs.replace(self.update, averaging=msgspec.structs.replace(averaging, kappa=kappa))
 
 
 @dataclass

@@ -186,13 +186,19 @@ class ServerSettings(Checked, frozen=True):
     kappa: Annotated[
         float, Meta(ge=1, le=1e6), about("Least divisor of a row's average; 1 (with samples) is the paper.")
     ] = 5.0
+    kappa_rounds: Annotated[
+        int, Meta(ge=0, le=10**7), about("Over so many first rounds that divisor rises from 1 to kappa.")
+    ] = 0
     max_move: Annotated[
         float, Meta(ge=0, le=1e6), about("Longest move of a row in one round; 0 sets no limit.")
     ] = 0.0
     row_step: Annotated[Step, about('How rows move: "add" (the paper), "adagrad" or "adam".')] = "add"
     row_rate: Annotated[Positive, about("Learning rate of the row step.")] = 1.0
     dense_step: Annotated[Step, about("How the dense part moves, likewise.")] = "add"
-    dense_rate: Annotated[Positive, about("Learning rate of the dense step.")] = 1.0
+    dense_rate: Annotated[
+        Positive | Literal["auto"],
+        about('Learning rate of the dense step. "auto": 2 where it adds and clients have submodels, else 1.'),
+    ] = "auto"
 
 
 class CentralizedSettings(Checked, frozen=True):
@@ -288,6 +294,13 @@ class RunConfig(Checked, frozen=True):
                 f"round.threshold = {wanted} of {self.round.clients} clients: more than half must last, or "
                 'two halves could open two different sums; "auto" is a safe choice'
             )
+
+    @property
+    def dense_rate(self) -> float:
+        """Averaging over a cohort makes the dense part slow, and it has the data to go faster."""
+        if self.server.dense_rate != "auto":
+            return self.server.dense_rate
+        return 2.0 if self.server.dense_step == "add" and self.round.scheme in ("sfsl", "fsl") else 1.0
 
     @property
     def weights(self) -> Literal["owners", "samples", "dataset"]:
