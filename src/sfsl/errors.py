@@ -32,6 +32,8 @@
     │   │   ├── UnknownClient         an id that nobody enrolled
     │   │   ├── ClockSkew             a request signed too long ago or in the future; says by how much
     │   │   └── Replayed              a request that was taken before
+    │   ├── RoundOver                 a conversation about a round that has ended, and how
+    │   ├── ShuttingDown              a server that takes nothing new; come back later
     │   ├── Unavailable               it cannot be reached, or says to come back later
     │   └── Refused                   a request that our policy or the protocol's safety forbids
     │       ├── Revoked               a client whose enrolment was withdrawn
@@ -168,6 +170,20 @@ class ClockSkew(AuthenticationFailed):
 
 class Replayed(AuthenticationFailed):
     """A request that was taken before."""
+
+
+class RoundOver(RemoteError):
+    """A conversation about a round that has ended. ``outcome``: committed, aborted, left-out, not-chosen or
+    restarted; ``round``: the round's number, or the last one's where it was in none."""
+
+    def __init__(self, message: str, *, outcome: str, round_number: int) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.round = round_number
+
+
+class ShuttingDown(RemoteError):
+    """A server that takes nothing new; come back later."""
 
 
 class Unavailable(RemoteError):

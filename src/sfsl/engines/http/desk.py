@@ -1,0 +1,218 @@
+"""Where clients come: they check in, ask for their next message and answer it (spec network 5).
+
+Everything a client could do to keep a round from going on is refused here, before the round sees it.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Collection
+
+from sfsl.crypto.agreement import require_contributory
+from sfsl.crypto.randomness import Randomness
+from sfsl.engines.http.conversation import Conversation, Conversations
+from sfsl.engines.http.messages import CODEC, CheckedIn, CheckIn
+from sfsl.engines.http.registry import Registry
+from sfsl.engines.http.running import RunningRound
+from sfsl.engines.http.settings import DAY_MS, CoordinatorSettings
+from sfsl.errors import (
+    ConflictingMessage,
+    InvalidMessage,
+    RoundOver,
+    SfslError,
+    ShuttingDown,
+    TooMany,
+    UnexpectedSender,
+    WrongPhase,
+)
+from sfsl.secagg.transcript import require_keys
+
+SUMS = 2
+_FULL_WAIT_MS = 30_000
+_SHUTTING = "the server is shutting down; check in again later"
+
+
+class Desk:
+    """Conversations with clients. It belongs to the event loop; ``work`` does a thing in the round's thread.
+
+    ``round`` is the last one committed. ``changed`` is set whenever the run of rounds should look again.
+    """
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        registry: Registry,
+        model_digest: bytes,
+        randomness: Randomness,
+        work: Callable[[Callable[[], None]], Awaitable[None]],
+        *,
+        clock: Callable[[], float],
+        today: Callable[[], int],
+    ) -> None:
+        self.round = 0
+        self.stopping = False
+        self.changed = asyncio.Event()
+        self.waiting: dict[str, Conversation] = {}
+        self._settings = settings
+        self._registry = registry
+        self._model_digest = model_digest
+        self._randomness = randomness
+        self._work = work
+        self._clock = clock
+        self._today = today
+        self._conversations = Conversations(settings.most_clients)
+        self._invited: tuple[int, set[str]] | None = None
+
+    # -- check-in ------------------------------------------------------------------------------
+
+    def check_in(self, client: str, message: CheckIn) -> CheckedIn:
+        """A ticket for one round at most. The same bytes again get the same ticket."""
+        if self.stopping:
+            raise ShuttingDown(_SHUTTING)
+        fingerprint = hashlib.sha256(CODEC.encode(message)).digest()
+        before = self._conversations.latest(client)
+        if before is not None and before.fingerprint == fingerprint:
+            return CheckedIn(before.ticket, before.acknowledged)
+        self._require_check_in(client, message, before)
+        if before is None and not self._conversations.room():
+            raise TooMany("as many clients wait as this server takes", wait_ms=_FULL_WAIT_MS)
+        acknowledged = self._registry.acknowledged(client)
+        turn_over = client in self.had_their_turn()
+        if before is not None:
+            self.dismiss(before, "left-out", "this client checked in again, with other keys")
+        ticket = self._randomness.bytes(16)
+        added = Conversation(client, ticket, message, fingerprint, acknowledged, self._clock())
+        self._conversations.add(added)
+        if turn_over:
+            days = -self._today() % (self._settings.period_days * DAY_MS) / DAY_MS
+            why = f"this client was invited in this period already; the next begins in {days:.2f} days"
+            added.end("not-chosen", self.round, why)
+        else:
+            self.waiting[client] = added
+            self.changed.set()
+        return CheckedIn(ticket, acknowledged)
+
+    def _require_check_in(self, client: str, message: CheckIn, before: Conversation | None) -> None:
+        keys = message.keys
+        if message.model != self._model_digest:
+            raise InvalidMessage("a check-in for another model than this server trains")
+        if keys.client != client:
+            raise UnexpectedSender(f"client {client} checks in with keys in another name")
+        identities = {client: self._registry.public_key(client)} if self._settings.active else None
+        require_keys(keys, SUMS, identities)
+        publics = (keys.channel, *keys.masks)
+        for public in publics:
+            require_contributory(public)
+        used = before.publics if before is not None else frozenset()
+        if len(set(publics)) != len(publics) or used.intersection(publics):
+            raise ConflictingMessage(f"client {client} uses a key twice; every check-in has new ones")
+        if any(self._conversations.holder(public) for public in publics):
+            raise ConflictingMessage(f"client {client} checks in with a key that another client has")
+
+    # -- who may be in the next round ----------------------------------------------------------
+
+    def had_their_turn(self) -> Collection[str]:
+        """Who was invited in this period, as the registry has it."""
+        period = self._settings.period(self._today())
+        if period is None:
+            return ()
+        if self._invited is None or self._invited[0] != period:
+            self._invited = (period, set(self._registry.invited(period)))
+        return self._invited[1]
+
+    def eligible(self) -> dict[str, Conversation]:
+        """Who waits and may be chosen. Whoever was not heard for long or was revoked is let go."""
+        silence = 2 * self._settings.poll_seconds + 5
+        now, turn_over = self._clock(), self.had_their_turn()
+        for client, one in list(self.waiting.items()):
+            if not one.polls and now - one.heard_at > silence:
+                why = f"this client was not heard for {silence:.0f} s; check in again"
+                self.dismiss(one, "left-out", why)
+            elif client in turn_over:
+                self.dismiss(one, "not-chosen", "this client was invited in this period already")
+            else:
+                try:
+                    self._registry.public_key(client)
+                except SfslError as error:
+                    self.dismiss(one, "left-out", str(error))
+        return dict(self.waiting)
+
+    def choose(self, clients: Collection[str]) -> dict[str, Conversation]:
+        """Take these out of those who wait."""
+        self._invited = None  # the registry will know more
+        return {client: self.waiting.pop(client) for client in clients}
+
+    def dismiss(self, conversation: Conversation, outcome: str, message: str) -> None:
+        in_round = conversation.running is not None
+        conversation.end(outcome, self.round + in_round, message)
+        if self.waiting.get(conversation.client) is conversation:
+            del self.waiting[conversation.client]
+        self.changed.set()
+
+    def dismiss_all(self, message: str = _SHUTTING) -> None:
+        for conversation in self._conversations.open():
+            self.dismiss(conversation, "restarted", message)
+
+    # -- messages ------------------------------------------------------------------------------
+
+    async def next(self, client: str, ticket: bytes, after: int, seconds: float) -> tuple[int, bytes] | None:
+        """The message behind the first ``after``, or None within ``seconds``; ``RoundOver`` at the end."""
+        conversation = self._find(client, ticket)
+        conversation.heard_at = self._clock()
+        try:
+            found = await conversation.next(after, min(seconds, self._settings.poll_seconds))
+        finally:
+            conversation.heard_at = self._clock()
+        if found is not None and found[0] > conversation.delivered:
+            conversation.delivered = found[0]
+            running = conversation.running
+            if running is not None:
+                running.bill.down(running.order[found[0] - 1], len(found[1]))
+        return found
+
+    def answer_limit(self, client: str, ticket: bytes, number: int) -> int:
+        """How many bytes an answer may have, before any is read; raises where none is due at all."""
+        conversation = self._find(client, ticket)
+        size = conversation.taken_size(number)  # perhaps the answer to it was lost, and it is sent again
+        if size is not None:
+            return size
+        return self._due(conversation, number).limit(client)
+
+    async def answer(self, client: str, ticket: bytes, number: int, data: bytes) -> None:
+        """Take the answer to a message, or raise. The same bytes again are taken silently."""
+        conversation = self._find(client, ticket)
+        conversation.heard_at = self._clock()
+        fingerprint = hashlib.sha256(data).digest()
+        async with conversation.lock:
+            if conversation.took(number, fingerprint):
+                return
+            running = self._due(conversation, number)
+
+            def receive() -> None:
+                running.receive(running.order[number - 1], client, data)
+                conversation.take(number, fingerprint, len(data))
+
+            await self._work(receive)
+        self.changed.set()
+
+    def _due(self, conversation: Conversation, number: int) -> RunningRound:
+        """The round that waits for this answer."""
+        running = conversation.running
+        try:
+            conversation.require_due(number)
+        except WrongPhase:
+            if running is not None and conversation.over is not None:
+                running.bill.late += 1
+            raise
+        if running is None:
+            raise WrongPhase("this client is in no round")
+        return running
+
+    def _find(self, client: str, ticket: bytes) -> Conversation:
+        found = self._conversations.find(client, ticket)
+        if found is None:
+            raise RoundOver(
+                "this ticket is not known: the server was restarted, or the ticket is old; check in again",
+                outcome="restarted",
+                round_number=self.round,
+            )
+        return found

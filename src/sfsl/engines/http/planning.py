@@ -1,0 +1,141 @@
+"""From settings and a cohort to the parameters of a round; what survives a restart; the line of metrics."""
+
+import math
+from dataclasses import replace
+from typing import Self
+
+import msgspec
+import numpy as np
+
+from sfsl.crypto.randomness import Randomness
+from sfsl.engines.http.running import Bill
+from sfsl.engines.http.settings import CoordinatorSettings
+from sfsl.engines.metrics import RoundLine
+from sfsl.errors import StoreCorrupt
+from sfsl.rounds import IndexSpace, RoundOutcome, RoundParams, ScoreBins
+from sfsl.secagg import SessionParams
+from sfsl.submodel import Commit, ModelSpec
+from sfsl.union import UnionParams, choose, planned_capacity
+
+
+class RoundState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Committed with a round: its line of metrics, which a crash cannot lose so, and the next one's bins."""
+
+    line: bytes = b""
+    scores: ScoreBins | None = None
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        try:
+            return msgspec.msgpack.decode(data, type=cls) if data else cls()
+        except msgspec.MsgspecError as error:
+            raise StoreCorrupt(f"the store's state of the last round cannot be read: {error}") from None
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    def last_line(self) -> RoundLine | None:
+        return msgspec.json.decode(self.line, type=RoundLine) if self.line else None
+
+    def after(self, settings: CoordinatorSettings, outcome: RoundOutcome | None, line: RoundLine) -> Self:
+        scores = self.scores
+        if outcome is not None and outcome.scores is not None:
+            scores = (scores or ScoreBins(bins=settings.bins)).after(*outcome.scores)
+        return type(self)(line.encode(), scores)
+
+    def bins(self, settings: CoordinatorSettings) -> ScoreBins | None:
+        """Of the next round. Those of another number of bins are not gone on with."""
+        if not settings.bins:
+            return None
+        if self.scores is not None and self.scores.bins == settings.bins:
+            return self.scores
+        return ScoreBins(bins=settings.bins)
+
+
+def plan_round(
+    settings: CoordinatorSettings,
+    model: ModelSpec,
+    state: RoundState,
+    number: int,
+    clients: int,
+    randomness: Randomness,
+) -> tuple[SessionParams, RoundParams]:
+    """A round for so many clients. The server does not know their sets: it plans for the largest allowed."""
+    domain = IndexSpace(model).domain
+    capacity = planned_capacity(domain, clients, settings.largest_set)
+    seed = randomness.bytes(32)
+    params = RoundParams(
+        number=number,
+        model=model,
+        union=UnionParams(
+            domain=domain,
+            encoding=choose(settings.encoding, domain, capacity, seed).name,  # type: ignore[arg-type]
+            capacity=capacity,
+            seed=seed,
+        ),
+        update=settings.update(number),
+        min_contributors=settings.min_contributors,
+        training=dict(settings.training(number)),
+        precision=settings.precision,
+        scores=state.bins(settings),
+    )
+    session = SessionParams(
+        round_id=randomness.bytes(16),
+        clients=clients,
+        threshold=settings.threshold_of(clients),
+        neighbours=None,
+        active=settings.active,
+        sums=params.sums(),
+    )
+    return session, params
+
+
+def committed(outcome: RoundOutcome | None, number: int, state: RoundState) -> Commit:
+    """What is written after a round. One that aborted only counts: a round is never repeated."""
+    commit = outcome.applied.commit if outcome is not None else Commit(number)
+    return replace(commit, selection=state.encode())
+
+
+def line_of(
+    number: int, cohort: int, bill: Bill, outcome: RoundOutcome | None, aborted: str | None, seconds: float
+) -> RoundLine:
+    """What only clients know (samples, losses, seconds of theirs) is not in it."""
+    auc, error = _secure_auc(outcome)
+    return RoundLine(
+        round=number,
+        aborted=aborted,
+        cohort=cohort,
+        survivors=len(outcome.survivors) if outcome else 0,
+        dropped={name: count for name, count in bill.dropped.items() if count},
+        late=bill.late,
+        declined={},
+        diverged=0,
+        samples=0,
+        unknown_rows=0,
+        loss=None,
+        auc=None,
+        auc_secure=auc,
+        auc_secure_error=error,
+        union={name: len(rows) for name, rows in outcome.union.items()} if outcome else {},
+        opened={name: int(np.count_nonzero(one)) for name, one in outcome.contributors.items()}
+        if outcome
+        else {},
+        moved=outcome.applied.moved if outcome else {},
+        refused=outcome.applied.refused if outcome else {},
+        bytes_up=bill.per_client(bill.bytes_up),
+        bytes_down=bill.per_client(bill.bytes_down),
+        client_seconds={},
+        server_seconds=dict(bill.server_seconds),
+        training_seconds=0.0,
+        wall_seconds=seconds,
+    )
+
+
+def _secure_auc(outcome: RoundOutcome | None) -> tuple[float | None, float | None]:
+    if outcome is None or outcome.scores is None:
+        return None, None
+    from sfsl.training.evaluate import auc_error_bound, auc_from_histograms  # torch, which only a server has
+
+    found = auc_from_histograms(*outcome.scores), auc_error_bound(*outcome.scores)
+    auc, error = (value if math.isfinite(value) else None for value in found)
+    return auc, error
