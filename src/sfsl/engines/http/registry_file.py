@@ -115,6 +115,16 @@ class RegistryFile:
             found = self._connection.execute(f"PRAGMA {check}").fetchall()
             if found != sound:
                 raise StoreCorrupt(f"{self.path} is damaged: {check} gives {found[0][0]}. Restore a backup")
+        if self._lock is not None:
+            self._check_length()
+
+    def _check_length(self) -> None:
+        """SQLite reads what a cut took from the last page as zeros. With the log put in, the file must have
+        its whole length; while a visitor reads, that has to wait for another time."""
+        busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        due = self._number("PRAGMA page_count") * self._number("PRAGMA page_size")
+        if not busy and self.path.stat().st_size != due:
+            raise StoreCorrupt(f"{self.path} is cut short or has bytes too many. Restore a backup")
 
     def _number(self, query: str) -> int:
         return int(self._connection.execute(query).fetchone()[0])
