@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.engines.http.conversation import Conversation
-from sfsl.engines.http.desk import Desk
+from sfsl.engines.http.desk import SHUTTING, Desk
 from sfsl.engines.http.messages import CODEC, CheckedIn
 from sfsl.engines.http.planning import RoundState, committed, line_of, plan_round
 from sfsl.engines.http.registry import Registry
@@ -91,11 +91,11 @@ class Coordinator:
     async def run(self) -> None:
         """Rounds until ``stop``. Raises only where going on would be wrong, as with a store that fails."""
         try:
-            while (cohort := await self._form()) is not None:
+            while self._more() and (cohort := await self._form()) is not None:
                 await self._round(cohort)
         finally:
             self.desk.stopping = True
-            self.desk.dismiss_all()
+            self.desk.dismiss_all(SHUTTING if self._more() else "this was the last round that was planned")
             self._ended.set()
             self._worker.shutdown(wait=True)
 
@@ -106,6 +106,11 @@ class Coordinator:
             self._give_up_at = self._clock() + self.settings.grace_seconds
             self.desk.changed.set()
         await self._ended.wait()
+
+    def give_up(self) -> None:
+        """After ``stop``: abort the round under way now."""
+        self._give_up_at = self._clock()
+        self.desk.changed.set()
 
     def status(self) -> Status:
         running, totals = self._running, self.totals
@@ -124,6 +129,9 @@ class Coordinator:
             auc=totals.auc,
             rounds=tuple(reversed(totals.last)),
         )
+
+    def _more(self) -> bool:
+        return not self.settings.rounds or self.desk.round < self.settings.rounds
 
     # -- cohorts -------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from sfsl.secagg.transcript import require_keys
 
 SUMS = 2
 _FULL_WAIT_MS = 30_000
-_SHUTTING = "the server is shutting down; check in again later"
+SHUTTING = "the server is shutting down; check in again later"
 
 
 class Desk:
@@ -67,7 +67,7 @@ class Desk:
     def check_in(self, client: str, message: CheckIn) -> CheckedIn:
         """A ticket for one round at most. The same bytes again get the same ticket."""
         if self.stopping:
-            raise ShuttingDown(_SHUTTING)
+            raise ShuttingDown(SHUTTING)
         fingerprint = hashlib.sha256(CODEC.encode(message)).digest()
         before = self._conversations.latest(client)
         if before is not None and before.fingerprint == fingerprint:
@@ -148,7 +148,7 @@ class Desk:
             del self.waiting[conversation.client]
         self.changed.set()
 
-    def dismiss_all(self, message: str = _SHUTTING) -> None:
+    def dismiss_all(self, message: str) -> None:
         for conversation in self._conversations.open():
             self.dismiss(conversation, "restarted", message)
 

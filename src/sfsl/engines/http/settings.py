@@ -16,10 +16,10 @@ class CoordinatorSettings:
     """``cohort`` clients are in a round, or at least ``min_cohort`` after ``check_in_seconds``.
 
     ``threshold`` None is a little over two thirds of whoever is in the round. ``largest_set``: the most rows
-    that a client may have; the union is planned for the worst case of it. ``update`` and
-    ``training`` give the parameters of a round by its number. ``period_days`` 0 sets no limit on how often a client is
-    invited. ``most_clients`` may wait at a time. ``grace_seconds``: how long a round may go on when the
-    server is told to stop.
+    that a client may have; the union is planned for the worst case of it. ``update`` and ``training`` give
+    the parameters of a round by its number. ``period_days`` 0 sets no limit on how often a client is
+    invited. ``most_clients`` may wait at a time. After round ``rounds`` the server stops; 0 is never.
+    ``grace_seconds``: how long a round may go on when the server is told to stop.
     """
 
     update: Callable[[int], UpdateParams]
@@ -40,6 +40,7 @@ class CoordinatorSettings:
     grace_seconds: float = 30.0
     period_days: int = 1
     most_clients: int = 10_000
+    rounds: int = 0
 
     def __post_init__(self) -> None:
         if not 2 <= self.min_cohort <= self.cohort:

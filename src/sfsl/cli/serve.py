@@ -1,0 +1,92 @@
+"""``sfsl serve``: the server of a deployment."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sfsl.errors import InputError
+from sfsl.run.toml import overridden, read_sections
+from sfsl.serve.config import SECTION, ServeConfig, from_all_sections
+
+if TYPE_CHECKING:
+    from sfsl.serve.start import Deployment
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        epilog="Examples:  sfsl serve my.toml   |   sfsl serve my.toml --out srv/sfsl --port 9443 "
+        "--set serve.enrolment=open   |   the section \\[serve] of the file has every setting"
+    )(serve)
+
+
+def serve(
+    config: Annotated[Path, typer.Argument(help="A run file with a section [serve].")],
+    out: Annotated[Path | None, typer.Option(help="serve.state: the server's folder.")] = None,
+    host: Annotated[str | None, typer.Option(help="serve.host")] = None,
+    port: Annotated[int | None, typer.Option(help="serve.port; 0 takes a free one.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any key; repeatable."),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log every phase.")] = False,
+) -> None:
+    """Serve rounds to clients on a network, over TLS, until stopped.
+
+    Ctrl-C or SIGTERM lets the round under way finish, for serve.grace_seconds at the most, and tells the
+    clients; once more aborts it. Killed, the server comes back with the last whole round.
+    """
+    sections = overridden(read_sections(config), settings or ())
+    for key, value in (("state", out and str(out)), ("host", host), ("port", port)):
+        if value is not None:
+            sections.setdefault(SECTION, {})[key] = value
+    chosen = from_all_sections(sections)
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    for other in ("asyncio", "uvicorn"):
+        logging.getLogger(other).setLevel(logging.WARNING)
+    try:
+        from sfsl.serve.start import open_deployment
+    except ImportError as error:
+        raise InputError(
+            f"a server needs more packages ({error}); install them with: "
+            "pip install 'sfsl[network,store,train]'"
+        ) from None
+    typer.echo("Reading data and settings …", err=True)
+    deployment = open_deployment(chosen, Path(chosen.serve.state))
+    try:
+        asyncio.run(deployment.run(lambda url: _say(url, chosen, deployment)))
+    finally:
+        deployment.close()
+    typer.echo(f"Stopped after round {deployment.coordinator.desk.round}.", err=True)
+
+
+def _say(url: str, config: ServeConfig, deployment: "Deployment") -> None:
+    own, coordinator, model = config.serve, deployment.coordinator, deployment.model
+    parameters = model.dense + sum(table.rows * table.width for table in model.tables)
+    who = (
+        f"clients whose public key is in {own.clients}"
+        if own.enrolment == "list"
+        else f"ANYONE, up to {own.most_enrolled} clients; whoever makes keys makes clients"
+    )
+    turns = f"once in {own.period_days} days" if own.period_days else "as often as it likes"
+    lines = [
+        f"Serving at {url}   (status: {url}/)",
+        f"  deployment  {coordinator.registry.deployment.hex()}",
+        f"  model       {parameters:,} parameters, {coordinator.model_digest.hex()}",
+        f"  round       {coordinator.desk.round} is the last; state in {own.state}",
+        f"  cohorts     {config.min_cohort} to {config.run.round.clients} clients, each {turns}",
+        f"  privacy     rows with at least {deployment.min_contributors} contributors; "
+        f"{'active' if own.active else 'honest-but-curious'} mode",
+        f"  enrolment   {own.enrolment}: {who}",
+        f"Join with:  sfsl join --server {url} --data FILE --state DIR"
+        + ("" if own.plain else " --ca authority.pem"),
+    ]
+    for line in lines:
+        typer.echo(line, err=True)

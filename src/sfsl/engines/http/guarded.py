@@ -1,0 +1,83 @@
+"""HTTP/1.1 connections with bounds that uvicorn leaves out: how many, and how long a peer may dawdle."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """``head_seconds``: for the head of a request, and for what nobody reads after its answer.
+    ``drain_seconds``: for a peer to take what was written."""
+
+    most: int = 5000
+    most_per_address: int = 1000
+    head_seconds: float = 10.0
+    drain_seconds: float = 120.0
+
+
+def guarded(limits: ConnectionLimits) -> type[H11Protocol]:
+    """A protocol whose connections are bounded together."""
+    open_by_address: Counter[str] = Counter()
+
+    class Guarded(H11Protocol):
+        _head: asyncio.TimerHandle | None = None
+        _drain: asyncio.TimerHandle | None = None
+        _address: str | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            address = self.client[0] if self.client else ""
+            if len(self.connections) > limits.most or open_by_address[address] >= limits.most_per_address:
+                transport.abort()
+                return
+            open_by_address[address] += 1
+            self._address = address
+            self._head = self._later(limits.head_seconds)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._forget_head()
+            self._forget_drain()
+            if self._address is not None:
+                open_by_address[self._address] -= 1
+                if not open_by_address[self._address]:
+                    del open_by_address[self._address]
+                self._address = None
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            # Once a request is under way, its endpoint minds the time.
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._forget_head()
+            elif self._head is None and not self.transport.is_closing():
+                self._head = self._later(limits.head_seconds)
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            if self._drain is None:
+                self._drain = self._later(limits.drain_seconds)
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._forget_drain()
+
+        def _forget_head(self) -> None:
+            if self._head is not None:
+                self._head.cancel()
+                self._head = None
+
+        def _forget_drain(self) -> None:
+            if self._drain is not None:
+                self._drain.cancel()
+                self._drain = None
+
+        def _later(self, seconds: float) -> asyncio.TimerHandle:
+            abort: Callable[[], Any] = self.transport.abort
+            return self.loop.call_later(seconds, abort)
+
+    return Guarded

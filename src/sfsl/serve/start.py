@@ -1,0 +1,200 @@
+"""From settings to a server that runs: the model, the store, the registry, the rounds, the HTTP surface."""
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from sfsl.crypto.kdf import digest
+from sfsl.crypto.randomness import SystemRandomness
+from sfsl.engines.http.app import AppLimits, Server, create_app
+from sfsl.engines.http.coordinator import Coordinator, now_ms
+from sfsl.engines.http.guarded import ConnectionLimits
+from sfsl.engines.http.planning import RoundState, plan_round
+from sfsl.engines.http.registry import Enrolment, Registry
+from sfsl.engines.http.serve import Listen, serve
+from sfsl.engines.http.settings import CoordinatorSettings
+from sfsl.engines.http.signing import Verifier
+from sfsl.engines.metrics import RoundLine
+from sfsl.engines.settings import RoundSettings
+from sfsl.errors import InputError, ParameterError, StoreError
+from sfsl.models.package import describe, package_digest
+from sfsl.run.config import RunConfig
+from sfsl.run.fleet import build_fleet
+from sfsl.run.metrics import MetricsFile, read_lines
+from sfsl.run.setup import resolved, round_settings, slots
+from sfsl.serve.config import ServeConfig
+from sfsl.submodel import LmdbStore, ModelSpec, StoreSpec
+from sfsl.training.task import Task
+
+STORE, REGISTRY, METRICS = "store", "registry.sqlite", "metrics.jsonl"
+_HEAD_BYTES = 1024
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A server about to run. ``close`` gives back what it holds."""
+
+    coordinator: Coordinator
+    app: ASGIApp
+    listen: Listen
+    model: ModelSpec
+    min_contributors: int
+    close: Callable[[], None]
+
+    async def run(self, ready: Callable[[str], None]) -> None:
+        await serve(self.app, self.coordinator, self.listen, ready)
+
+
+def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
+    """The deployment in ``folder``, which is made if there is none. All mistakes in settings show here."""
+    started_ms = now_ms()
+    enrolment = _enrolment(config)
+    fleet = build_fleet(config.run)
+    run = resolved(config.run, fleet)
+    task, settings = fleet.task, coordinator_settings(config, run)
+    _require_union_fits(config, settings, task.spec)
+    package = describe(task)
+    with ExitStack() as held:
+        _make(folder)
+        registry = held.enter_context(Registry(folder / REGISTRY))
+        store = held.enter_context(_store(folder, run, task))
+        lines = known_lines(store, folder / METRICS)
+        metrics = held.enter_context(MetricsFile(folder / METRICS, lines))
+        coordinator = Coordinator(
+            settings,
+            task.spec,
+            task.row_maps,
+            store,
+            registry,
+            model_digest=package_digest(package),
+            record=metrics.append,
+        )
+        for line in lines:
+            coordinator.totals.show(line)
+        limits = _limits(config)
+        verifier = Verifier(
+            registry.deployment,
+            registry.public_key,
+            window_ms=round(1000 * config.serve.clock_seconds),
+            body_ms=round(1000 * config.serve.body_seconds) + 1000,
+            not_before_ms=started_ms,
+        )
+        app = create_app(Server(coordinator, verifier, enrolment, package, limits), limits)
+        least = settings.min_contributors
+        return Deployment(coordinator, app, _listen(config), task.spec, least, held.pop_all().close)
+
+
+def coordinator_settings(config: ServeConfig, run: RunConfig) -> CoordinatorSettings:
+    """``run`` has numbers in place of "auto"."""
+    own, one = config.serve, run.round
+    rounds = round_settings(run, {})
+    return CoordinatorSettings(
+        update=rounds.update_in,
+        cohort=one.clients,
+        min_cohort=config.min_cohort,
+        min_contributors=rounds.min_contributors,
+        largest_set=own.largest_set,
+        training=partial(_hyperparameters, rounds),
+        threshold=None if config.run.round.threshold == "auto" else rounds.threshold,
+        encoding=one.encoding,
+        bins=one.bins,
+        precision=one.precision,
+        active=own.active,
+        check_in_seconds=own.check_in_seconds,
+        phase_seconds=own.phase_seconds,
+        training_seconds=own.training_seconds,
+        poll_seconds=own.poll_seconds,
+        grace_seconds=own.grace_seconds,
+        period_days=own.period_days,
+        most_clients=own.most_clients,
+        rounds=own.rounds,
+    )
+
+
+def _hyperparameters(rounds: RoundSettings, number: int) -> Mapping[str, float]:
+    local = rounds.local
+    return {
+        "rate": local.rate(number - 1),
+        "batch_size": local.batch_size,
+        "epochs": local.epochs,
+        "clip": local.clip,
+    }
+
+
+def known_lines(store: LmdbStore, path: Path) -> list[RoundLine]:
+    """The metrics as far as the store has come; the last line may be in the store only."""
+    lines = read_lines(path)[: store.round]
+    if len(lines) == store.round - 1:
+        last = RoundState.decode(store.selection).last_line()
+        lines += [last] if last is not None else []
+    if len(lines) < store.round:
+        raise InputError(
+            f"{path} ends with round {len(lines)}, the store with {store.round}: lines were lost. Restore it"
+        )
+    return lines
+
+
+def _store(folder: Path, run: RunConfig, task: Task) -> LmdbStore:
+    """The same rows as a simulation with this seed begins with; personal ones stay on the devices."""
+    spec = StoreSpec(
+        model=task.spec,
+        seed=digest("seed of a run", str(run.run.seed).encode()),
+        row_slots=slots(run, run.server.row_step),
+        dense_slots=slots(run, run.server.dense_step),
+    )
+    if (folder / STORE).exists():
+        return LmdbStore.open(folder / STORE, spec)
+    if read_lines(folder / METRICS):
+        raise StoreError(f"{folder} has metrics but no store: it was deleted; restore it")
+    return LmdbStore.create(folder / STORE, spec, task.initial_dense())
+
+
+def _require_union_fits(config: ServeConfig, settings: CoordinatorSettings, model: ModelSpec) -> None:
+    _, params = plan_round(settings, model, RoundState(), 1, settings.cohort, SystemRandomness())
+    encoding = params.union.build()
+    size = encoding.length * encoding.ring.word_bytes + _HEAD_BYTES
+    if size > config.serve.largest_body:
+        raise ParameterError(
+            f"a masked set takes {size:,} bytes, serve.largest_body allows {config.serve.largest_body:,}; "
+            "raise it, or lower serve.largest_set or round.clients"
+        )
+
+
+def _enrolment(config: ServeConfig) -> Enrolment:
+    own = config.serve
+    return Enrolment.listed(own.clients) if own.enrolment == "list" else Enrolment.open(own.most_enrolled)
+
+
+def _limits(config: ServeConfig) -> AppLimits:
+    own = config.serve
+    return AppLimits(
+        largest_body=own.largest_body,
+        body_seconds=own.body_seconds,
+        client_rate=own.client_rate,
+        client_burst=own.client_burst,
+        address_rate=own.address_rate,
+        address_burst=own.address_burst,
+    )
+
+
+def _listen(config: ServeConfig) -> Listen:
+    own = config.serve
+    return Listen(
+        host=own.host,
+        port=own.port,
+        certificate=Path(own.certificate) if own.certificate else None,
+        key=Path(own.key) if own.key else None,
+        proxied=own.proxied,
+        connections=ConnectionLimits(most=own.most_connections, most_per_address=own.most_per_address),
+    )
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
