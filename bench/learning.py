@@ -18,28 +18,35 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-# What is compared, by name: shipped defaults but for what is named, each scheme at three learning rates.
+# What is compared, by name: shipped defaults but for what is named, and three learning rates where a scheme
+# has none of its own.
+FLAT = "--set server.kappa_rounds=0"
 COMMON = {
-    **{f"fl, rate {rate}": f"--scheme fl --set training.learning_rate={rate}" for rate in ("0.5", "1", "2")},
+    **{f"fl, rate {rate}": f"--scheme fl --set training.learning_rate={rate}" for rate in ("1", "2", "4")},
     **{
         f"centralized {kind} {rate}": f"--scheme centralized --set centralized.optimizer={kind} "
         f"--set centralized.learning_rate={rate}"
-        for kind, rates in {"adam": ("0.0003", "0.001", "0.003"), "sgd": ("0.3", "1", "3")}.items()
+        for kind, rates in {"adam": ("0.0001", "0.0003", "0.001"), "sgd": ("1", "3", "10")}.items()
         for rate in rates
     },
 }
-AMAZON = COMMON | {
+AMAZON = {
     "sfsl cpp2": "--privacy cpp2",
-    "sfsl cpp2, owners, kappa 1": "--privacy cpp2 --set server.kappa=1",
-    "sfsl cpp2, samples, kappa 1 (paper)": "--privacy cpp2 --set server.weights=samples --set server.kappa=1",
-    "sfsl cpp2, samples, kappa 5": "--privacy cpp2 --set server.weights=samples --set server.kappa=5",
-    "sfsl cpp2, rate 0.5": "--privacy cpp2 --set training.learning_rate=0.5",
-    "sfsl cpp2, rate 2": "--privacy cpp2 --set training.learning_rate=2",
+    **COMMON,
+    "sfsl cpp2, owners, no floor": "--privacy cpp2 --set server.kappa=1",
+    "sfsl cpp2, samples, no floor (the paper's)": "--privacy cpp2 --set server.weights=samples "
+    "--set server.kappa=1 --set server.dense_rate=1",
+    "sfsl cpp2, samples, floor": "--privacy cpp2 --set server.weights=samples",
+    "sfsl cpp2, owners, floor 5, dense rate 1": f"--privacy cpp2 --set server.kappa=5 {FLAT} "
+    "--set server.dense_rate=1",
 }
 # As in the paper, no row is left out for having few contributors: at cpp1 most have one.
-SYNTHETIC = COMMON | {
-    f"sfsl {preset}": f"--privacy {preset} --set round.min_contributors=1"
-    for preset in ("cpp1", "cpp2", "cpp4", "cpp5")
+SYNTHETIC = {
+    **{
+        f"sfsl {preset}": f"--privacy {preset} --set round.min_contributors=1"
+        for preset in ("cpp1", "cpp2", "cpp4", "cpp5")
+    },
+    **COMMON,
 }
 
 

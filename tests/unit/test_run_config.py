@@ -14,13 +14,12 @@ from sfsl.run.config import RunConfig, description, from_sections
 from sfsl.run.setup import round_settings
 from sfsl.run.toml import default_toml, overridden, read_config, to_toml
 from sfsl.secagg import default_threshold
-from sfsl.submodel import Averaging
 
 
 def test_the_defaults_are_those_the_design_asks_for() -> None:
     config = RunConfig()
     assert (config.round.clients, config.privacy.index_privacy) == (100, PRESETS["cpp2"])
-    assert (config.weights, config.server.kappa) == (Averaging().weights, Averaging().kappa)
+    assert (config.weights, config.server.kappa, config.server.kappa_rounds) == ("owners", 10, 100)
     assert config.round.threshold_clients == default_threshold(100)
     assert config.faults.rates == {}
     assert tuple(msgspec.to_builtins(config.faults)) == (*EXCHANGES, "late")

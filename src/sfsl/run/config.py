@@ -185,10 +185,10 @@ class ServerSettings(Checked, frozen=True):
     ] = "auto"
     kappa: Annotated[
         float, Meta(ge=1, le=1e6), about("Least divisor of a row's average; 1 (with samples) is the paper.")
-    ] = 5.0
+    ] = 10.0
     kappa_rounds: Annotated[
         int, Meta(ge=0, le=10**7), about("Over so many first rounds that divisor rises from 1 to kappa.")
-    ] = 0
+    ] = 100
     max_move: Annotated[
         float, Meta(ge=0, le=1e6), about("Longest move of a row in one round; 0 sets no limit.")
     ] = 0.0
