@@ -408,6 +408,30 @@ def fleet(seed):
 """
 
 
+def test_files_with_bad_lines_train_on_the_rest_and_say_what_was_left_out(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    rng = np.random.default_rng(0)
+    lines = [
+        {"user": user, "item": int(rng.integers(50)), "label": int(rng.integers(2)), "time": float(time)}
+        for user in range(20)
+        for time in range(15)
+    ]
+    lines[7]["label"], lines[8]["item"], lines[9]["time"] = 5, -3, float("nan")
+    names = list(lines[0])
+    text = "\n".join([",".join(names), *(",".join(str(line[name]) for name in names) for line in lines)])
+    (tmp_path / "clicks.csv").write_text(text + "\n")
+    parquet.write_table(arrow.Table.from_pylist(lines), tmp_path / "clicks.parquet")
+    flags = ("--clients", 8, "--rounds", 2, "--set", "round.min_contributors=1", "--sums", "plain")
+    for kind in ("csv", "parquet"):
+        out = tmp_path / kind
+        shown = done("run", "--data", f"{kind}:{tmp_path / f'clicks.{kind}'}", "--out", out, *flags).stdout
+        problems = json.loads((out / "summary.json").read_text())["data_problems"]
+        assert sum(problems.values()) == 3
+        assert all(f"data: {problem}"[:20] in shown for problem in problems)
+    assert model_of(tmp_path / "csv") == model_of(tmp_path / "parquet")
+
+
 @pytest.mark.parametrize("sums", ["masked", "plain"])
 def test_bad_data_is_counted_and_shown_and_does_no_harm(tmp_path: Path, sums: str) -> None:
     file = tmp_path / "bad.py"

@@ -27,10 +27,10 @@ def about(text: str) -> Meta:
 
 class DataSettings(Checked, frozen=True):
     source: Annotated[
-        Literal["synthetic", "amazon", "taobao", "csv", "python"],
+        Literal["synthetic", "amazon", "taobao", "csv", "parquet", "python"],
         about(
-            '"synthetic" makes data up; "amazon", "taobao" and "csv" read the file at path; "python" takes '
-            "your own model and clients from the function fleet(seed) of the file at path."
+            '"synthetic" makes data up; "amazon", "taobao", "csv" and "parquet" read the file at path; '
+            '"python" takes your own model and clients from the function fleet(seed) of the file at path.'
         ),
     ] = "synthetic"
     path: Annotated[str, about("The file to read (also .gz); empty for synthetic data.")] = ""
@@ -45,7 +45,7 @@ class DataSettings(Checked, frozen=True):
         float, Meta(gt=0, lt=1), about("The last share of each user's samples in time is for testing only.")
     ] = 0.2
     max_history: Annotated[int, Meta(ge=1, le=10_000), about("Clicks of a history that a model sees.")] = 50
-    text_ids: Annotated[bool, about("CSV: ids are any text, not whole numbers.")] = False
+    text_ids: Annotated[bool, about("CSV and Parquet: ids are any text, not whole numbers.")] = False
 
 
 class ModelSettings(Checked, frozen=True):

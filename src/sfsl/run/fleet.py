@@ -17,6 +17,7 @@ from sfsl.data import (
     hold_out_last,
     load_amazon,
     load_csv,
+    load_parquet,
     load_taobao,
     with_negatives,
 )
@@ -173,7 +174,8 @@ def _interactions(settings: DataSettings, seed: int) -> tuple[Interactions, Load
     elif settings.source == "taobao":
         data, report = load_taobao(path)
     else:
-        data, report = load_csv(path, text_ids=settings.text_ids)
+        load = load_csv if settings.source == "csv" else load_parquet
+        data, report = load(path, text_ids=settings.text_ids)
     if (data.label == 1).all():  # clicks only: nothing could be learned from them
         data = with_negatives(data, settings.negatives, seed=seed)
     return data, report
