@@ -155,12 +155,11 @@ class FakeServer:
         talk = self.talks.get(ticket)
         if talk is None:
             return over({"outcome": "restarted", "round": self.store.round, "message": "started again"})
-        async with self._news:
-            ready = self._news.wait_for(lambda: len(talk.messages) > after or talk.over)
-            try:
-                await asyncio.wait_for(ready, self.poll_s)
-            except TimeoutError:
-                return Response(status_code=204)
+        try:
+            async with asyncio.timeout(self.poll_s), self._news:
+                await self._news.wait_for(lambda: len(talk.messages) > after or talk.over)
+        except TimeoutError:
+            return Response(status_code=204)
         if len(talk.messages) > after:
             return Response(talk.messages[after], headers={"Sfsl-Sequence": str(after + 1)})
         assert talk.over

@@ -9,6 +9,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,8 @@ import httpx
 
 from sfsl.client.backoff import Backoff
 from sfsl.client.events import Event, Notify, nobody
-from sfsl.client.replies import MOST_JSON, About, Enrolled, Problem, read_json, read_problem, shown
+from sfsl.client.replies import MOST_JSON, About, Enrolled, Problem, Read, read_json, read_problem, shown
+from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness
 from sfsl.engines.http.messages import CODEC, CheckedIn, Enrol
@@ -127,8 +129,7 @@ class Link:
 
     async def about(self) -> About:
         """What is served; also sets our idea of the server's clock."""
-        reply = await self._insist("GET", "/v1/about", signed=False)
-        about = read_json(About, self._ok(reply).body)
+        about = await self._ask("GET", "/v1/about", partial(read_json, About), signed=False)
         if about.protocol != PROTOCOL:
             raise WrongVersion(f"the server speaks protocol {about.protocol}, this client {PROTOCOL}")
         found = bytes.fromhex(about.deployment)
@@ -142,50 +143,54 @@ class Link:
 
     async def model(self) -> bytes:
         """The package of the model, for the caller to check and build."""
-        reply = await self._insist("GET", "/v1/model", signed=False, limit=self._limits.model_bytes)
-        return self._ok(reply).body
+        return await self._ask("GET", "/v1/model", bytes, signed=False, limit=self._limits.model_bytes)
 
     async def enrol(self) -> None:
         body = CODEC.encode(Enrol(self._identity.public))
-        named = read_json(Enrolled, self._ok(await self._insist("POST", "/v1/enrol", body)).body)
+        named = await self._ask("POST", "/v1/enrol", partial(read_json, Enrolled), body)
         if named.client != self.client:
             raise InvalidMessage("the server enrolled this client under another name than its key gives it")
 
     async def check_in(self, body: bytes) -> CheckedIn:
-        reply = self._ok(await self._insist("POST", "/v1/check-in", body))
-        message = CODEC.decode(reply.body, limit=MOST_JSON)
+        message = await self._ask("POST", "/v1/check-in", partial(CODEC.decode, limit=MOST_JSON), body)
         if not isinstance(message, CheckedIn):
             raise InvalidMessage(f"{type(message).__name__} in answer to a check-in")
         return message
 
-    async def next(self, ticket: bytes, after: int, *, limit: int) -> bytes | Over:
-        """The bytes of message ``after`` + 1, as soon as there is one."""
+    async def next(self, ticket: bytes, after: int, *, limit: int) -> Message | Over:
+        """Message ``after`` + 1, as soon as there is one."""
+
+        def read(reply: _Reply) -> Message | Over | None:
+            if reply.status in (404, 410):
+                return _over(reply)
+            if reply.status == 204:
+                return None
+            if self._ok(reply).headers.get("sfsl-sequence") != str(after + 1):
+                raise WrongRound(f"the server sent another message than number {after + 1}, which is due")
+            return CODEC.decode(reply.body, limit=limit)
+
         target, quick = f"/v1/next/{ticket.hex()}?after={after}", 0
         while True:
             asked = self._steady()
-            reply = await self._insist("GET", target, limit=limit, seconds=self._limits.poll_s)
-            if reply.status in (404, 410):
-                return _over(reply)
-            if reply.status != 204:
-                break
+            got = await self._insist("GET", target, read, limit=limit, seconds=self._limits.poll_s)
+            if got is not None:
+                return got
             # A server that holds no poll open is not asked without end.
             quick = quick + 1 if self._steady() - asked < 1.0 else 0
             if quick:
                 await self._sleep(self._backoff.delay(quick))
-        if reply.status != 200:
-            raise self._refused(reply)
-        if reply.headers.get("sfsl-sequence") != str(after + 1):
-            raise WrongRound(f"the server sent another message than number {after + 1}, which is due")
-        return reply.body
 
     async def answer(self, ticket: bytes, number: int, body: bytes) -> Over | None:
         """Hand over the answer to message ``number``. A late one is no error here: the next poll says so."""
-        reply = await self._insist("POST", f"/v1/answer/{ticket.hex()}/{number}", body)
-        if reply.status in (404, 410):
-            return _over(reply)
-        if reply.status not in (204, 409):
-            raise self._refused(reply)
-        return None
+
+        def read(reply: _Reply) -> Over | None:
+            if reply.status in (404, 410):
+                return _over(reply)
+            if reply.status not in (204, 409):
+                raise self._refused(reply)
+            return None
+
+        return await self._insist("POST", f"/v1/answer/{ticket.hex()}/{number}", read, body)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -200,22 +205,46 @@ class Link:
 
     # ------------------------------------------------------------------------------------------
 
+    async def _ask(
+        self,
+        method: str,
+        target: str,
+        read: Callable[[bytes], Read],
+        body: bytes = b"",
+        *,
+        signed: bool = True,
+        limit: int = MOST_JSON,
+    ) -> Read:
+        def ok(reply: _Reply) -> Read:
+            return read(self._ok(reply).body)
+
+        return await self._insist(method, target, ok, body, signed=signed, limit=limit)
+
     async def _insist(
         self,
         method: str,
         target: str,
+        read: Callable[[_Reply], Read],
         body: bytes = b"",
         *,
         signed: bool = True,
         limit: int = MOST_JSON,
         seconds: float | None = None,
-    ) -> _Reply:
-        """Until there is an answer that another try would not change."""
+    ) -> Read:
+        """Until there is an answer that another try would not change; what ``read`` makes of it."""
         failed = garbled = signings = 0
         while True:
             wait = 0.0
             try:
                 reply = await self._once(method, target, body, signed, limit, seconds)
+                if not (signed and reply.status == 401 and signings < _SIGNED_AGAIN):
+                    return read(reply)
+                # Our clock, a server that has just started, or a copy of our request that came first.
+                signings += 1
+                why = f"signing again: {reply.problem.message or 'the signature was not taken'}"
+                if signings == 1:
+                    await self.about()
+                    continue
             except Unavailable as reason:
                 wait, why = reason.wait_s, str(reason)
             except DecodeError as reason:
@@ -223,15 +252,6 @@ class Link:
                 if garbled >= _GARBLED:
                     raise
                 why = str(reason)
-            else:
-                if not (signed and reply.status == 401 and signings < _SIGNED_AGAIN):
-                    return reply
-                # Our clock, a server that has just started, or a copy of our request that came first.
-                signings += 1
-                why = f"signing again: {reply.problem.message or 'the signature was not taken'}"
-                if signings == 1:
-                    await self.about()
-                    continue
             delay = self._backoff.delay(failed, wait)
             failed += 1
             self._notify(Event("offline", f"{why}; trying again in {delay:.0f} s"))

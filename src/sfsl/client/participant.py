@@ -90,7 +90,8 @@ class _Chance:
 
 @dataclass
 class Participant:
-    """``pinned`` are the identities of all clients by name, where it insists on active mode.
+    """``pinned`` are the identities of all clients by name, where it insists on active mode. ``worker`` runs
+    the protocol's arithmetic, ``training`` the trainer; None: threads of the event loop.
 
     ``run`` is a coroutine to cancel at any time: a round under way goes on without this client, what was
     debited stays debited, and what it learned about itself is kept.
@@ -108,6 +109,7 @@ class Participant:
     identity: Identity | None = None
     pinned: Mapping[str, bytes] | None = None
     worker: Executor | None = None
+    training: Executor | None = None
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     now: Callable[[], datetime] = datetime.now
 
@@ -236,7 +238,7 @@ class _Conversation:
                 return self._over(got)
             received += 1
             try:
-                answer = CODEC.encode(await self._answer(CODEC.decode(got, limit=self._limit())))
+                answer = CODEC.encode(await self._answer(got))
             except (RemoteError, Declined, InputError) as reason:  # whoever's fault: it is a dropout
                 return self._owner._declined(str(reason), self.number)
             over = await link.answer(self._ticket, received, answer)
@@ -275,7 +277,7 @@ class _Conversation:
         owner.notify(Event("training", f"Training on a submodel of {rows:,} rows", number))
         own = {name: owner.personal.read(name, rows) for name, rows in owner.trainer.personal.items()}
         loop = asyncio.get_running_loop()
-        lesson = await loop.run_in_executor(owner.worker, owner.trainer.train, download, own, number)
+        lesson = await loop.run_in_executor(owner.training, owner.trainer.train, download, own, number)
         await owner._steadily(owner.personal.keep, lesson.personal)
         return await owner._steadily(self._client.create_update, lesson.trained)
 

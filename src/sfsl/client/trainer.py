@@ -22,7 +22,8 @@ class Lesson:
 
 
 class Trainer(Protocol):
-    """Called in a thread of its own, and for one round at a time."""
+    """Called in another thread than the event loop's, for one round at a time. Trainers that share a torch
+    module must not run side by side."""
 
     @property
     def personal(self) -> Mapping[str, Indices]:

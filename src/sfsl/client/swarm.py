@@ -1,0 +1,246 @@
+"""Many real clients from one process, for load and chaos tests of a deployment.
+
+Each has its own identity, keys and connections, and speaks over real sockets. What a device does by
+chance follows from a seed, so that a round can be compared with the local engine's; so do its answers,
+which have no durable ledger here: a swarm is made of simulated devices, never of people.
+"""
+
+import asyncio
+import ssl
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import date
+
+import httpx
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfsl.client.backoff import Backoff
+from sfsl.client.events import Event
+from sfsl.client.faults import FaultyTransport, NetworkFaults, Traffic, Vanished
+from sfsl.client.link import Link
+from sfsl.client.model import ClientModel
+from sfsl.client.participant import Attempt, Participant, Settings
+from sfsl.client.personal import PersonalRows
+from sfsl.client.training import DeviceTrainer
+from sfsl.crypto.identity import Identity
+from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.engines.chance import Chance
+from sfsl.engines.device import Device, SimulatedAnswers
+from sfsl.errors import SfslError, StateError
+from sfsl.privacy import IndexPrivacy
+from sfsl.privacy.tables import Indices
+from sfsl.rounds import RoundPolicy
+from sfsl.secagg import Policy
+from sfsl.training import LocalSettings
+
+# Simulated clients accept what the deployment under test offers them.
+_GENEROUS = 2**32
+TOLERANT = RoundPolicy(
+    session=Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=_GENEROUS),
+    max_clip=_GENEROUS,
+    max_rows=_GENEROUS,
+)
+
+
+class SimulatedMemory:
+    """Answers from a seed. It counts what it exposed, and holds the server's count against that."""
+
+    def __init__(self, chance: Chance, name: str, privacy: IndexPrivacy, every: int) -> None:
+        self._chance, self._name, self._privacy, self._every = chance, name, privacy, every
+        self._answers: SimulatedAnswers | None = None
+        self.exposed = 0
+
+    def prepare(self, acknowledged: int | None) -> None:
+        if acknowledged is not None and acknowledged > self.exposed:
+            raise StateError(f"the server counts {acknowledged} masked sets, {self.exposed} were made")
+
+    def enter(self, number: int) -> None:
+        self._answers = self._chance.answers(self._name, number, self._privacy, every=self._every)
+
+    def rounding(self, number: int) -> Randomness:
+        return self._chance.rounding(self._name, number)
+
+    def expose(self, round_id: bytes) -> Mapping[str, Indices]:
+        self.exposed += 1
+        return self._entered.expose(round_id)
+
+    def answer(
+        self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
+    ) -> Mapping[str, NDArray[np.bool_]]:
+        return self._entered.answer(round_id, unions)
+
+    @property
+    def rests_until(self) -> date | None:
+        return None
+
+    @property
+    def _entered(self) -> SimulatedAnswers:
+        if self._answers is None:
+            raise StateError("this device has entered no round")
+        return self._answers
+
+
+@dataclass(frozen=True)
+class SwarmSettings:
+    """``rounds``: after so many have ended, everyone stops; None: when cancelled. ``every``: rounds after
+    which permanent answers are drawn anew; 0: never. ``row_seed`` makes personal rows begin as a store
+    with that seed has them."""
+
+    rounds: int | None
+    seed: int
+    every: int
+    row_seed: bytes
+    local: LocalSettings
+    faults: NetworkFaults = field(default_factory=NetworkFaults)
+    pause_s: float = 0.2
+    longest_pause_s: float = 5.0
+    workers: int = 2
+
+
+@dataclass
+class SwarmReport:
+    """``ended``: rounds by number and how they ended. ``attempts``: check-ins by how they ended.
+    ``errors``: what clients met and said, by kind. ``failed``: clients that had to give up, and why."""
+
+    ended: dict[int, str] = field(default_factory=dict)
+    attempts: Counter[str] = field(default_factory=Counter)
+    declined: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    failed: dict[str, str] = field(default_factory=dict)
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def latencies(self) -> dict[str, dict[str, float]]:
+        """Seconds by kind of request: how many, and percentiles."""
+        return {
+            kind: {"requests": len(taken)}
+            | dict(zip(("p50", "p95", "p99"), map(float, np.percentile(taken, [50, 95, 99])), strict=True))
+            for kind, taken in sorted(self.traffic.seconds.items())
+        }
+
+
+class Swarm:
+    """``devices`` by name; ``identities`` and ``privacy`` under the same names."""
+
+    def __init__(
+        self,
+        server: str,
+        model: ClientModel,
+        devices: Mapping[str, Device],
+        identities: Mapping[str, Identity],
+        privacy: Mapping[str, IndexPrivacy],
+        chance: Chance,
+        settings: SwarmSettings,
+        *,
+        tls: ssl.SSLContext | None = None,
+        plain: bool = False,
+        network: Callable[[], httpx.AsyncBaseTransport] | None = None,
+        seen: Callable[[str, Event], None] = lambda name, event: None,
+    ) -> None:
+        self._server, self._plain, self._tls = server, plain, tls
+        self._model, self._devices, self._identities, self._privacy = model, devices, identities, privacy
+        self._chance, self._settings = chance, settings
+        self._network = network or self._sockets
+        self._seen = seen
+        self._randomness = SystemRandomness()
+        self.report = SwarmReport()
+
+    async def run(self) -> SwarmReport:
+        """Until the rounds are done, or all clients gave up, or this is cancelled."""
+        self._done = asyncio.Event()
+        # Calls of one module replace its weights for their time: training is for one thread.
+        with ThreadPoolExecutor(self._settings.workers) as workers, ThreadPoolExecutor(1) as training:
+            members = [
+                asyncio.create_task(self._member(name, workers, training)) for name in self._identities
+            ]
+            over = [asyncio.create_task(one) for one in (self._done.wait(), _all(members))]
+            try:
+                await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (*members, *over):
+                    task.cancel()
+                await asyncio.wait([*members, *over])
+        for task in members:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                raise error
+        return self.report
+
+    async def _member(self, name: str, workers: Executor, training: Executor) -> None:
+        """One client's life: a failure of its own stops it, and no other."""
+        transport = FaultyTransport(self._network(), name, self._settings.faults, self.report.traffic)
+
+        def notify(event: Event) -> None:
+            if event.kind == "offline":
+                self.report.errors[event.text.split(";")[0]] += 1
+            self._seen(name, event)
+
+        async with Link(
+            self._server,
+            self._identities[name],
+            tls=self._tls,
+            plain=self._plain,
+            backoff=Backoff(self._randomness, first=0.1, longest=5.0),
+            randomness=self._randomness,
+            transport=transport,
+            notify=notify,
+        ) as link:
+            settings, device = self._settings, self._devices[name]
+            participant = Participant(
+                link=link,
+                model=self._model,
+                memory=SimulatedMemory(self._chance, name, self._privacy[name], settings.every),
+                trainer=DeviceTrainer(
+                    device, lambda number: self._chance.shuffle(name, number), settings.local
+                ),
+                personal=PersonalRows(self._model.spec, settings.row_seed),
+                policy=TOLERANT,
+                randomness=self._randomness,
+                settings=Settings(pause_s=settings.pause_s, longest_pause_s=settings.longest_pause_s),
+                notify=notify,
+                worker=workers,
+                training=training,
+            )
+            try:
+                await self._take_part(participant)
+            except SfslError as error:
+                self.report.failed[name] = f"{type(error).__name__}: {error}"
+
+    async def _take_part(self, participant: Participant) -> None:
+        enrolled, idle = False, 0
+        pause = Backoff(self._randomness, self._settings.pause_s, self._settings.longest_pause_s)
+        while True:
+            try:
+                if not enrolled:
+                    await participant.enrol()
+                    enrolled = True
+                attempt = await participant.take_part()
+            except Vanished:
+                self.report.attempts["vanished"] += 1
+                continue
+            self._note(attempt)
+            idle = 0 if attempt.whole else idle + 1
+            if idle:
+                await asyncio.sleep(pause.delay(idle - 1))
+
+    def _note(self, attempt: Attempt) -> None:
+        report, wanted = self.report, self._settings.rounds
+        report.attempts[attempt.outcome] += 1
+        if attempt.outcome == "declined":
+            report.declined[attempt.why] += 1
+        if attempt.round is not None and attempt.outcome in ("committed", "aborted"):
+            report.ended[attempt.round] = attempt.outcome
+        if wanted is not None and len(report.ended) >= wanted:
+            self._done.set()
+
+    def _sockets(self) -> httpx.AsyncBaseTransport:
+        if self._tls is None:
+            return httpx.AsyncHTTPTransport(trust_env=False)
+        return httpx.AsyncHTTPTransport(verify=self._tls, trust_env=False)
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]]) -> bool:
+    """Until every one has ended, or one with an error that nobody foresaw."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    return True
