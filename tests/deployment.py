@@ -1,7 +1,8 @@
 """A small deployment in this process: a coordinator, and clients that run the real state machines."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,11 @@ def settings(**changes: Any) -> CoordinatorSettings:
         "largest_set": 8,
         "training": lambda number: {"rate": 1.0 / number},
         "bins": 8,
-        "check_in_seconds": 0.2,
-        "phase_seconds": 5.0,
-        "training_seconds": 5.0,
+        "check_in_seconds": 1000.0,
+        "phase_seconds": 1000.0,
+        "training_seconds": 1000.0,
         "poll_seconds": 5.0,
-        "grace_seconds": 0.2,
+        "grace_seconds": 0.0,
         "period_days": 0,
     }
     return CoordinatorSettings(**chosen | changes)
@@ -81,6 +82,7 @@ class Deployment:
         self.store = store if store is not None else new_store()
         self.lines: list[RoundLine] = []
         self.now_ms = NOW_MS
+        self._ahead = 0.0
         self.coordinator = Coordinator(
             settings(**changes),
             MODEL,
@@ -89,9 +91,15 @@ class Deployment:
             self.registry,
             model_digest=MODEL_DIGEST,
             record=self.lines.append,
+            clock=lambda: time.monotonic() + self._ahead,
             today=lambda: self.now_ms,
         )
         self.desk = self.coordinator.desk
+
+    def advance(self, seconds: float) -> None:
+        """Time passes at once: no test waits for a deadline."""
+        self._ahead += seconds
+        self.desk.changed.set()
 
     def identity(self, number: int) -> Identity:
         """Of an enrolled client."""
@@ -112,7 +120,7 @@ class Deployment:
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.wait_for(self.coordinator.stop(), 20)
-        await self.task
+        await asyncio.gather(self.task, return_exceptions=True)
         self.registry.close()
 
 
@@ -198,18 +206,20 @@ class Guest:
                 return frame
             await self.answer(self.answer_to(frame))
 
-    async def play(
-        self, *, leave_at: int = 0, transform: Callable[[int, bytes], bytes] | None = None
-    ) -> RoundOver:
-        """A whole round; how it ended. ``leave_at``: the message that is not answered any more."""
+    async def play(self, *, leave_at: int = 0) -> RoundOver:
+        """A whole round; how it ended. ``leave_at``: the message at which it checks in anew instead."""
         while True:
             try:
                 frame = await self.next()
-                if frame is None or self.received == leave_at:
-                    await asyncio.sleep(0.01)
+                if frame is None:
                     continue
-                data = self.answer_to(frame)
-                await self.answer(transform(self.received, data) if transform else data)
+                if self.received == leave_at:
+                    ticket = self.ticket
+                    self.fresh()
+                    self.check_in()
+                    await self.world.desk.next(self.id, ticket, leave_at, 0)
+                    raise AssertionError("the old ticket still holds")
+                await self.answer(self.answer_to(frame))
             except RoundOver as over:
                 return over
 

@@ -49,8 +49,8 @@ def serve(
         format="%(asctime)s %(levelname)s %(message)s",
         stream=sys.stderr,
     )
-    for other in ("asyncio", "uvicorn"):
-        logging.getLogger(other).setLevel(logging.WARNING)
+    for other in ("asyncio", "uvicorn"):  # what strangers send is counted, not logged line by line
+        logging.getLogger(other).setLevel(logging.ERROR)
     try:
         from sfsl.serve.start import open_deployment
     except ImportError as error:

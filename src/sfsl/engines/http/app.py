@@ -130,28 +130,27 @@ class Server:
     async def enrol(self, request: Request) -> Response:
         if self._desk.stopping:
             raise ShuttingDown("the server is shutting down; come back later")
-        body = await self._body(request, ENROL_BYTES)
+        body, digest = await self._body(request, ENROL_BYTES)
         message = _decoded(body, Enrol, ENROL_BYTES)
         with _unsigned():
             self._verifier.check_enrolment(
-                request.headers, request.method, _target(request), sha256(body).digest(), self._now_ms(),
-                message.public_key,
+                request.headers, request.method, _target(request), digest, self._now_ms(), message.public_key
             )  # fmt: skip
         return replies.json(
             {"client": self._enrolment.admit(self._registry, message.public_key, self._now_ms())}
         )
 
     async def check_in(self, request: Request) -> Response:
-        client, body = await self._signed(request, lambda _: CHECK_IN_BYTES)
+        client, body, _ = await self._signed(request, lambda _: CHECK_IN_BYTES)
         checked_in = self._desk.check_in(client, _decoded(body, CheckIn, CHECK_IN_BYTES))
         return replies.frame(CODEC.encode(checked_in))
 
     async def next(self, request: Request) -> Response:
         ticket = _ticket(request)
-        asked = _AFTER.fullmatch(request.url.query)
+        asked = _AFTER.fullmatch(request.scope["query_string"].decode("latin-1"))
         if asked is None:
             raise InvalidMessage("the next message is asked for with ?after=, the number of those received")
-        client, _ = await self._signed(request, lambda _: 0)
+        client, _, _ = await self._signed(request, lambda _: 0)
         found = await self._desk.next(client, ticket, int(asked[1]), self.coordinator.settings.poll_seconds)
         return replies.nothing() if found is None else replies.frame(found[1], found[0])
 
@@ -160,10 +159,10 @@ class Server:
         if not _NUMBER.fullmatch(text):
             raise HTTPException(404)
         number = int(text)
-        client, body = await self._signed(
+        client, body, digest = await self._signed(
             request, lambda claimed: self._desk.answer_limit(claimed, ticket, number)
         )
-        await self._desk.answer(client, ticket, number, body)
+        await self._desk.answer(client, ticket, number, body, digest)
         return replies.nothing()
 
     # -- for operators -------------------------------------------------------------------------
@@ -192,23 +191,22 @@ class Server:
 
     # -- who, and how much ---------------------------------------------------------------------
 
-    async def _signed(self, request: Request, limit: Callable[[str], int]) -> tuple[str, bytes]:
-        """The client that signed this request, and its body. ``limit``: bytes it may have, given who claims
-        to send it; it is asked, and may refuse, before any is read."""
+    async def _signed(self, request: Request, limit: Callable[[str], int]) -> tuple[str, bytes, bytes]:
+        """The client that signed this request, the body and its digest. ``limit``: how long the body may be,
+        given who claims to send it; it is asked, and may refuse, before any is read."""
         with _unsigned():
             claim = self._verifier.check_headers(request.headers, self._now_ms())
-        body = await self._body(request, min(limit(claim.client), self._limits.largest_body))
-        client = self._verifier.check_body(
-            claim, request.method, _target(request), sha256(body).digest(), self._now_ms()
-        )
+        body, digest = await self._body(request, min(limit(claim.client), self._limits.largest_body))
+        client = self._verifier.check_body(claim, request.method, _target(request), digest, self._now_ms())
         self._clients.take(client, time.monotonic())
-        return client, body
+        return client, body, digest
 
-    async def _body(self, request: Request, limit: int) -> bytes:
+    async def _body(self, request: Request, limit: int) -> tuple[bytes, bytes]:
+        """With its SHA-256, which is taken on the way."""
         announced = request.headers.get("content-length", "0")
         if not announced.isdecimal() or len(announced) > 18 or int(announced) > limit:
             raise Oversize(f"a body of more than the {limit} bytes that are allowed here")
-        chunks, size = [], 0
+        chunks, size, digest = [], 0, sha256()
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 async for chunk in request.stream():
@@ -216,10 +214,11 @@ class Server:
                     if size > limit:
                         raise Oversize(f"a body of more than the {limit} bytes that are allowed here")
                     chunks.append(chunk)
+                    digest.update(chunk)
         except TimeoutError:
             raise DecodeError(f"the body took longer than {self._limits.body_seconds:g} s") from None
         request.scope[_READ] = True
-        return b"".join(chunks)
+        return b"".join(chunks), digest.digest()
 
 
 class Guard:

@@ -114,11 +114,13 @@ class Conversation:
 
 
 class Conversations:
-    """The last conversation of each client, by ticket. Those that are over make room for new ones."""
+    """The last conversation of each client, and the one before, for whoever still asks about it. Those
+    that are over make room for new ones."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._of: dict[str, Conversation] = {}  # oldest first
+        self._before: dict[str, Conversation] = {}
         self._open: dict[bytes, str] = {}  # public keys in use, and whose they are
 
     def __len__(self) -> int:
@@ -129,8 +131,10 @@ class Conversations:
 
     def find(self, client: str, ticket: bytes) -> Conversation | None:
         """A ticket is of use to its own client only."""
-        found = self._of.get(client)
-        return found if found is not None and hmac.compare_digest(found.ticket, ticket) else None
+        for found in (self._of.get(client), self._before.get(client)):
+            if found is not None and hmac.compare_digest(found.ticket, ticket):
+                return found
+        return None
 
     def open(self) -> list[Conversation]:
         return [one for one in self._of.values() if one.over is None]
@@ -151,12 +155,16 @@ class Conversations:
         return len(self._of) < self._most
 
     def add(self, conversation: Conversation) -> None:
-        self._drop(conversation.client)
+        before = self._drop(conversation.client)
+        if before is not None:
+            self._before[conversation.client] = before
         self._of[conversation.client] = conversation
         self._open.update(dict.fromkeys(conversation.publics, conversation.client))
 
-    def _drop(self, client: str) -> None:
+    def _drop(self, client: str) -> Conversation | None:
+        self._before.pop(client, None)
         old = self._of.pop(client, None)
         for public in old.publics if old is not None else ():
             if self._open.get(public) == client:
                 del self._open[public]
+        return old

@@ -8,14 +8,14 @@ way is never gone on with: nobody but this process knows its tickets.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.engines.http.conversation import Conversation
-from sfsl.engines.http.desk import SHUTTING, Desk
+from sfsl.engines.http.desk import SHUTTING, Cohort, Desk
 from sfsl.engines.http.messages import CODEC, CheckedIn
 from sfsl.engines.http.planning import RoundState, committed, line_of, plan_round
 from sfsl.engines.http.registry import Registry
@@ -71,7 +71,6 @@ class Coordinator:
         self._record = record
         self._randomness = randomness or SystemRandomness()
         self._clock = clock
-        self._today = today
         self._state = RoundState.decode(store.selection)
         self._members: dict[str, Conversation] = {}
         self._running: RunningRound | None = None
@@ -135,7 +134,7 @@ class Coordinator:
 
     # -- cohorts -------------------------------------------------------------------------------
 
-    async def _form(self) -> dict[str, Conversation] | None:
+    async def _form(self) -> Cohort | None:
         """The next cohort, each set of that size equally likely; None when the server is to stop."""
         desk, settings = self.desk, self.settings
         await self._until(lambda: bool(desk.waiting))
@@ -149,7 +148,9 @@ class Coordinator:
             late = self._clock() >= deadline
             if len(waiting) >= (settings.min_cohort if late else settings.cohort):
                 size = min(settings.cohort, len(waiting))
-                return desk.choose(choose_uniformly(waiting, size, self._randomness))
+                chosen = desk.choose(choose_uniformly(waiting, size, self._randomness))
+                if chosen is not None:
+                    return chosen
         return None
 
     async def _until(self, ready: Callable[[], bool], deadline: float | None = None) -> None:
@@ -168,9 +169,9 @@ class Coordinator:
 
     # -- one round -----------------------------------------------------------------------------
 
-    async def _round(self, cohort: Mapping[str, Conversation]) -> None:
+    async def _round(self, cohort: Cohort) -> None:
         start, number, bill = self._clock(), self.desk.round + 1, Bill()
-        self._members = dict(cohort)
+        self._members = cohort.members
         outcome, reason = None, None
         try:
             outcome = await self._exchanges(number, cohort, bill)
@@ -183,7 +184,7 @@ class Coordinator:
             log.exception("round %d failed by a mistake of this program", number)
             reason = "the server made a mistake; its log says which"
         try:
-            line = line_of(number, len(cohort), bill, outcome, reason, self._clock() - start)
+            line = line_of(number, len(cohort.members), bill, outcome, reason, self._clock() - start)
             await self._work(lambda: self._commit(number, outcome, line))
         except BaseException:
             self._tell("aborted", number, "the server could not commit the round; check in again")
@@ -196,21 +197,22 @@ class Coordinator:
             self._tell("committed", number, f"round {number} is committed")
         self._members, self._running = {}, None
 
-    async def _exchanges(self, number: int, cohort: Mapping[str, Conversation], bill: Bill) -> RoundOutcome:
+    async def _exchanges(self, number: int, cohort: Cohort, bill: Bill) -> RoundOutcome:
         running, outbound = await self._work(lambda: self._begin(number, cohort, bill))
         self._running = running
-        for conversation in cohort.values():
+        members = cohort.members
+        for conversation in members.values():
             conversation.running = running
-        log.info("round %d (%s): %d clients invited", number, running.round_id.hex(), len(cohort))
+        log.info("round %d (%s): %d clients invited", number, running.round_id.hex(), len(members))
         while exchange := running.exchange:
             began = self._clock()
             for client, frame in outbound.items():
-                cohort[client].say(frame)
+                members[client].say(frame)
             await self._answers(running, began + self.settings.deadline(exchange))
             outbound = await self._work(lambda: self._close(running))
             bill.wall_seconds[exchange] = self._clock() - began
             if running.exchange:
-                for client, conversation in cohort.items():
+                for client, conversation in members.items():
                     if client not in outbound:
                         why = f"no answer to {exchange!r} in time; this client is out of round {number}"
                         self.desk.dismiss(conversation, "left-out", why)
@@ -253,27 +255,24 @@ class Coordinator:
     async def _work(self, job: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, job)
 
-    def _begin(
-        self, number: int, cohort: Mapping[str, Conversation], bill: Bill
-    ) -> tuple[RunningRound, dict[str, bytes]]:
+    def _begin(self, number: int, cohort: Cohort, bill: Bill) -> tuple[RunningRound, dict[str, bytes]]:
         """Plan, and note durably who is invited, before any invitation leaves."""
         start = time.thread_time()
-        settings, registry = self.settings, self.registry
+        settings, registry, members = self.settings, self.registry, cohort.members
         session, params = plan_round(
-            settings, self._model, self._state, number, len(cohort), self._randomness
+            settings, self._model, self._state, number, len(members), self._randomness
         )
-        identities = {client: registry.public_key(client) for client in cohort} if settings.active else None
-        keys = [one.check_in.keys for one in cohort.values()]
+        identities = {client: registry.public_key(client) for client in members} if settings.active else None
+        keys = [one.check_in.keys for one in members.values()]
         server = RoundServer(session, params, keys, self._store, self._maps, identities)
         running = RunningRound(server, session, params, bill)
         frames = running.begin()
-        period = settings.period(self._today())
-        if period is not None:
-            registry.invite(period, session.round_id, cohort)
-        for one in cohort.values():
+        if cohort.period is not None:
+            registry.invite(cohort.period, session.round_id, members)
+        for one in members.values():
             bill.up(CHECK_IN, len(CODEC.encode(one.check_in)))
             bill.down(CHECK_IN, len(CODEC.encode(CheckedIn(one.ticket, one.acknowledged))))
-        bill.heard[CHECK_IN] = len(cohort)
+        bill.heard[CHECK_IN] = len(members)
         bill.server_seconds[CHECK_IN] = time.thread_time() - start
         return running, frames
 

@@ -6,6 +6,7 @@ Everything a client could do to keep a round from going on is refused here, befo
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 
 from sfsl.crypto.agreement import require_contributory
 from sfsl.crypto.randomness import Randomness
@@ -17,8 +18,8 @@ from sfsl.engines.http.settings import DAY_MS, CoordinatorSettings
 from sfsl.errors import (
     ConflictingMessage,
     InvalidMessage,
+    RemoteError,
     RoundOver,
-    SfslError,
     ShuttingDown,
     TooMany,
     UnexpectedSender,
@@ -29,6 +30,14 @@ from sfsl.secagg.transcript import require_keys
 SUMS = 2
 _FULL_WAIT_MS = 30_000
 SHUTTING = "the server is shutting down; check in again later"
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who is in a round, and the period that it counts in."""
+
+    members: dict[str, Conversation]
+    period: int | None
 
 
 class Desk:
@@ -111,7 +120,7 @@ class Desk:
     # -- who may be in the next round ----------------------------------------------------------
 
     def had_their_turn(self) -> Collection[str]:
-        """Who was invited in this period, as the registry has it."""
+        """Who was invited in this period, as the registry has it, or is about to be."""
         period = self._settings.period(self._today())
         if period is None:
             return ()
@@ -119,8 +128,8 @@ class Desk:
             self._invited = (period, set(self._registry.invited(period)))
         return self._invited[1]
 
-    def eligible(self) -> dict[str, Conversation]:
-        """Who waits and may be chosen. Whoever was not heard for long or was revoked is let go."""
+    def eligible(self) -> Collection[str]:
+        """Who waits and may be chosen. Whoever was not heard for long is let go."""
         silence = 2 * self._settings.poll_seconds + 5
         now, turn_over = self._clock(), self.had_their_turn()
         for client, one in list(self.waiting.items()):
@@ -129,17 +138,25 @@ class Desk:
                 self.dismiss(one, "left-out", why)
             elif client in turn_over:
                 self.dismiss(one, "not-chosen", "this client was invited in this period already")
-            else:
-                try:
-                    self._registry.public_key(client)
-                except SfslError as error:
-                    self.dismiss(one, "left-out", str(error))
-        return dict(self.waiting)
+        return self.waiting.keys()
 
-    def choose(self, clients: Collection[str]) -> dict[str, Conversation]:
-        """Take these out of those who wait."""
-        self._invited = None  # the registry will know more
-        return {client: self.waiting.pop(client) for client in clients}
+    def choose(self, clients: Collection[str]) -> Cohort | None:
+        """Take these out of those who wait; or let go of those who were revoked meanwhile, if any were."""
+        revoked = False
+        for client in clients:
+            try:
+                self._registry.public_key(client)
+            except RemoteError as error:
+                self.dismiss(self.waiting[client], "left-out", str(error))
+                revoked = True
+        if revoked:
+            return None
+        # From now on, not from when the registry has it: someone may check in again before that.
+        self.had_their_turn()
+        if self._invited is not None:
+            self._invited[1].update(clients)
+        period = self._invited[0] if self._invited is not None else None
+        return Cohort({client: self.waiting.pop(client) for client in clients}, period)
 
     def dismiss(self, conversation: Conversation, outcome: str, message: str) -> None:
         in_round = conversation.running is not None
@@ -177,11 +194,16 @@ class Desk:
             return size
         return self._due(conversation, number).limit(client)
 
-    async def answer(self, client: str, ticket: bytes, number: int, data: bytes) -> None:
-        """Take the answer to a message, or raise. The same bytes again are taken silently."""
+    async def answer(
+        self, client: str, ticket: bytes, number: int, data: bytes, fingerprint: bytes | None = None
+    ) -> None:
+        """Take the answer to a message, or raise. The same bytes again are taken silently.
+
+        ``fingerprint`` is SHA-256 of ``data``, where the caller has it already.
+        """
         conversation = self._find(client, ticket)
         conversation.heard_at = self._clock()
-        fingerprint = hashlib.sha256(data).digest()
+        fingerprint = fingerprint or hashlib.sha256(data).digest()
         async with conversation.lock:
             if conversation.took(number, fingerprint):
                 return

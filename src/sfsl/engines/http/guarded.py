@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+_NO_HTTP = b'{"error":"DecodeError","message":"this is not a request in HTTP/1.1"}'
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,17 @@ def guarded(limits: ConnectionLimits) -> type[H11Protocol]:
                 self._forget_head()
             elif self._head is None and not self.transport.is_closing():
                 self._head = self._later(limits.head_seconds)
+
+        def send_400_response(self, msg: str) -> None:
+            """To what is no HTTP, in the form that all our refusals have."""
+            headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
+            for event in (
+                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+                h11.Data(data=_NO_HTTP),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+            self.transport.close()
 
         def pause_writing(self) -> None:
             super().pause_writing()

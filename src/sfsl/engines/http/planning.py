@@ -35,7 +35,10 @@ class RoundState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.msgpack.encode(self)
 
     def last_line(self) -> RoundLine | None:
-        return msgspec.json.decode(self.line, type=RoundLine) if self.line else None
+        try:
+            return msgspec.json.decode(self.line, type=RoundLine) if self.line else None
+        except msgspec.MsgspecError as error:
+            raise StoreCorrupt(f"the store's line of the last round cannot be read: {error}") from None
 
     def after(self, settings: CoordinatorSettings, outcome: RoundOutcome | None, line: RoundLine) -> Self:
         scores = self.scores

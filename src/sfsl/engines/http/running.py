@@ -106,6 +106,7 @@ class RunningRound:
         start = time.thread_time()
         try:
             if exchange != self.exchange:
+                self.bill.late += 1
                 raise WrongPhase(f"{exchange!r} was closed")
             message = CODEC.decode(data, limit=self.limit(client))
             kind, index = ANSWERS[exchange]

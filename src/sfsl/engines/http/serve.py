@@ -73,8 +73,9 @@ async def serve(app: ASGIApp, coordinator: Coordinator, listen: Listen, ready: C
             if not rounds.done():
                 rounds.cancel()
             await asyncio.gather(rounds, return_exceptions=True)
-        if not rounds.cancelled():
-            rounds.result()
+        for task in (rounds, web):
+            if not task.cancelled():
+                task.result()
 
 
 class _Server(uvicorn.Server):
