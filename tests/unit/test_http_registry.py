@@ -308,6 +308,7 @@ def test_a_forked_child_does_not_use_its_parents_registry(
     [
         (sqlite3.SQLITE_FULL, "StoreFull"),
         (sqlite3.SQLITE_CORRUPT, "StoreCorrupt"),
+        (sqlite3.SQLITE_CORRUPT | 1 << 8, "StoreCorrupt"),
         (sqlite3.SQLITE_NOTADB, "StoreCorrupt"),
         (sqlite3.SQLITE_BUSY, "StoreInUse"),
         (sqlite3.SQLITE_READONLY | 3 << 8, "StoreError"),

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sfsl.engines.http.key_files import read_identity, read_secret, require_absent, write_identity, write_new
+from sfsl.engines.http.key_files import read_identity, read_secret, write_identity, write_new
 from sfsl.errors import InputError, KeyFileError
 
 __all__ = [
@@ -184,7 +184,6 @@ def _write_pair(
     folder: Path, name: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate
 ) -> None:
     private, public = folder / f"{name}.key", folder / f"{name}.pem"
-    require_absent(private, public)
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

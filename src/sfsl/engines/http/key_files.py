@@ -76,17 +76,8 @@ def read_secret(path: Path) -> Secret:
     return Secret(data)
 
 
-def require_absent(*paths: Path) -> None:
-    for path in paths:
-        if path.is_symlink() or path.exists():
-            raise KeyFileError(
-                f"{path} exists and is never overwritten; move it away, or choose another name"
-            )
-
-
 def write_new(path: Path, data: bytes, *, secret: bool) -> None:
     """A new file, whole and durable or not at all; one that exists is left alone."""
-    require_absent(path)
     # A name nobody can guess, so that nobody can have put something there.
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -108,7 +99,9 @@ def write_new(path: Path, data: bytes, *, secret: bool) -> None:
         finally:
             os.close(folder)
     except FileExistsError:
-        raise KeyFileError(f"{path} exists and is never overwritten; choose another name") from None
+        raise KeyFileError(
+            f"{path} exists and is never overwritten; move it away, or choose another"
+        ) from None
     except OSError as error:
         advice = (
             "free some space"
