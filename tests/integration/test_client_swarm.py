@@ -89,9 +89,7 @@ class World:
             {name: Identity.generate(randomness) for name in self.devices},
             self.privacy,
             Chance(built, self.devices, SEED),
-            SwarmSettings(
-                rounds=rounds, seed=SEED, every=0, row_seed=bytes(32), local=LOCAL, pause_s=0.01, **options
-            ),
+            SwarmSettings(rounds=rounds, every=0, row_seed=bytes(32), local=LOCAL, pause_s=0.01, **options),
             plain=True,
             network=lambda: self.server.transport,
         )

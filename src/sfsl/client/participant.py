@@ -125,7 +125,7 @@ class Participant:
                 attempt = await self.take_part()
             except Declined as reason:
                 ended = [*ended[-99:], self._declined(str(reason))]
-                if not wait or not await self._rest():
+                if not wait or not await self.rest():
                     break
                 continue
             except AuthenticationFailed:
@@ -200,7 +200,7 @@ class Participant:
         self.notify(Event("declined", f"Sitting out: {why}", number))
         return Attempt("declined", why, number)
 
-    async def _rest(self) -> bool:
+    async def rest(self) -> bool:
         """Until the next period; False where that would change nothing."""
         until = self.memory.rests_until
         if until is None:

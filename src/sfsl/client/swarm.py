@@ -90,7 +90,6 @@ class SwarmSettings:
     with that seed has them."""
 
     rounds: int | None
-    seed: int
     every: int
     row_seed: bytes
     local: LocalSettings

@@ -1,0 +1,97 @@
+"""The folder of one client: who it is, whom it joined, what it has given away, what it keeps to itself.
+
+::
+
+    identity.key      its long-term key
+    deployment        the server it joined, which it keeps to
+    state             period, key of the permanent answers and ledger (``ClientState``)
+    rows              its personal rows (``PersonalRows``)
+    data              the samples that the period froze
+"""
+
+from datetime import date
+from pathlib import Path
+
+from sfsl.client.personal import PersonalRows
+from sfsl.crypto.identity import Identity
+from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Secret
+from sfsl.engines.http.authority import read_identity, write_identity
+from sfsl.errors import InputError, StateError
+from sfsl.privacy import Budget, Calendar, ClientState
+from sfsl.privacy.storage import DurableFile
+from sfsl.submodel import ModelSpec
+
+_LARGEST_DATA = 1 << 30
+
+
+class Home:
+    def __init__(self, folder: Path, randomness: Randomness) -> None:
+        """Made if it is not there, for its owner only."""
+        self.folder = folder
+        self._randomness = randomness
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StateError(f"cannot make the folder {folder}: {error.strerror}") from None
+
+    def identity(self, path: Path | None = None) -> Identity:
+        """That in ``path``, or this client's own, which is made on first use."""
+        own = path or self.folder / "identity.key"
+        if path is None and not own.exists():
+            return write_identity(own, Secret(self._randomness.bytes(32)))
+        return read_identity(own)
+
+    def deployment(self) -> bytes | None:
+        """The one it joined, None before the first time."""
+        path = self.folder / "deployment"
+        try:
+            return bytes.fromhex(path.read_text("ascii").strip()) if path.exists() else None
+        except (OSError, ValueError):
+            raise StateError(f"{path} does not hold the id of a deployment") from None
+
+    def pin(self, deployment: bytes) -> None:
+        if self.deployment() is None:
+            _replace(self.folder / "deployment", deployment.hex().encode() + b"\n")
+
+    def state(self, client: str, calendar: Calendar, budget: Budget) -> ClientState:
+        path = self.folder / "state"
+        if not path.exists():
+            return ClientState.create(path, client=client, calendar=calendar, budget=budget)
+        state = ClientState.open(path, client=client, budget=budget)
+        if state.calendar != calendar:
+            state.close()
+            raise InputError(
+                f"{path} counts periods of {state.calendar.days} days from {state.calendar.start}, not of "
+                f"{calendar.days} days; a client keeps to its calendar"
+            )
+        return state
+
+    def personal(self, model: ModelSpec) -> PersonalRows:
+        return PersonalRows.open(self.folder / "rows", model, self._randomness)
+
+    def samples(self, source: Path, state: ClientState, today: date) -> tuple[Path, bool]:
+        """The samples to take part with today: a copy of ``source`` as it was when the period began here.
+
+        Also whether ``source`` has changed since. New data waits: answers that changed with the data would
+        betray the change.
+        """
+        copy = self.folder / "data"
+        try:
+            if source.stat().st_size > _LARGEST_DATA:
+                raise InputError(f"{source} has more than {_LARGEST_DATA >> 30} GiB")
+            data = source.read_bytes()
+            if copy.exists() and state.period == state.calendar.period(today):
+                return copy, copy.read_bytes() != data
+        except OSError as error:
+            raise InputError(f"cannot read {error.filename}: {error.strerror}") from None
+        _replace(copy, data)
+        return copy, False
+
+
+def _replace(path: Path, data: bytes) -> None:
+    file = DurableFile(path)
+    try:
+        file.replace(data)
+    finally:
+        file.close()
