@@ -62,13 +62,14 @@ def guarded(limits: ConnectionLimits) -> type[H11Protocol]:
 
         def send_400_response(self, msg: str) -> None:
             """To what is no HTTP, in the form that all our refusals have."""
-            headers = [(b"content-type", b"application/json"), (b"connection", b"close")]
-            for event in (
-                h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-                h11.Data(data=_NO_HTTP),
-                h11.EndOfMessage(),
-            ):
-                self.transport.write(self.conn.send(event) or b"")
+            headers = [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(_NO_HTTP)).encode()),
+                (b"connection", b"close"),
+            ]
+            response = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
+            events = (response, h11.Data(data=_NO_HTTP), h11.EndOfMessage())
+            self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
             self.transport.close()
 
         def pause_writing(self) -> None:

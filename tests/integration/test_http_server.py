@@ -1,0 +1,357 @@
+"""A real server on a loopback port, with TLS: rounds, hostile peers, the command, crashes."""
+
+import asyncio
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from deployment import Deployment, Wire, serve
+from sfsl.engines.http.app import AppLimits
+from sfsl.engines.http.authority import create_authority, issue_server
+from sfsl.engines.http.guarded import ConnectionLimits
+from sfsl.engines.http.serve import Listen
+from sfsl.engines.http.serve import serve as serve_forever
+from sfsl.errors import InputError, KeyFileError
+
+START_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tls")
+    create_authority(folder, "test", 2, now=datetime.now(UTC))
+    issue_server(folder, ["localhost", "127.0.0.1"], 1, now=datetime.now(UTC))
+    return folder
+
+
+def trusting(tls: Path) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(tls / "authority.pem"))
+
+
+Act = Callable[[Deployment, list[Wire], str], Awaitable[None]]
+
+
+def served(
+    folder: Path, tls: Path, act: Act, *, limits: Any = None, connections: Any = None, **changes: Any
+) -> None:
+    """Run ``act`` against a deployment behind real sockets."""
+
+    async def scenario() -> None:
+        world = Deployment(folder, **changes)
+        listen = Listen(
+            port=0,
+            certificate=tls / "server.pem",
+            key=tls / "server.key",
+            connections=connections or ConnectionLimits(),
+        )
+        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        app = serve(world, limits)
+        server = asyncio.create_task(serve_forever(app, world.coordinator, listen, ready.set_result))
+        url = await ready
+        try:
+            async with httpx.AsyncClient(base_url=url, verify=trusting(tls), timeout=20) as http:
+                wires = [Wire(guest, http, world.registry.deployment) for guest in world.clients(3)]
+                await act(world, wires, url)
+        finally:
+            await world.coordinator.stop()
+            await asyncio.wait_for(server, 20)
+            world.registry.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 90))
+
+
+async def raw(url: str, tls: Path) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, port = url.removeprefix("https://").split(":")
+    return await asyncio.open_connection(host, int(port), ssl=trusting(tls))
+
+
+async def closed_after(reader: asyncio.StreamReader) -> float:
+    """Seconds until the server has had enough."""
+    start = time.monotonic()
+    with suppress(ConnectionError):
+        while await asyncio.wait_for(reader.read(4096), 20):
+            pass
+    return time.monotonic() - start
+
+
+def test_rounds_over_tls(tmp_path: Path, tls: Path) -> None:
+    async def act(world: Deployment, wires: list[Wire], url: str) -> None:
+        assert url.startswith("https://127.0.0.1:")
+        for number in (1, 2):
+            ends = await asyncio.gather(*(wire.play() for wire in wires))
+            assert {(end["outcome"], end["round"]) for end in ends} == {("committed", number)}
+            for wire in wires:
+                wire.guest.fresh()
+        assert world.store.round == 2
+        with pytest.raises(httpx.ConnectError):
+            async with httpx.AsyncClient(base_url=url) as untrusting:
+                await untrusting.get("/healthz")
+
+    served(tmp_path, tls, act)
+
+
+def test_stopping_answers_those_who_poll(tmp_path: Path, tls: Path) -> None:
+    async def act(world: Deployment, wires: list[Wire], url: str) -> None:
+        await wires[0].check_in()
+        polling = asyncio.create_task(wires[0].next())
+        await asyncio.sleep(0.2)
+        start = time.monotonic()
+        await world.coordinator.stop()
+        answer = await polling
+        assert (answer.status_code, answer.json()["outcome"]) == (410, "restarted")
+        assert time.monotonic() - start < 2
+
+    served(tmp_path, tls, act)
+
+
+def test_a_peer_that_sends_no_whole_head_is_cut_off(tmp_path: Path, tls: Path) -> None:
+    async def act(world: Deployment, wires: list[Wire], url: str) -> None:
+        silent, _ = await raw(url, tls)
+        trickling, writer = await raw(url, tls)
+
+        async def trickle() -> None:
+            with suppress(ConnectionError):
+                for byte in b"GET /healthz HTTP/1.1\r\n" * 100:
+                    writer.write(bytes([byte]))
+                    await writer.drain()
+                    await asyncio.sleep(0.05)
+
+        dripping = asyncio.create_task(trickle())
+        assert await closed_after(silent) < 3
+        assert await closed_after(trickling) < 3
+        dripping.cancel()
+        assert (await wires[0].http.get("/healthz")).status_code == 200
+
+    served(tmp_path, tls, act, connections=ConnectionLimits(head_seconds=0.5))
+
+
+def test_a_poll_is_not_taken_for_a_dawdler(tmp_path: Path, tls: Path) -> None:
+    async def act(world: Deployment, wires: list[Wire], url: str) -> None:
+        await wires[0].check_in()
+        assert (await wires[0].next()).status_code == 204
+
+    served(tmp_path, tls, act, connections=ConnectionLimits(head_seconds=0.3), poll_seconds=1.0)
+
+
+def test_a_body_that_trickles_or_never_ends(tmp_path: Path, tls: Path) -> None:
+    async def act(world: Deployment, wires: list[Wire], url: str) -> None:
+        one = wires[0]
+        head = "".join(f"{name}: {value}\r\n" for name, value in one.headers("POST", "/v1/check-in").items())
+        request = f"POST /v1/check-in HTTP/1.1\r\nHost: x\r\n{head}"
+        reader, writer = await raw(url, tls)
+        writer.write(f"{request}Content-Length: 100\r\n\r\nabc".encode())
+        answer = await asyncio.wait_for(reader.readuntil(b"}"), 10)
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"DecodeError" in answer
+        assert await closed_after(reader) < 3
+        # Announced too long: refused at once, nothing is read.
+        reader, writer = await raw(url, tls)
+        writer.write(f"{request}Content-Length: 100000000\r\n\r\n".encode())
+        answer = await asyncio.wait_for(reader.readuntil(b"}"), 10)
+        assert answer.startswith(b"HTTP/1.1 413")
+        assert await closed_after(reader) < 3
+        # Chunks without end: cut off, however the peer goes on.
+        reader, writer = await raw(url, tls)
+        writer.write(f"{request}Transfer-Encoding: chunked\r\n\r\n".encode())
+        sent = 0
+        with suppress(ConnectionError):
+            while sent < 1 << 26:
+                writer.write(b"1000\r\n" + bytes(0x1000) + b"\r\n")
+                await writer.drain()
+                sent += 0x1000
+        assert sent < 1 << 24
+        assert (await one.check_in()).status_code == 200
+
+    served(tmp_path, tls, act, limits=AppLimits(body_seconds=0.5))
+
+
+def test_what_is_no_http(tmp_path: Path, tls: Path) -> None:
+    async def act(world: Deployment, wires: list[Wire], url: str) -> None:
+        for start in (b"\x00\x01\x02\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: " + b"b" * 40000 + b"\r\n\r\n"):
+            reader, writer = await raw(url, tls)
+            writer.write(start)
+            answer = await asyncio.wait_for(reader.read(), 10)
+            assert answer.startswith(b"HTTP/1.1 400"), answer
+            body = json.loads(answer.split(b"\r\n\r\n", 1)[1])
+            assert set(body) == {"error", "message"}
+        assert (await wires[0].http.get("/healthz")).status_code == 200
+
+    served(tmp_path, tls, act)
+
+
+def test_no_more_connections_than_allowed(tmp_path: Path, tls: Path) -> None:
+    async def act(world: Deployment, wires: list[Wire], url: str) -> None:
+        held = []
+        refused = 0
+        for _ in range(12):
+            reader, writer = await raw(url, tls)
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            try:
+                answer = await asyncio.wait_for(reader.read(4096), 5)
+            except ConnectionError:
+                answer = b""
+            refused += not answer
+            held.append(writer)
+        assert refused == 4
+        for writer in held:
+            writer.close()
+        await asyncio.sleep(0.2)
+        assert (await wires[0].http.get("/healthz")).status_code == 200  # those that left make room
+
+    served(tmp_path, tls, act, connections=ConnectionLimits(most_per_address=8))
+
+
+def test_a_peer_that_does_not_read_is_dropped(tmp_path: Path, tls: Path) -> None:
+    async def act(world: Deployment, wires: list[Wire], url: str) -> None:
+        reader, writer = await raw(url, tls)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 5000)
+        await asyncio.sleep(2.5)
+        writer.transport.resume_reading()  # type: ignore[attr-defined]
+        received = 0
+        with suppress(ConnectionError):
+            while part := await asyncio.wait_for(reader.read(1 << 20), 10):
+                received += len(part)
+        assert 0 < received < 5000 * 4000  # cut off in the middle
+        assert (await wires[0].http.get("/healthz")).status_code == 200
+
+    limits = AppLimits(address_burst=10_000)
+    served(tmp_path, tls, act, limits=limits, connections=ConnectionLimits(drain_seconds=0.5))
+
+
+def test_files_and_ports_that_cannot_be_used(tmp_path: Path, tls: Path) -> None:
+    world = Deployment(tmp_path)
+
+    async def start(listen: Listen) -> None:
+        await serve_forever(serve(world), world.coordinator, listen, lambda _: None)
+
+    certificate, key = tls / "server.pem", tls / "server.key"
+    for wrong in (
+        Listen(port=0, certificate=tmp_path / "none.pem", key=key),
+        Listen(port=0, certificate=certificate, key=tls / "authority.key"),
+        Listen(port=0, certificate=key, key=key),
+    ):
+        with pytest.raises(KeyFileError, match="cannot use the certificate"):
+            asyncio.run(start(wrong))
+    with pytest.raises(InputError, match=r"cannot listen on 192\.0\.2\.1"):
+        asyncio.run(start(Listen(host="192.0.2.1", port=0, certificate=certificate, key=key)))
+    world.registry.close()
+
+
+# -- the command -----------------------------------------------------------------------------------
+
+CONFIG = """
+[data]
+users = 40
+scale = 0.02
+[round]
+clients = 3
+min_contributors = 1
+[serve]
+enrolment = "open"
+port = 0
+period_days = 0
+check_in_seconds = 5
+"""
+
+
+class Command:
+    """``sfsl serve`` in a process of its own."""
+
+    def __init__(self, folder: Path, tls: Path, *more: str) -> None:
+        config = folder / "serve.toml"
+        config.write_text(
+            f'{CONFIG}certificate = "{tls / "server.pem"}"\nkey = "{tls / "server.key"}"\n', encoding="utf-8"
+        )
+        command = [sys.executable, "-m", "sfsl", "serve", str(config), "--out", str(folder / "state"), *more]
+        self.log = open(folder / "log.txt", "a+", encoding="utf-8")  # noqa: SIM115 -- closed in stop
+        self._start = self.log.tell()
+        self.process = subprocess.Popen(command, stderr=self.log, stdout=self.log)  # noqa: S603
+
+    def said(self) -> str:
+        self.log.seek(self._start)
+        return self.log.read()
+
+    def url(self) -> str:
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end and self.process.poll() is None:
+            for line in self.said().splitlines():
+                if line.startswith("Serving at ") and "Join with" in self.said():
+                    return line.split()[2]
+            time.sleep(0.1)
+        raise AssertionError(self.said())
+
+    def stop(self, number: int) -> int:
+        if self.process.poll() is None:
+            os.kill(self.process.pid, number)
+        try:
+            return self.process.wait(20)
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait(10)
+
+
+@contextmanager
+def command(folder: Path, tls: Path, *more: str) -> Iterator[Command]:
+    running = Command(folder, tls, *more)
+    try:
+        yield running
+    finally:
+        running.stop(signal.SIGKILL)
+        running.log.close()
+
+
+def test_the_command_starts_stops_and_comes_back(tmp_path: Path, tls: Path) -> None:
+    with command(tmp_path, tls) as first:
+        url = first.url()
+        about = httpx.get(f"{url}/v1/about", verify=trusting(tls)).json()
+        said = first.said()
+        assert about["deployment"] in said
+        assert about["model"] in said
+        assert "ANYONE" in said
+        assert f"sfsl join --server {url}" in said
+        page = httpx.get(url, verify=trusting(tls))
+        assert (page.status_code, "Secure federated submodel learning" in page.text) == (200, True)
+        assert first.stop(signal.SIGTERM) == 0
+        assert "Stopped after round 0" in first.said()
+    with command(tmp_path, tls) as second:
+        again = httpx.get(f"{second.url()}/v1/about", verify=trusting(tls)).json()
+        assert (again["deployment"], again["model"]) == (about["deployment"], about["model"])
+        assert second.stop(signal.SIGINT) == 0
+
+
+def test_two_servers_cannot_share_a_folder(tmp_path: Path, tls: Path) -> None:
+    with command(tmp_path, tls) as first:
+        first.url()
+        with command(tmp_path, tls) as second:
+            assert second.process.wait(START_SECONDS) == 1
+            assert "sfsl: " in second.said()
+            assert "Traceback" not in second.said()
+
+
+def test_settings_that_are_refused(tmp_path: Path, tls: Path) -> None:
+    for setting, says in (
+        ("round.scheme=fl", "is for simulations"),
+        ("round.sums=plain", "hides nothing"),
+        ("serve.min_cohort=9", "serve.min_cohort"),
+        ("serve.nothing=1", "there is no key serve.nothing"),
+        ("serve.largest_body=4096", "raise it"),
+    ):
+        with command(tmp_path, tls, "--set", setting) as wrong:
+            assert wrong.process.wait(START_SECONDS) == 1
+            said = wrong.said()
+            assert says in said
+            assert "Traceback" not in said
