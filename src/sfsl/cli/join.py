@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 # As servers count them, so that a client's period and a server's of the same length are the same.
 _PERIODS_FROM = date(1970, 1, 1)
+_MOST_WORDS = 1 << 25  # of a sum: 128 MiB at four bytes
 
 
 def register(app: typer.Typer) -> None:
     app.command(
         epilog="Examples:  sfsl join --server https://host:8443 --ca authority.pem --data my.csv --state me"
-        "   |   sfsl join --server https://host:8443 --data my.csv --state me --privacy cpp3 --rounds 1 --json"
+        "   |   sfsl join --server https://host:8443 --data my.csv --state me --rounds 1 --json"
     )(join)
 
 
@@ -82,6 +83,7 @@ def join(
     ] = 2,
     max_clip: Annotated[float, typer.Option(help="Decline updates clipped at more than this.")] = 10.0,
     max_rows: Annotated[int, typer.Option(help="Decline submodels of more rows.", min=1)] = 10**6,
+    threads: Annotated[int, typer.Option(help="CPU threads of training.", min=1)] = 1,
     held_out: Annotated[float, typer.Option(help="Share of the samples, the last, for testing only.")] = 0.2,
     plain: Annotated[bool, typer.Option("--plain", help="No TLS, for tests on one machine only.")] = False,
     json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for scripts.")] = False,
@@ -106,6 +108,7 @@ def join(
         held_out,
     )
     say = _as_json if json else _as_text
+    _use_threads(threads)
     try:
         ended = asyncio.run(_run(server, data, state, ca, identity, terms, rounds, wait, plain, say))
     except KeyboardInterrupt:
@@ -206,7 +209,7 @@ def _participant(
             min_clients=terms.cohort,
             min_threshold=terms.threshold,
             min_contributors=terms.contributors,
-            max_words=1 << 28,
+            max_words=_MOST_WORDS,
         )
         made: Participant = client.Participant(
             link=link,
@@ -225,6 +228,13 @@ def _participant(
         state.close()
         raise
     return made
+
+
+def _use_threads(threads: int) -> None:
+    _imports()
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 def _imports() -> tuple[Any, Any]:

@@ -107,7 +107,7 @@ class FaultyTransport(httpx.AsyncBaseTransport):
         if fault in ("drop-after", "disconnect"):
             raise httpx.ReadError("dropped by plan", request=request)
         if fault == "corrupt" and shape >= 0.5:
-            return _made(200, response.headers, _garbage(content))
+            return _made(response.status_code, response.headers, _garbage(content))
         return _made(response.status_code, response.headers, content)
 
     async def aclose(self) -> None:

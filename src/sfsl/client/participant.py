@@ -295,7 +295,8 @@ class _Conversation:
         number = self.number if self.number is not None else over.round
         attempt = Attempt(over.outcome, over.why, number, whole)
         kind: Outcome = next((one for one in OUTCOMES if one == over.outcome), "aborted")
-        self._owner.notify(Event(kind, _told(kind, whole) + (f": {over.why}" if over.why else ""), number))
+        why = f": {over.why}" if over.why and kind != "committed" else ""
+        self._owner.notify(Event(kind, _told(kind, whole) + why, number))
         return attempt
 
 

@@ -27,7 +27,7 @@ class About(msgspec.Struct, frozen=True):
     deployment: Hex16
     model: Hex32
     round: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-    time: Annotated[int, Meta(ge=0, lt=10**15)]
+    time: Annotated[int, Meta(ge=0, le=2**49)]
 
 
 class Enrolled(msgspec.Struct, frozen=True):
