@@ -21,10 +21,9 @@ class RoundSettings:
     """What stays the same from round to round. ``privacy`` is each client's own choice.
 
     Over the first ``kappa_rounds`` rounds the floor of averages rises from 1 to the update's kappa, slowly
-    at first: at the start there is nothing yet to hold back. ``encoding`` is that of the union; ``whole`` makes it the full
-    model. After every ``period`` rounds
-    devices draw their permanent answers anew; 0 means never. ``max_rows`` is the largest submodel a client
-    accepts.
+    at first: at the start there is nothing yet to hold back. ``encoding`` is that of the union; ``whole``
+    makes it the full model. After every ``period`` rounds devices draw their permanent answers anew; 0
+    means never. ``max_rows`` is the largest submodel a client accepts.
     """
 
     update: UpdateParams
