@@ -152,7 +152,7 @@ class Link:
             raise InvalidMessage("the server enrolled this client under another name than its key gives it")
 
     async def check_in(self, body: bytes) -> CheckedIn:
-        message = await self._ask("POST", "/v1/check-in", partial(CODEC.decode, limit=MOST_JSON), body)
+        message = await self._ask("POST", "/v1/check-in", partial(_frame, limit=MOST_JSON), body)
         if not isinstance(message, CheckedIn):
             raise InvalidMessage(f"{type(message).__name__} in answer to a check-in")
         return message
@@ -167,7 +167,7 @@ class Link:
                 return None
             if self._ok(reply).headers.get("sfsl-sequence") != str(after + 1):
                 raise WrongRound(f"the server sent another message than number {after + 1}, which is due")
-            return CODEC.decode(reply.body, limit=limit)
+            return _frame(reply.body, limit)
 
         target, quick = f"/v1/next/{ticket.hex()}?after={after}", 0
         while True:
@@ -325,6 +325,14 @@ async def _body(response: httpx.Response, limit: int) -> bytes:
             raise Oversize(f"an answer of more than {limit} bytes")
         parts.append(part)
     return b"".join(parts)
+
+
+def _frame(body: bytes, limit: int) -> Message:
+    """A page of some proxy is not another version of the protocol; ``about`` is asked for that."""
+    try:
+        return CODEC.decode(body, limit=limit)
+    except WrongVersion:
+        raise DecodeError("an answer that is no message of this protocol") from None
 
 
 def _over(reply: _Reply) -> Over:

@@ -1,0 +1,565 @@
+"""A participant: what it says, what it declines, what it never does twice, and a server that lies."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+import pytest
+from starlette.responses import JSONResponse, Response
+
+from crowd import CLIENT_MODEL, POLICY, Crowd, close
+from sfsl.client import Attempt, Participant
+from sfsl.codec import Message
+from sfsl.engines.http.messages import CODEC
+from sfsl.errors import AuthenticationFailed, BudgetExhausted, Declined, StateError, WrongModel
+from sfsl.privacy import Budget, ClientState
+from sfsl.rounds.messages import Invitation, Submodel
+from sfsl.secagg.messages import InboundShares, Keys, UnmaskRequest
+from sfsl.union.messages import Union
+
+VICTIM = "c0"
+
+
+def within(seconds: float, act: Callable[[], Awaitable[Any]]) -> Any:
+    async def main() -> Any:
+        async with asyncio.timeout(seconds):
+            return await act()
+
+    return asyncio.run(main())
+
+
+async def one_of(crowd: Crowd, people: dict[str, Participant], name: str = VICTIM) -> Attempt:
+    """How it ends for one, while the others take part and are then stopped."""
+    for one in people.values():
+        await one.enrol()
+    others = [asyncio.create_task(one.take_part()) for who, one in people.items() if who != name]
+    try:
+        return await people[name].take_part()
+    finally:
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+def everyone(crowd: Crowd, victim: dict[str, Any] | None = None, **options: Any) -> dict[str, Participant]:
+    """``victim``: options of the victim alone."""
+    return {
+        name: crowd.participant(name, **options, **((victim or {}) if name == VICTIM else {}))
+        for name in crowd.names
+    }
+
+
+def answers_of(crowd: Crowd, client: str) -> dict[int, bytes]:
+    (talk,) = (one for one in crowd.server.talks.values() if one.client == client)
+    return talk.answers
+
+
+# -- what its policy forbids -------------------------------------------------------------------
+
+
+def session_policy(**changes: Any) -> dict[str, Any]:
+    return {"session": msgspec.structs.replace(POLICY.session, **changes)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "says"),
+    [
+        (session_policy(min_clients=4), "a cohort of 3, this client wants at least 4"),
+        (session_policy(min_threshold=4), "a threshold of 3, this client wants 4"),
+        (session_policy(min_contributors=2), "rows with 1 contributors would be opened"),
+        (session_policy(max_words=100), "this client allows 100"),
+        ({"max_clip": 0.5}, "clipped at more than 0.5"),
+    ],
+    ids=["cohort", "threshold", "contributors", "words", "clip"],
+)
+def test_a_round_beyond_its_policy_is_declined_and_nothing_sent(
+    tmp_path: Path, policy: dict[str, Any], says: str
+) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd, {"policy": msgspec.structs.replace(POLICY, **policy)})
+    attempt = within(20, lambda: one_of(crowd, people))
+    assert attempt.outcome == "declined"
+    assert says in attempt.why
+    assert answers_of(crowd, people[VICTIM].link.client) == {}
+    assert people[VICTIM].memory.state.ledger.exposures == 0  # type: ignore[attr-defined]
+    last = crowd.events[VICTIM][-1]
+    assert last.kind == "declined"
+    assert says in last.text
+
+
+def test_too_many_rows_are_declined_and_no_request_leaves(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd, {"policy": msgspec.structs.replace(POLICY, max_rows=5)})
+    attempt = within(20, lambda: one_of(crowd, people))
+    assert attempt.outcome == "declined"
+    assert "this client allows 5" in attempt.why
+    assert set(answers_of(crowd, people[VICTIM].link.client)) == {1, 2, 3}
+    assert people[VICTIM].memory.state.ledger.exposures == 1  # type: ignore[attr-defined]
+
+
+def test_a_spent_budget_declines_before_anything_is_sent(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    person = crowd.participant(VICTIM, exposures=0)
+    with pytest.raises(BudgetExhausted, match="0 of 0 exposures"):
+        within(5, person.take_part)
+    assert not crowd.server.log
+
+
+def test_without_waiting_it_stops_where_only_the_next_period_helps(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    person = crowd.participant(VICTIM, exposures=0)
+    (attempt,) = within(5, lambda: person.run(wait=False))
+    assert attempt.outcome == "declined"
+    assert crowd.kinds(VICTIM) == ["connected", "enrolled", "declined"]
+    assert not crowd.server.posts("check-in")
+
+
+def test_it_waits_for_the_next_period_and_takes_part_again(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    clock = [datetime(2026, 11, 15, 12)]
+    people = everyone(crowd)
+    for one in people.values():
+
+        async def sleep(seconds: float) -> None:
+            clock[0] += timedelta(seconds=seconds)
+            await asyncio.sleep(0.001)
+
+        one.sleep, one.now = sleep, lambda: clock[0]
+        one.memory._today = lambda: clock[0].date()  # type: ignore[attr-defined]
+    ended = within(30, lambda: asyncio.gather(*(one.run(2) for one in people.values())))
+    assert [[one.outcome for one in some] for some in ended] == [["committed", "declined", "committed"]] * 3
+    waiting = [event for event in crowd.events[VICTIM] if event.kind == "waiting"]
+    assert [event.until for event in waiting] == [date(2026, 11, 27)]
+    assert clock[0].date() >= date(2026, 11, 27)
+    assert len(set(crowd.server.posts("check-in"))) == 6
+
+
+# -- a server that lies ------------------------------------------------------------------------
+
+
+def other_round(message: Any) -> Any:
+    return msgspec.structs.replace(message, round_id=bytes(16))
+
+
+def session(invitation: Any, **changes: Any) -> Any:
+    roster = invitation.roster
+    params = msgspec.structs.replace(roster.params, **changes)
+    return Invitation(msgspec.structs.replace(roster, params=params), invitation.round)
+
+
+def another_model(invitation: Any) -> Any:
+    model = msgspec.structs.replace(invitation.round.model, dense=5)
+    return Invitation(invitation.roster, msgspec.structs.replace(invitation.round, model=model))
+
+
+def another_domain(invitation: Any) -> Any:
+    union = msgspec.structs.replace(invitation.round.union, domain=61)
+    changed = Invitation(invitation.roster, msgspec.structs.replace(invitation.round, union=union))
+    return session(changed, sums=changed.round.sums())
+
+
+def other_keys(invitation: Any) -> Any:
+    members = tuple(
+        msgspec.structs.replace(one, keys=msgspec.structs.replace(one.keys, channel=bytes([i + 1] * 32)))
+        for i, one in enumerate(invitation.roster.members)
+    )
+    return Invitation(msgspec.structs.replace(invitation.roster, members=members), invitation.round)
+
+
+def flipped(inbound: Any) -> Any:
+    box = inbound.boxes[0]
+    return msgspec.structs.replace(inbound, boxes=(bytes([box[0] ^ 1]) + box[1:], *inbound.boxes[1:]))
+
+
+def everyone_dropped(request: Any) -> Any:
+    return msgspec.structs.replace(request, survivors=(), dropped=request.survivors)
+
+
+def infinite(submodel: Any) -> Any:
+    return msgspec.structs.replace(submodel, dense=np.full(4, np.inf, "<f4").tobytes())
+
+
+@pytest.mark.parametrize(
+    ("number", "change", "answered"),
+    [
+        (1, other_keys, 0),
+        (1, another_model, 0),
+        (1, another_domain, 0),
+        (1, lambda one: session(one, active=True), 0),
+        (2, other_round, 1),
+        (2, flipped, 1),
+        (3, other_round, 2),
+        (3, everyone_dropped, 2),
+        (4, other_round, 3),
+        (5, other_round, 4),
+        (5, infinite, 4),
+        (6, other_round, 5),
+        (6, everyone_dropped, 5),
+    ],
+)
+def test_a_message_that_lies_is_answered_by_leaving(
+    tmp_path: Path, number: int, change: Callable[[Any], Any], answered: int
+) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd)
+    victim = people[VICTIM].link.client
+
+    def alter(client: str, at: int, message: Message) -> Message:
+        changed: Message = change(message) if client == victim and at == number else message
+        return changed
+
+    crowd.server.alter = alter
+    attempt = within(20, lambda: one_of(crowd, people))
+    assert attempt.outcome == "declined"
+    assert attempt.why
+    assert set(answers_of(crowd, victim)) == set(range(1, answered + 1))
+    assert people[VICTIM].memory.state.ledger.exposures == (answered >= 2)  # type: ignore[attr-defined]
+
+
+DUE = [Invitation, InboundShares, UnmaskRequest, Union, Submodel, UnmaskRequest, None]
+OUT_OF_TURN = [
+    (number, kind)
+    for number in range(2, 8)
+    for kind in (Keys, Invitation, InboundShares, UnmaskRequest, Union, Submodel)
+    if DUE[number - 1] is not kind
+]
+
+
+@pytest.mark.parametrize(("number", "kind"), OUT_OF_TURN)
+def test_a_message_out_of_turn_is_answered_by_leaving(
+    tmp_path: Path, number: int, kind: type[Message]
+) -> None:
+    """Also a second union, a second invitation, a second opening; and one more when all is said."""
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd)
+    victim = people[VICTIM].link.client
+    blank = {
+        Keys: Keys("x", bytes(32), (bytes(32),), (bytes(32),), None),
+        InboundShares: InboundShares(bytes(16), (), (), b"", ()),
+        Union: Union(bytes(16), 0, b""),
+        Submodel: Submodel(bytes(16), (0,), (b"", b""), b"", b"", ()),
+        UnmaskRequest: UnmaskRequest(bytes(16), 0, (0, 1, 2), (), ()),
+    }
+    sent: dict[type[Message], Message] = dict(blank)
+
+    def alter(client: str, at: int, message: Message) -> Message:
+        if client != victim:
+            return message
+        sent[type(message)] = message
+        return sent[kind] if at == number else message
+
+    async def one_more(method: str, target: str, body: bytes) -> Response | None:
+        if number != 7 or not target.endswith("?after=6"):
+            return None
+        return Response(CODEC.encode(sent[kind]), headers={"Sfsl-Sequence": "7"})
+
+    crowd.server.alter, crowd.server.meddle = alter, one_more
+    attempt = within(20, lambda: one_of(crowd, people))
+    assert attempt.outcome == "declined"
+    assert set(answers_of(crowd, victim)) == set(range(1, number))
+
+
+def test_messages_of_an_old_round_are_not_answered(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd, exposures=3)
+    victim = people[VICTIM].link.client
+    ended = within(20, lambda: asyncio.gather(*(one.run(1) for one in people.values())))
+    assert [some[-1].outcome for some in ended] == ["committed"] * 3
+    (old,) = (one for one in crowd.server.talks.values() if one.client == victim)
+    crowd.server.alter = lambda client, at, message: (
+        CODEC.decode(old.messages[at - 1], limit=10**7) if client == victim else message
+    )
+    attempt = within(20, lambda: one_of(crowd, people))
+    assert attempt.outcome == "declined"
+    assert "own keys" in attempt.why
+    assert people[VICTIM].memory.state.ledger.exposures == 1  # type: ignore[attr-defined]
+
+
+def test_another_model_ends_it(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    crowd.server.model = bytes(32)
+    with pytest.raises(WrongModel, match="another model"):
+        within(5, lambda: crowd.participant(VICTIM).run(1))
+    assert not crowd.server.posts("check-in")
+
+
+def test_a_server_that_speaks_html_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+
+    async def meddle(method: str, target: str, body: bytes) -> Response | None:
+        return Response("<html>", headers={"Sfsl-Sequence": "1"}) if "/next/" in target else None
+
+    crowd.server.meddle = meddle
+
+    async def main() -> Attempt:
+        person = crowd.participant(VICTIM)
+        await person.enrol()
+        return await person.take_part()
+
+    attempt = within(10, main)
+    assert attempt.outcome == "declined"
+    assert not crowd.server.posts("answer")
+
+
+# -- memory ------------------------------------------------------------------------------------
+
+
+def test_an_old_copy_of_its_state_owns_up_and_sits_out(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    person = crowd.participant(VICTIM, exposures=3)
+    crowd.server.acknowledged[person.link.client] = 2
+
+    async def main() -> None:
+        await person.enrol()
+        await person.take_part()
+
+    with pytest.raises(Declined, match="old copy"):
+        within(5, main)
+    assert not crowd.server.posts("answer")
+    ledger = person.memory.state.ledger  # type: ignore[attr-defined]
+    assert (ledger.begun, ledger.lost) == (2, 2)
+    close(person)
+    crowd.server.log.clear()
+    again = crowd.participant(VICTIM, exposures=3)
+    with pytest.raises(Declined, match="rolled back"):
+        within(5, again.take_part)
+    assert not crowd.server.log
+
+
+def test_a_client_that_restarts_in_mid_round_is_a_dropout_and_stays_charged(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path, 4, threshold=3)
+    people = everyone(crowd, exposures=2)
+    victim = people[VICTIM].link.client
+    exposed = asyncio.Event()
+    people[VICTIM].notify = lambda event: exposed.set() if event.kind == "exposed" else None
+
+    async def main() -> list[Any]:
+        for one in people.values():
+            await one.enrol()
+        tasks = {name: asyncio.create_task(one.take_part()) for name, one in people.items()}
+        await exposed.wait()
+        tasks[VICTIM].cancel()
+        await asyncio.wait([tasks[VICTIM]])
+        assert tasks[VICTIM].cancelled()
+        close(people[VICTIM])
+        restarted = crowd.participant(VICTIM, exposures=2)
+        assert restarted.memory.state.ledger.exposures == 1  # type: ignore[attr-defined]
+        anew = asyncio.create_task(restarted.take_part())
+        while len(crowd.server.posts("check-in")) < 5:
+            await asyncio.sleep(0.01)
+        while not crowd.server.outcomes:  # nobody waits for the one who left
+            await asyncio.sleep(0.05)
+            if crowd.server.round is not None and not crowd.server.outcomes:
+                answered = [len(one.messages) in one.answers for one in crowd.server._live()]
+                if all(answered):
+                    await crowd.server.close_phase()
+        anew.cancel()
+        return await asyncio.gather(*(task for name, task in tasks.items() if name != VICTIM))
+
+    ended = within(20, main)
+    assert [one.outcome for one in ended] == ["committed"] * 3
+    (outcome,) = crowd.server.outcomes
+    assert victim not in outcome.survivors
+    checked_in = [CODEC.decode(body, limit=10**6) for body in crowd.server.posts("check-in")]
+    mine = [one.keys for one in checked_in if one.keys.client == victim]  # type: ignore[attr-defined]
+    assert len(mine) == 2
+    assert mine[0].channel != mine[1].channel
+    assert set(mine[0].masks).isdisjoint(mine[1].masks)
+
+
+def test_cancelled_while_it_waits_nothing_is_charged(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    person = crowd.participant(VICTIM)
+
+    async def main() -> None:
+        task = asyncio.create_task(person.run())
+        while not crowd.server.posts("check-in"):
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    within(5, main)
+    assert person.memory.state.ledger.exposures == 0  # type: ignore[attr-defined]
+
+
+def test_cancelled_while_its_state_is_written_it_waits_for_the_write(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd)
+    person = people[VICTIM]
+    memory = person.memory
+    writing, written = asyncio.Event(), []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        real = memory.expose
+
+        def slow(round_id: bytes) -> Any:
+            import time
+
+            loop.call_soon_threadsafe(writing.set)
+            time.sleep(0.2)
+            found = real(round_id)
+            written.append(1)
+            return found
+
+        memory.expose = slow  # type: ignore[method-assign]
+        task = asyncio.create_task(one_of(crowd, people))
+        await writing.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert written
+
+    within(10, main)
+    close(person)
+    with crowd.state(VICTIM) as state:
+        assert state.ledger.exposures == 1
+
+
+def test_a_state_that_cannot_be_written_stops_it_and_nothing_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd)
+
+    def broken(round_id: bytes) -> Any:
+        raise StateError("the disk is full")
+
+    people[VICTIM].memory.state.expose = broken  # type: ignore[attr-defined]
+    with pytest.raises(StateError, match="disk is full"):
+        within(10, lambda: one_of(crowd, people))
+    assert set(answers_of(crowd, people[VICTIM].link.client)) == {1}
+
+
+def test_what_it_learned_about_itself_is_kept_though_the_upload_never_arrived(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd)
+    own = np.array([3])
+    before = people[VICTIM].personal.read("user", own)
+
+    async def meddle(method: str, target: str, body: bytes) -> Response | None:
+        if method == "POST" and target.endswith("/5"):
+            return JSONResponse({"error": "RoundOver", "outcome": "left-out", "message": "late"}, 410)
+        return None
+
+    crowd.server.meddle = meddle
+    attempt = within(20, lambda: one_of(crowd, people))
+    assert attempt.outcome == "left-out"
+    assert not attempt.whole
+    close(people[VICTIM])
+    again = crowd.participant(VICTIM)
+    moved = again.personal.read("user", own) - before
+    assert np.allclose(moved, 1 / 1024, atol=1e-7)
+
+
+# -- servers that come and go ------------------------------------------------------------------
+
+
+def test_a_server_that_starts_again_gets_new_keys_and_no_old_round(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd, exposures=2)
+    restarted = []
+
+    async def meddle(method: str, target: str, body: bytes) -> Response | None:
+        if method == "POST" and target.endswith("/3") and not restarted:
+            restarted.append(1)
+            await crowd.server.restart()
+        return None
+
+    crowd.server.meddle = meddle
+    ended = within(30, lambda: asyncio.gather(*(one.run(1) for one in people.values())))
+    assert [[one.outcome for one in some] for some in ended] == [["restarted", "committed"]] * 3
+    keys = [CODEC.decode(body, limit=10**6).keys for body in crowd.server.posts("check-in")]  # type: ignore[attr-defined]
+    assert len({one.channel for one in keys}) == len(keys) == 6
+    assert crowd.server.store.round == 1
+    assert people[VICTIM].memory.state.ledger.exposures == 2  # type: ignore[attr-defined]
+
+
+def test_a_forgotten_client_enrols_again(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd)
+    forgotten = []
+
+    async def meddle(method: str, target: str, body: bytes) -> Response | None:
+        if "check-in" in target and not forgotten:
+            forgotten.append(1)
+            crowd.server.enrolled.clear()
+        return None
+
+    crowd.server.meddle = meddle
+    ended = within(20, lambda: asyncio.gather(*(one.run(1) for one in people.values())))
+    assert [some[-1].outcome for some in ended] == ["committed"] * 3
+
+
+def test_a_revoked_client_stops(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+
+    async def meddle(method: str, target: str, body: bytes) -> Response | None:
+        if "check-in" in target:
+            return JSONResponse({"error": "Revoked", "message": "withdrawn"}, 403)
+        return None
+
+    crowd.server.meddle = meddle
+    with pytest.raises(AuthenticationFailed, match="withdrawn"):
+        within(5, lambda: crowd.participant(VICTIM).run(1))
+    assert len(crowd.server.posts("check-in")) == 2
+
+
+def test_a_message_is_encoded_once_whatever_the_link_does(tmp_path: Path) -> None:
+    """Every exchange fails at first: before the server has it, and after it took it."""
+    crowd = Crowd(tmp_path)
+    failed: dict[tuple[str, int], int] = {}
+
+    class Flaky(httpx.AsyncBaseTransport):
+        def __init__(self, name: str) -> None:
+            self.inner, self.name = crowd.server.transport, name
+
+        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+            key = (self.name, hash((request.url.path, request.url.query)))
+            failed[key] = failed.get(key, 0) + 1
+            if request.method == "POST" and failed[key] == 1:
+                crowd.server.log.append(("POST", request.url.path, request.content))
+                raise httpx.WriteError("before")
+            response = await self.inner.handle_async_request(request)
+            if request.method == "POST" and failed[key] == 2:
+                raise httpx.ReadError("after")
+            return response
+
+    people = [crowd.participant(name, link=crowd.link(name, transport=Flaky(name))) for name in crowd.names]
+    ended = within(30, lambda: asyncio.gather(*(one.run(1) for one in people)))
+    assert [[one.outcome for one in some] for some in ended] == [["committed"]] * 3
+    bodies: dict[str, list[bytes]] = {}
+    for method, target, body in crowd.server.log:
+        if method == "POST" and "answer" in target:
+            bodies.setdefault(target, []).append(body)
+    assert len(bodies) == 18
+    assert all(len(sent) == 3 and len(set(sent)) == 1 for sent in bodies.values())
+
+
+def test_the_library_needs_no_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import sfsl.client, sfsl.client.home, sfsl.client.faults\n"
+        "assert sys.modules['torch'] is None"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603
+
+
+def test_states_of_another_client_are_refused(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    close(crowd.participant(VICTIM))
+    with pytest.raises(StateError, match="not of"):
+        ClientState.open(tmp_path / f"{VICTIM}.state", client="c1", budget=Budget(1, 1))
+
+
+def test_the_model_knows_what_may_be_said_about_its_tables() -> None:
+    tables = CLIENT_MODEL.tables
+    assert (tables.shared, tables.derived, tables.personal) == (("goods",), ("category",), ("user",))
