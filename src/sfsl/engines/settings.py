@@ -20,8 +20,8 @@ Sums = Literal["masked", "plain"]
 class RoundSettings:
     """What stays the same from round to round. ``privacy`` is each client's own choice.
 
-    Over the first ``kappa_rounds`` rounds the floor of averages rises from 1 to the update's kappa, slowly
-    at first: at the start there is nothing yet to hold back. ``encoding`` is that of the union; ``whole``
+    Over the first ``kappa_rounds`` rounds the floor of averages rises from 1 to the update's kappa: at the
+    start there is nothing yet to hold back. ``encoding`` is that of the union; ``whole``
     makes it the full model. After every ``period`` rounds devices draw their permanent answers anew; 0
     means never. ``max_rows`` is the largest submodel a client accepts.
     """
@@ -45,7 +45,7 @@ class RoundSettings:
         averaging = self.update.averaging
         if number > self.kappa_rounds:
             return self.update
-        kappa = 1 + (averaging.kappa - 1) * ((number - 1) / self.kappa_rounds) ** 2
+        kappa = 1 + (averaging.kappa - 1) * (number - 1) / self.kappa_rounds
         return msgspec.structs.replace(self.update, averaging=msgspec.structs.replace(averaging, kappa=kappa))
 
 
