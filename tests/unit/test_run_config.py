@@ -19,7 +19,7 @@ from sfsl.secagg import default_threshold
 def test_the_defaults_are_those_the_design_asks_for() -> None:
     config = RunConfig()
     assert (config.round.clients, config.privacy.index_privacy) == (100, PRESETS["cpp2"])
-    assert (config.weights, config.server.kappa, config.server.kappa_rounds) == ("owners", 10, 100)
+    assert (config.weights, config.server.kappa, config.server.kappa_rounds) == ("owners", 10, 110)
     assert config.round.threshold_clients == default_threshold(100)
     assert config.faults.rates == {}
     assert tuple(msgspec.to_builtins(config.faults)) == (*EXCHANGES, "late")
@@ -125,7 +125,7 @@ def test_the_floor_of_averages_rises_to_kappa() -> None:
     config = from_sections({"server": {"kappa": 9, "kappa_rounds": 4}})
     settings = round_settings(config, {})
     floors = [settings.update_in(number).averaging.kappa for number in (1, 2, 3, 4, 5, 100)]
-    assert floors == [1, 1.5, 3, 5.5, 9, 9]
+    assert floors == [1, 3, 5, 7, 9, 9]
     constant = round_settings(from_sections({"server": {"kappa": 9, "kappa_rounds": 0}}), {})
     assert constant.update_in(1) == constant.update
     assert settings.update_in(2).rows == settings.update.rows, "nothing else changes"

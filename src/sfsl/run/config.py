@@ -187,10 +187,8 @@ class ServerSettings(Checked, frozen=True):
         float, Meta(ge=1, le=1e6), about("Least divisor of a row's average; 1 (with samples) is the paper.")
     ] = 10.0
     kappa_rounds: Annotated[
-        int,
-        Meta(ge=0, le=10**7),
-        about("Over so many first rounds that divisor rises from 1 to kappa, slowly at first."),
-    ] = 100
+        int, Meta(ge=0, le=10**7), about("Over so many first rounds that divisor rises from 1 to kappa.")
+    ] = 110
     max_move: Annotated[
         float, Meta(ge=0, le=1e6), about("Longest move of a row in one round; 0 sets no limit.")
     ] = 0.0
