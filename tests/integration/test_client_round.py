@@ -2,10 +2,15 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
+import httpx
 import numpy as np
+import pytest
 
-from crowd import Crowd
+from crowd import Crowd, close
+from deployment import Deployment, serve
+from sfsl.client import Link
 from sfsl.submodel import RowSet
 
 
@@ -40,3 +45,49 @@ def test_three_participants_complete_a_round(tmp_path: Path) -> None:
             "uploaded",
             "committed",
         ]
+
+
+class Real(Crowd):
+    """The same participants, and the real server without its sockets."""
+
+    def __init__(self, folder: Path, n: int, **settings: Any) -> None:
+        super().__init__(folder, n)
+        self.world = Deployment(folder, cohort=n, poll_seconds=0.2, largest_set=60, **settings)
+
+    def link(self, name: str, **options: Any) -> Link:
+        app = httpx.ASGITransport(serve(self.world))
+        return super().link(name, transport=app, **options)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_participants_of_the_real_server_and_one_that_is_cancelled(tmp_path: Path, gone: int) -> None:
+    """Whoever is cancelled in mid-round is a dropout: the others finish without it, and it stays charged."""
+
+    async def main() -> None:
+        crowd = Real(tmp_path, 4, threshold=3)
+        exposed = asyncio.Event()
+        people = {name: crowd.participant(name) for name in crowd.names}
+        people["c0"].notify = lambda event: exposed.set() if event.kind == "exposed" else None
+        async with crowd.world, asyncio.timeout(30):
+            tasks = {name: asyncio.create_task(one.run(1)) for name, one in people.items()}
+            if gone:
+                await exposed.wait()
+                tasks["c0"].cancel()
+                await asyncio.wait([tasks["c0"]])
+                assert tasks["c0"].cancelled()
+                while not all(tasks[name].done() for name in crowd.names[1:]):
+                    await asyncio.sleep(0.3)
+                    crowd.world.advance(1000)
+            for name in crowd.names[gone:]:
+                assert [one.outcome for one in await tasks[name]] == ["committed"]
+            (line,) = crowd.world.lines
+            assert (line.cohort, line.survivors, line.aborted) == (4, 4 - gone, None)
+            assert crowd.world.store.round == 1
+            for name in crowd.names:
+                client = people[name].link.client
+                assert people[name].memory.state.ledger.exposures == 1  # type: ignore[attr-defined]
+                assert crowd.world.registry.acknowledged(client) == 1
+        for name in crowd.names:
+            close(people[name])
+
+    asyncio.run(main())
