@@ -183,13 +183,15 @@ def _limits(config: ServeConfig) -> AppLimits:
 
 def _listen(config: ServeConfig) -> Listen:
     own = config.serve
+    # To a proxy's clients belongs one address, its own; it counts them itself.
+    per_address = own.most_connections if own.proxied else own.most_per_address
     return Listen(
         host=own.host,
         port=own.port,
         certificate=Path(own.certificate) if own.certificate else None,
         key=Path(own.key) if own.key else None,
         proxied=own.proxied,
-        connections=ConnectionLimits(most=own.most_connections, most_per_address=own.most_per_address),
+        connections=ConnectionLimits(most=own.most_connections, most_per_address=per_address),
     )
 
 

@@ -241,7 +241,11 @@ class Coordinator:
 
     def _report(self, line: RoundLine, bill: Bill) -> None:
         self.totals.add(line, bill)
-        heard = ", ".join(f"{exchange} {count}" for exchange, count in bill.heard.items())
+        took = bill.wall_seconds
+        heard = ", ".join(
+            f"{exchange} {count}" + (f" in {took[exchange]:.2f} s" if exchange in took else "")
+            for exchange, count in bill.heard.items()
+        )
         if line.aborted is None:
             log.info(
                 "round %d committed: %d of %d clients, %.1f s; heard: %s",

@@ -1,0 +1,199 @@
+"""A whole deployment with real clients: the model of the local engine word for word, and crashes."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sfsl.client.model import ClientModel  # noqa: E402
+from sfsl.client.swarm import Swarm, SwarmSettings  # noqa: E402
+from sfsl.crypto.identity import Identity  # noqa: E402
+from sfsl.crypto.kdf import digest  # noqa: E402
+from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
+from sfsl.engines.chance import Chance  # noqa: E402
+from sfsl.engines.http.planning import RoundState  # noqa: E402
+from sfsl.engines.http.registry import Registry  # noqa: E402
+from sfsl.engines.http.signing import client_id  # noqa: E402
+from sfsl.engines.local import LocalEngine  # noqa: E402
+from sfsl.engines.simulation import Simulation  # noqa: E402
+from sfsl.models.package import describe, package_digest  # noqa: E402
+from sfsl.run.fleet import Fleet, build_fleet, client_privacy  # noqa: E402
+from sfsl.run.metrics import read_lines  # noqa: E402
+from sfsl.run.setup import resolved, round_settings  # noqa: E402
+from sfsl.run.toml import read_sections  # noqa: E402
+from sfsl.serve.config import ServeConfig, from_all_sections  # noqa: E402
+from sfsl.serve.start import open_deployment  # noqa: E402
+from sfsl.submodel import LmdbStore, MemoryStore, RowSet, StoreSpec  # noqa: E402
+from sfsl.training import LocalSettings  # noqa: E402
+
+CLIENTS, ROUNDS = 6, 2
+CONFIG: dict[str, Any] = {
+    "data": {"users": CLIENTS, "scale": 0.03},
+    "round": {"clients": CLIENTS, "min_contributors": 2},
+    "server": {"row_step": "adagrad", "kappa_rounds": 10},
+    "serve": {"plain": True, "enrolment": "open", "port": 0, "period_days": 0, "largest_set": 300},
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def config(**serve: Any) -> ServeConfig:
+    return from_all_sections(CONFIG | {"serve": CONFIG["serve"] | serve})
+
+
+def swarm(chosen: ServeConfig, fleet: Fleet, url: str, rounds: int, identities: dict[str, Identity]) -> Swarm:
+    run, task = chosen.run, fleet.task
+    return Swarm(
+        url,
+        ClientModel(package_digest(describe(task)), task.spec, task.row_maps),
+        fleet.devices,
+        identities,
+        client_privacy(run, sorted(fleet.devices)),
+        Chance(task, fleet.devices, run.run.seed),
+        SwarmSettings(
+            rounds=rounds,
+            every=0,
+            row_seed=digest("seed of a run", str(run.run.seed).encode()),
+            local=LocalSettings(),
+            pause_s=0.05,
+            longest_pause_s=0.5,
+        ),
+        plain=True,
+    )
+
+
+def new_identities(fleet: Fleet) -> dict[str, Identity]:
+    return {name: Identity.generate(SystemRandomness()) for name in sorted(fleet.devices)}
+
+
+def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path) -> None:
+    chosen = config(rounds=ROUNDS)
+    fleet = build_fleet(chosen.run)
+
+    async def over_the_network() -> None:
+        deployment = open_deployment(chosen, tmp_path / "state")
+        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        try:
+            serving = asyncio.create_task(deployment.run(ready.set_result))
+            report = await swarm(chosen, fleet, await ready, ROUNDS, new_identities(fleet)).run()
+            await serving
+        finally:
+            deployment.close()
+        assert report.ended == dict.fromkeys(range(1, ROUNDS + 1), "committed")
+
+    asyncio.run(asyncio.wait_for(over_the_network(), 120))
+
+    run = resolved(chosen.run, fleet)
+    spec = StoreSpec(
+        model=fleet.task.spec,
+        seed=digest("seed of a run", str(run.run.seed).encode()),
+        row_slots=1,
+        devices=True,
+    )
+    local = MemoryStore(spec, fleet.task.initial_dense())
+    settings = round_settings(run, client_privacy(run, sorted(fleet.devices)))
+    engine = LocalEngine(
+        Simulation(fleet.task, fleet.devices, local, settings, seed=run.run.seed, alone=True)
+    )
+    for _ in range(ROUNDS):
+        report = engine.run(sorted(fleet.devices))
+        assert report.aborted is None
+        local.commit(report.commit)
+    with LmdbStore.open(tmp_path / "state" / "store") as remote:
+        assert remote.round == local.round == ROUNDS
+        assert np.array_equal(remote.read_dense().values, local.read_dense().values)
+        for table in fleet.task.spec.summed:
+            rows = RowSet(np.arange(table.rows))
+            assert len(local.touched(table.name))
+            assert np.array_equal(remote.touched(table.name).rows, local.touched(table.name).rows)
+            for one in ("values", "state"):
+                ours, theirs = (getattr(store.read_rows(table.name, rows), one) for store in (local, remote))
+                assert np.array_equal(ours, theirs)
+    lines = read_lines(tmp_path / "state" / "metrics.jsonl")
+    assert [(line.round, line.survivors) for line in lines] == [(1, CLIENTS), (2, CLIENTS)]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_killed_in_mid_round_it_comes_back_with_whole_rounds(tmp_path: Path) -> None:
+    """SIGKILL at several points: no round is lost, doubled or gone on with, and counts agree."""
+    port, rounds = free_port(), 3
+    url = f"http://127.0.0.1:{port}"
+    chosen = config(port=port)
+    fleet = build_fleet(chosen.run)
+    identities = new_identities(fleet)
+    file, state = tmp_path / "serve.toml", tmp_path / "state"
+    file.write_text(
+        "\n".join(
+            f"[{section}]\n" + "\n".join(f"{key} = {_toml(value)}" for key, value in content.items())
+            for section, content in (CONFIG | {"serve": CONFIG["serve"] | {"port": port}}).items()
+        )
+    )
+    assert from_all_sections(read_sections(file)) == chosen
+
+    async def start() -> asyncio.subprocess.Process:
+        log = open(tmp_path / "log.txt", "a")  # noqa: SIM115 -- the process has it
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "sfsl", "serve", str(file), "--out", str(state), stderr=log, stdout=log
+        )
+        log.close()
+        return process
+
+    async def scenario() -> None:
+        server = await start()
+        playing = asyncio.create_task(swarm(chosen, fleet, url, rounds, identities).run())
+        try:
+            for heard in ("1 (", "2 ("):
+                # As soon as a round has begun, and a little later each time.
+                while f"round {heard}" not in (tmp_path / "log.txt").read_text():
+                    assert server.returncode is None, (tmp_path / "log.txt").read_text()
+                    assert not playing.done()
+                    await asyncio.sleep(0.01)
+                await asyncio.sleep(0.2 * int(heard[0]))
+                os.kill(server.pid, signal.SIGKILL)
+                await server.wait()
+                server = await start()
+            report = await playing
+        finally:
+            playing.cancel()
+            if server.returncode is None:
+                os.kill(server.pid, signal.SIGTERM)
+            assert await asyncio.wait_for(server.wait(), 60) == 0
+        assert report.failed == {}
+        assert report.attempts["restarted"] > 0
+
+    asyncio.run(asyncio.wait_for(scenario(), 170))
+    said = (tmp_path / "log.txt").read_text()
+    assert "Traceback" not in said
+    lines = read_lines(state / "metrics.jsonl")
+    with LmdbStore.open(state / "store") as store:
+        assert store.round == len(lines) >= rounds
+        last = RoundState.decode(store.selection).last_line()
+        assert last is not None
+        assert last.round == store.round
+    assert all(line.aborted is None or "stop" in line.aborted for line in lines)
+    ids = [line.split("(")[1].split(")")[0] for line in said.splitlines() if "clients invited" in line]
+    assert len(set(ids)) == len(ids) > len(lines)  # some were cut short, and never begun again
+    with Registry(state / "registry.sqlite") as registry:
+        for identity in identities.values():
+            counted = registry.acknowledged(client_id(identity.public))
+            assert sum(line.aborted is None for line in lines) <= counted <= len(ids)
+
+
+def _toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value).replace("'", '"')
