@@ -14,6 +14,7 @@ from fake_server import FakeServer
 from sfsl.client import Backoff, ClientModel, DurableMemory, Event, Lesson, Link, Participant, PersonalRows
 from sfsl.client.participant import Settings
 from sfsl.crypto.identity import Identity
+from sfsl.errors import Refused
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState
 from sfsl.rounds import Download, RoundPolicy, Trained
 from sfsl.secagg import Policy
@@ -37,6 +38,10 @@ class Counting:
     def __init__(self, real: Any, move: float) -> None:
         self.real, self.move, self.seen = real, move, 0
         self.personal = {"user": np.array([3], np.int64)}
+
+    def require(self, training: Mapping[str, float]) -> None:
+        if training != {"rate": 1.0}:
+            raise Refused("hyperparameters that this trainer does not take")
 
     def train(self, download: Download, personal: Mapping[str, Any], number: int) -> Lesson:
         self.seen += 1

@@ -233,7 +233,7 @@ def test_a_signature_that_is_never_taken_is_an_error() -> None:
     wire = Wire(httpx.Response(401, json={"error": "AuthenticationFailed", "message": "who?"}))
     with pytest.raises(AuthenticationFailed, match="who"):
         wire.run(post)
-    assert len(wire.sent) == 4
+    assert len(wire.sent) == 6
 
 
 # -- answers that lie --------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from crowd import CLIENT_MODEL, POLICY, Crowd, close
-from sfsl.client import Attempt, Participant
+from sfsl.client import Attempt, Participant, Settings
 from sfsl.codec import Message
 from sfsl.engines.http.messages import CODEC
 from sfsl.errors import AuthenticationFailed, BudgetExhausted, Declined, StateError, WrongModel
@@ -165,6 +165,10 @@ def another_domain(invitation: Any) -> Any:
     return session(changed, sums=changed.round.sums())
 
 
+def other_training(invitation: Any) -> Any:
+    return Invitation(invitation.roster, msgspec.structs.replace(invitation.round, training={"epochs": 1e9}))
+
+
 def other_keys(invitation: Any) -> Any:
     members = tuple(
         msgspec.structs.replace(one, keys=msgspec.structs.replace(one.keys, channel=bytes([i + 1] * 32)))
@@ -192,6 +196,7 @@ def infinite(submodel: Any) -> Any:
         (1, other_keys, 0),
         (1, another_model, 0),
         (1, another_domain, 0),
+        (1, other_training, 0),
         (1, lambda one: session(one, active=True), 0),
         (2, other_round, 1),
         (2, flipped, 1),
@@ -308,7 +313,75 @@ def test_a_server_that_speaks_html_is_left_alone_for_a_while(tmp_path: Path) -> 
     assert not crowd.server.posts("answer")
 
 
+def test_messages_beyond_its_limits_are_not_read(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd, {"settings": Settings(small=500)})
+    attempt = within(20, lambda: one_of(crowd, people))
+    assert attempt.outcome == "declined"
+    assert "at most 500 are taken" in attempt.why
+    assert answers_of(crowd, people[VICTIM].link.client) == {}
+
+
+def test_unions_and_submodels_have_a_limit_of_their_own(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd, {"settings": Settings(large=100)})
+    attempt = within(20, lambda: one_of(crowd, people))
+    assert attempt.outcome == "declined"
+    assert "at most 100 are taken" in attempt.why
+    assert set(answers_of(crowd, people[VICTIM].link.client)) == {1, 2, 3, 4}  # this union is short
+
+
 # -- memory ------------------------------------------------------------------------------------
+
+
+def test_a_round_belongs_to_the_period_in_which_it_begins(tmp_path: Path) -> None:
+    """It checked in on the last day of a period whose exposure was spent no more than the next one's."""
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd)
+    memory = people[VICTIM].memory
+    days = [date(2026, 11, 26), date(2026, 11, 26), date(2026, 11, 27)]
+    memory._today = lambda: days.pop(0) if len(days) > 1 else days[0]  # type: ignore[attr-defined]
+    first = memory.state.calendar.period(days[0])  # type: ignore[attr-defined]
+
+    async def main() -> None:
+        for one in people.values():
+            await one.enrol()
+        await asyncio.gather(*(one.take_part() for one in people.values()))
+
+    within(20, main)
+    assert memory.state.period == first + 1  # type: ignore[attr-defined]
+    assert memory.state.ledger.exposures == 1  # type: ignore[attr-defined]
+    assert [one.exposures for one in memory.state.ledger.closed] == [0]  # type: ignore[attr-defined]
+
+
+def test_a_budget_spent_between_check_in_and_invitation(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd)
+    state = people[VICTIM].memory.state  # type: ignore[attr-defined]
+
+    async def meddle(method: str, target: str, body: bytes) -> Response | None:
+        if "/next/" in target and state.ledger.exposures == 0:
+            state.expose(bytes([9] * 16))
+        return None
+
+    crowd.server.meddle = meddle
+    attempt = within(20, lambda: one_of(crowd, people))
+    assert attempt.outcome == "declined"
+    assert "1 of 1 exposures" in attempt.why
+    assert answers_of(crowd, people[VICTIM].link.client) == {}
+
+
+def test_a_swarms_device_holds_the_servers_count_against_its_own() -> None:
+    pytest.importorskip("torch")
+    from sfsl.client.swarm import SimulatedMemory
+
+    memory = SimulatedMemory(None, "u0", None, 0)  # type: ignore[arg-type]
+    memory.prepare(None)
+    memory.prepare(0)
+    with pytest.raises(StateError, match="counts 1 masked sets, 0"):
+        memory.prepare(1)
+    with pytest.raises(StateError, match="entered no round"):
+        memory.answer(b"", {}, None)  # type: ignore[arg-type]
 
 
 def test_an_old_copy_of_its_state_owns_up_and_sits_out(tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ PROTOCOL = 1
 _NUMBER = re.compile("[0-9]{1,9}")
 # A garbled answer may be a proxy's; so many in a row are the server's.
 _GARBLED = 3
-_SIGNED_AGAIN = 3
+# A bad network garbles requests too, or delivers them twice.
+_SIGNED_AGAIN = 5
 
 
 @dataclass(frozen=True)

@@ -263,6 +263,7 @@ class _Conversation:
 
     async def _join(self, invitation: Invitation) -> Message:
         owner, number, params = self._owner, invitation.round.number, invitation.roster.params
+        owner.trainer.require(invitation.round.training)
         answer = await owner._steadily(self._client.handle_invitation, invitation)
         await owner._steadily(owner.memory.enter, number)
         self.number = number

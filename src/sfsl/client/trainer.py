@@ -29,5 +29,8 @@ class Trainer(Protocol):
     def personal(self) -> Mapping[str, Indices]:
         """The rows that it keeps of each personal table, ascending."""
 
+    def require(self, training: Mapping[str, float]) -> None:
+        """Raise ``Refused`` where it does not take a round's hyperparameters; before anything leaves."""
+
     def train(self, download: Download, personal: Mapping[str, Values], number: int) -> Lesson:
         """Train a submodel in round ``number``. ``personal`` are the values of its personal rows."""

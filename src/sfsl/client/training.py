@@ -37,6 +37,9 @@ class DeviceTrainer:
     def personal(self) -> Mapping[str, Indices]:
         return self.device.personal
 
+    def require(self, training: Mapping[str, float]) -> None:
+        self._local(training)
+
     def train(self, download: Download, personal: Mapping[str, Values], number: int) -> Lesson:
         device = self.device
         work = device.work(download, personal, self.seed(number))
@@ -59,6 +62,6 @@ class DeviceTrainer:
             ("batch_size", batch, limits.batch_size),
             ("epochs", epochs, limits.epochs),
         ):
-            if value != int(value) or not 1 <= value <= most:
+            if not 1 <= value <= most or value != int(value):
                 raise Refused(f"{name} = {value:g}; this client takes whole numbers up to {most}")
         return LocalSettings(int(batch), int(epochs), rate, 1.0, clip)

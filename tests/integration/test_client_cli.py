@@ -1,0 +1,212 @@
+"""The commands of clients against a whole deployment, over TLS on real sockets."""
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from typer.testing import CliRunner  # noqa: E402
+
+from sfsl.cli import app, join, swarm  # noqa: E402
+from sfsl.cli.output import progress_console  # noqa: E402
+from sfsl.client.faults import KINDS, NetworkFaults  # noqa: E402
+from sfsl.engines.http.authority import create_authority, issue_server  # noqa: E402
+from sfsl.errors import AuthenticationFailed, InputError, StateError  # noqa: E402
+from sfsl.privacy import PRESETS, Budget, Calendar  # noqa: E402
+from sfsl.run.metrics import read_lines  # noqa: E402
+from sfsl.serve.config import from_all_sections  # noqa: E402
+from sfsl.serve.start import open_deployment  # noqa: E402
+
+CONFIG: dict[str, Any] = {
+    "data": {"users": 12, "scale": 0.03},
+    "model": {"kind": "logistic"},
+    "round": {"clients": 5, "min_contributors": 2},
+}
+
+
+class Place:
+    """A deployment over TLS in this process, in ``folder``."""
+
+    def __init__(self, folder: Path, **serve: Any) -> None:
+        self.folder, now = folder, datetime.now(UTC)
+        create_authority(folder / "tls", "test", 10, now=now)
+        issue_server(folder / "tls", ["localhost"], 5, now=now)
+        self.ca = folder / "tls/authority.pem"
+        files = {"certificate": str(folder / "tls/server.pem"), "key": str(folder / "tls/server.key")}
+        open_to_all = {"enrolment": "open", "port": 0, "period_days": 0, "largest_set": 300}
+        self.config = from_all_sections(CONFIG | {"serve": files | open_to_all | serve})
+
+    async def __aenter__(self) -> str:
+        self._deployment = open_deployment(self.config, self.folder / "state")
+        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._serving = asyncio.create_task(self._deployment.run(ready.set_result))
+        url = await asyncio.wait_for(ready, 10)
+        return url.replace("127.0.0.1", "localhost")
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._deployment.coordinator.stop()
+        await asyncio.wait([self._serving], timeout=10)
+        self._deployment.close()
+
+
+def terms(**changes: Any) -> Any:
+    chosen = PRESETS["cpp3"]
+    given: dict[str, Any] = {
+        "privacy": chosen,
+        "budget": Budget(chosen.epsilon_infinity, 1000),
+        "calendar": Calendar(start=join._PERIODS_FROM, days=7),
+        "cohort": 3,
+        "threshold": 3,
+        "contributors": 2,
+        "clip": 10.0,
+        "rows": 10**6,
+        "held_out": 0.2,
+    }
+    return join._Terms(**(given | changes))
+
+
+def samples(path: Path, seed: int) -> Path:
+    rng = np.random.default_rng(seed)
+    lines = [f"{rng.integers(80)},{rng.integers(2)},{moment}" for moment in range(30)]
+    path.write_text("\n".join(["item,label,time", *lines, "123456789,1,99"]))
+    return path
+
+
+def test_five_joins_make_a_round_and_their_budget_is_spent(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    said: dict[int, list[tuple[str, str]]] = {number: [] for number in range(5)}
+
+    async def one(url: str, number: int, **changes: Any) -> Any:
+        return await join._run(
+            url,
+            samples(tmp_path / f"{number}.csv", number),
+            tmp_path / f"me{number}",
+            place.ca,
+            None,
+            terms(**changes),
+            None,
+            False,
+            False,
+            lambda kind, text, **more: said[number].append((kind, text)),
+        )
+
+    async def main() -> None:
+        async with place as url, asyncio.timeout(60):
+            ended = await asyncio.gather(*(one(url, number) for number in range(5)))
+            assert [[each.outcome for each in some] for some in ended] == [["committed", "declined"]] * 5
+            before = len(said[0])
+            (again,) = await one(url, 0)
+            assert again.outcome == "declined"
+            assert [kind for kind, _ in said[0][before:]] == ["data", "connected", "enrolled", "declined"]
+            with pytest.raises(InputError, match="periods of 7 days"):
+                await one(url, 0, calendar=Calendar(start=join._PERIODS_FROM, days=1))
+            (tmp_path / "me0/deployment").write_text("ab" * 16)
+            with pytest.raises(AuthenticationFailed, match="this client joined abab"):
+                await one(url, 0)
+
+    asyncio.run(main())
+    assert "1 x item is not in the model" in dict(said[0])["data"]
+    assert "1 of 1 exposures" in said[0][-1][1] or "exposures" in dict(said[0])["declined"]
+    (line,) = read_lines(tmp_path / "state/metrics.jsonl")
+    assert (line.cohort, line.survivors) == (5, 5)
+
+
+def test_a_swarm_under_every_fault(tmp_path: Path) -> None:
+    """A tenth of all requests suffers something; every round ends, and nothing is counted twice."""
+    rounds = 6
+    place = Place(
+        tmp_path,
+        min_cohort=4,
+        check_in_seconds=1.0,
+        phase_seconds=1.5,
+        training_seconds=3.0,
+        poll_seconds=1.0,
+    )
+    faults = NetworkFaults(dict.fromkeys(KINDS, 0.1 / len(KINDS)), seed=4, delay_s=0.3)
+
+    async def main() -> Any:
+        async with place as url, asyncio.timeout(100):
+            made = swarm._swarm(
+                progress_console(), place.config.run, url, 8, rounds, place.ca, None, faults, 2, False
+            )
+            return await made.run()
+
+    report = asyncio.run(main())
+    assert not report.failed
+    assert len(report.ended) >= rounds
+    assert "committed" in report.ended.values()
+    assert sum(report.traffic.faults.values()) > 20
+    lines = read_lines(tmp_path / "state/metrics.jsonl")
+    assert [line.round for line in lines] == list(range(1, len(lines) + 1))
+    for number, outcome in report.ended.items():
+        if number <= len(lines):
+            assert (lines[number - 1].aborted is None) == (outcome == "committed")
+    summary = swarm.summary(report, 8, 1.0)
+    assert json.loads(json.dumps(summary)) == summary
+    assert set(summary["latencies"]) == {"about", "answer", "check-in", "enrol", "next"}
+    for taken in summary["latencies"].values():
+        assert 0 < taken["p50"] <= taken["p95"] <= taken["p99"]
+    swarm._print(progress_console(), summary)
+
+
+# -- the commands themselves -------------------------------------------------------------------
+
+
+def invoke(*words: str) -> Any:
+    result = CliRunner().invoke(app, list(words))
+    return result.exception if result.exception is not None else result
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--server", "http://x", "--data", "d.csv"], "not encrypted"),
+        (["--server", "https://x", "--data", "d.csv", "--privacy", "cpp9"], "cpp9"),
+        (["--server", "https://x", "--data", "d.csv", "--ca", "none.pem"], "none.pem"),
+        (["--server", "https://x", "--data", "d.csv", "--identity", "none.key"], "none.key"),
+    ],
+)
+def test_join_with_settings_that_cannot_be(tmp_path: Path, words: list[str], says: str) -> None:
+    error = invoke("join", "--state", str(tmp_path / "me"), *words)
+    assert says in str(error)
+
+
+def test_a_state_folder_that_cannot_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    error = invoke("join", "--state", str(tmp_path / "file"), "--server", "https://x", "--data", "d.csv")
+    assert isinstance(error, StateError)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--clients", "13"], "12 clients"),
+        (["--clients", "3", "--faults", "1.5"], "more than 1"),
+        (["--clients", "3", "--fault", "drop-after"], "KIND=SHARE"),
+        (["--clients", "3", "--fault", "eclipse=0.1"], "eclipse"),
+    ],
+)
+def test_a_swarm_with_settings_that_cannot_be(tmp_path: Path, words: list[str], says: str) -> None:
+    run = tmp_path / "run.toml"
+    run.write_text("[data]\nusers = 12\nscale = 0.03\n[round]\nclients = 5\n[serve]\nport = 1\n")
+    error = invoke("swarm", str(run), "--server", "http://x", "--plain", *words)
+    assert says in str(error)
+
+
+def test_the_keys_of_a_swarm_can_be_kept(tmp_path: Path) -> None:
+    first = swarm._identity(tmp_path / "keys", "user-1")
+    assert swarm._identity(tmp_path / "keys", "user-1").public == first.public
+    assert swarm._identity(tmp_path / "keys", "user-2").public != first.public
+    assert swarm._identity(None, "user-1").public != first.public
+
+
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    join._as_json("waiting", "Waiting", round=None, until=datetime(2026, 11, 22).date())
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"event": "waiting", "text": "Waiting", "until": "2026-11-22"}

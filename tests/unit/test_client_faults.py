@@ -1,0 +1,117 @@
+"""Faults by plan, and what a trainer takes from a server."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from sfsl.client.backoff import Backoff
+from sfsl.client.faults import KINDS, FaultyTransport, NetworkFaults, Traffic, Vanished
+from sfsl.errors import ParameterError, Refused
+from sfsl.testing import SeededRandomness
+
+BODY = b"some bytes of a message"
+
+
+class Inner(httpx.AsyncBaseTransport):
+    """What reaches the server."""
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        self.got.append(await request.aread())
+        return httpx.Response(200, headers={"Sfsl-Sequence": "1"}, stream=httpx.ByteStream(b"answer"))
+
+
+def send(kind: str, seed: int = 0) -> tuple[Inner, Traffic, Any]:
+    inner, traffic = Inner(), Traffic()
+    transport = FaultyTransport(inner, "me", NetworkFaults({kind: 1.0}, seed, 0.01), traffic)
+
+    async def main() -> Any:
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            return (await client.post("/v1/answer/00/1", content=BODY)).content
+
+    try:
+        return inner, traffic, asyncio.run(main())
+    except (httpx.HTTPError, Vanished) as error:
+        return inner, traffic, error
+
+
+@pytest.mark.parametrize(
+    ("kind", "reached", "outcome"),
+    [
+        ("vanish-before", [], Vanished),
+        ("vanish-after", [BODY], Vanished),
+        ("drop-before", [], httpx.ConnectError),
+        ("drop-after", [BODY], httpx.ReadError),
+        ("delay", [BODY], b"answer"),
+        ("disconnect", [], httpx.WriteError),
+        ("duplicate", [BODY, BODY], b"answer"),
+    ],
+)
+def test_what_each_fault_does(kind: str, reached: list[bytes], outcome: Any) -> None:
+    inner, traffic, found = send(kind)
+    assert inner.got == reached
+    assert found == outcome if isinstance(outcome, bytes) else isinstance(found, outcome)
+    assert traffic.faults == {kind: 1}
+    assert len(traffic.seconds.get("answer", [])) == len(reached)
+
+
+def test_corruption_strikes_the_request_or_the_answer() -> None:
+    seen = set()
+    for seed in range(20):
+        inner, _, found = send("corrupt", seed)
+        (got,) = inner.got
+        assert (got == BODY) != (found == b"answer")
+        assert (len(got), len(found)) == (len(BODY), len(b"answer"))
+        if got != BODY:
+            assert sum(one != other for one, other in zip(got, BODY, strict=True)) == 1
+        seen.add(got == BODY)
+    assert seen == {True, False}
+
+
+def test_a_seed_repeats_the_plan_and_shares_come_out() -> None:
+    plan = NetworkFaults(dict.fromkeys(KINDS, 0.025), seed=3)
+    drawn = [plan.strike(f"c{client}", number) for client in range(20) for number in range(200)]
+    assert drawn == [plan.strike(f"c{client}", number) for client in range(20) for number in range(200)]
+    assert drawn != [NetworkFaults(plan.rates, seed=4).strike("c0", number) for number in range(4000)]
+    for kind in KINDS:
+        assert 60 < sum(found == kind for found, _ in drawn) < 140
+    assert NetworkFaults().strike("c0", 0)[0] is None
+
+
+@pytest.mark.parametrize("rates", [{"storm": 0.1}, {"delay": -0.1}, {"delay": 0.6, "corrupt": 0.6}])
+def test_plans_that_cannot_be(rates: dict[str, float]) -> None:
+    with pytest.raises(ParameterError):
+        NetworkFaults(rates)
+
+
+def test_a_wait_never_overflows() -> None:
+    assert 30 <= Backoff(SeededRandomness("a")).delay(10**6) <= 60
+
+
+# -- hyperparameters ---------------------------------------------------------------------------
+
+
+def test_a_trainer_takes_the_rounds_hyperparameters_within_its_limits() -> None:
+    pytest.importorskip("torch")
+    from sfsl.client.training import DeviceTrainer
+    from sfsl.training import LocalSettings
+
+    trainer = DeviceTrainer(None, lambda number: 0)  # type: ignore[arg-type]
+    asked = {"rate": 0.25, "batch_size": 4.0, "epochs": 3.0, "clip": 0.5}
+    assert trainer._local(asked) == LocalSettings(4, 3, 0.25, 1.0, 0.5)
+    assert trainer._local({"rate": 0.25}) == LocalSettings(2, 1, 0.25, 1.0, 0.1)
+    bad = {
+        "rate": [0.0, -1.0, 1e4, np.nan, np.inf],
+        "batch_size": [0.0, 2.5, 1e9, np.nan, np.inf],
+        "epochs": [0.0, 1.5, 21.0, np.nan, np.inf],
+        "clip": [0.0, -1.0, np.nan, np.inf],
+    }
+    for name, values in bad.items():
+        for value in values:
+            with pytest.raises(Refused):
+                trainer._local(asked | {name: value})
