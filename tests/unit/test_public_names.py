@@ -5,6 +5,10 @@ import importlib
 import pytest
 
 PUBLIC = {
+    "sfsl.client": {
+        "Attempt", "Backoff", "ClientModel", "DurableMemory", "Event", "Lesson", "Link", "LinkLimits",
+        "Memory", "Participant", "PersonalRows", "Settings", "Trainer", "trusted",
+    },
     "sfsl.secagg": {
         "Aggregate", "AggregateRows", "Client", "Cost", "GraphPlan", "Layout", "Opened", "Policy", "Server",
         "SessionParams", "Start", "SumParams", "TableShape", "aggregate", "aggregate_rows",
