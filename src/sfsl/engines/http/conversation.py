@@ -109,7 +109,7 @@ class Conversation:
             if self.over.outcome == "left-out":
                 raise WrongPhase(f"too late: {self.over.message}")
             raise self.over.error()
-        if number != self.number or number == 0:
+        if number != self.number:
             raise WrongPhase(f"an answer to message {number}; the last one sent is {self.number}")
 
 
