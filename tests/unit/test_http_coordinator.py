@@ -498,6 +498,27 @@ def test_before_the_deadline_fewer_will_not_do(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_the_silent_do_not_make_a_cohort_whole(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path, cohort=5, min_cohort=3) as world:
+            *present, one, other = world.clients(5)
+            for guest in (one, other):
+                guest.check_in()
+            await asyncio.sleep(0.02)
+            world.advance(100)
+            for guest in present:
+                guest.check_in()
+            playing = [asyncio.create_task(guest.play()) for guest in present]
+            await until(world, lambda: len(world.desk.waiting) == 3)
+            await asyncio.sleep(0.05)
+            assert world.coordinator.status().cohort == 0  # there is time left for a fourth and a fifth
+            world.advance(1000)
+            ends = await asyncio.gather(*playing)
+            assert {end.outcome for end in ends} == {"committed"}
+
+    run(scenario())
+
+
 def test_the_silent_and_the_revoked_are_let_go(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Deployment(tmp_path, cohort=3) as world:

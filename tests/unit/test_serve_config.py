@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+import tomllib
 from typing import Any
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from sfsl.cli import app
 from sfsl.errors import ParameterError
 from sfsl.run.config import description
-from sfsl.serve.config import ServeSettings, from_all_sections
+from sfsl.serve.config import ServeSettings, from_all_sections, section_toml
 
 TLS = {"certificate": "server.pem", "key": "server.key"}
 LISTED = TLS | {"clients": "clients.txt"}
@@ -63,6 +66,16 @@ def test_what_is_refused(serve: dict[str, Any], says: str) -> None:
 def test_what_a_server_does_not_run(rest: dict[str, Any], says: str) -> None:
     with pytest.raises(ParameterError, match=says):
         from_all_sections({"serve": LISTED} | rest)
+
+
+def test_the_section_that_is_printed_reads_back() -> None:
+    result = CliRunner().invoke(app, ["serve", "--settings"])
+    assert result.exit_code == 0
+    read = tomllib.loads(result.output)
+    assert read == tomllib.loads(section_toml())
+    assert set(read["serve"]) == {field.encode_name for field in msgspec.structs.fields(ServeSettings)}
+    chosen = from_all_sections({"serve": read["serve"] | LISTED}).serve
+    assert chosen == from_all_sections({"serve": LISTED}).serve
 
 
 def test_a_section_is_a_section() -> None:

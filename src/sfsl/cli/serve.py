@@ -10,7 +10,7 @@ import typer
 
 from sfsl.errors import InputError
 from sfsl.run.toml import overridden, read_sections
-from sfsl.serve.config import SECTION, ServeConfig, from_all_sections
+from sfsl.serve.config import SECTION, ServeConfig, from_all_sections, section_toml
 
 if TYPE_CHECKING:
     from sfsl.serve.start import Deployment
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     app.command(
-        epilog="Examples:  sfsl serve my.toml   |   sfsl serve my.toml --out srv/sfsl --port 9443 "
-        "--set serve.enrolment=open   |   the section \\[serve] of the file has every setting"
+        epilog="Examples:  sfsl serve --settings >> my.toml   |   sfsl serve my.toml --out srv --port 9443"
     )(serve)
 
 
+def _settings(wanted: bool) -> None:
+    if wanted:
+        typer.echo(section_toml(), nl=False)
+        raise typer.Exit
+
+
 def serve(
-    config: Annotated[Path, typer.Argument(help="A run file with a section [serve].")],
+    config: Annotated[Path, typer.Argument(help="A run file with a serve section.")],
     out: Annotated[Path | None, typer.Option(help="serve.state: the server's folder.")] = None,
     host: Annotated[str | None, typer.Option(help="serve.host")] = None,
     port: Annotated[int | None, typer.Option(help="serve.port; 0 takes a free one.")] = None,
@@ -33,6 +38,15 @@ def serve(
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any key; repeatable."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Log every phase.")] = False,
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--settings",
+            callback=_settings,
+            is_eager=True,
+            help="Print the serve section of a run file and exit.",
+        ),
+    ] = False,
 ) -> None:
     """Serve rounds to clients on a network, over TLS, until stopped.
 

@@ -1,14 +1,16 @@
 """The settings of a server: the section [serve], beside those of a run file that say what is trained."""
 
 import math
+import textwrap
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from sfsl.codec import Checked
 from sfsl.errors import ParameterError
-from sfsl.run.config import RunConfig, _section, about, from_sections
+from sfsl.run.config import RunConfig, _section, about, description, from_sections
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Rate = Annotated[float, Meta(gt=0, le=1e6)]
@@ -18,6 +20,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # A cohort this much smaller than planned is still worth a round.
 _LEAST_SHARE = 0.8
 _LEAST_COHORT = 3
+_COMMENT_WIDTH = 96
 
 
 class ServeSettings(Checked, frozen=True):
@@ -162,3 +165,12 @@ def from_all_sections(sections: Mapping[str, object]) -> ServeConfig:
     serve = _section(SECTION, ServeSettings, given)
     assert isinstance(serve, ServeSettings)  # noqa: S101 -- it was asked for
     return ServeConfig(run=run, serve=serve)
+
+
+def section_toml() -> str:
+    """The section with every key, its default and what it means, to put into a run file."""
+    lines = ["# How the model is served: sfsl serve THIS_FILE", f"[{SECTION}]"]
+    for field in msgspec.structs.fields(ServeSettings):
+        lines += [f"# {line}" for line in textwrap.wrap(description(field), _COMMENT_WIDTH)]
+        lines.append(f"{field.encode_name} = {msgspec.json.encode(field.default).decode()}")
+    return "\n".join(lines) + "\n"

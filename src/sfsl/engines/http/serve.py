@@ -55,7 +55,8 @@ async def serve(app: ASGIApp, coordinator: Coordinator, listen: Listen, ready: C
         try:
             while not (server.started or web.done()):
                 await asyncio.sleep(0.01)
-            ready(url(listen, sock.getsockname()[1]))
+            if not web.done():
+                ready(url(listen, sock.getsockname()[1]))
             await asyncio.wait({web, rounds, asked}, return_when=asyncio.FIRST_COMPLETED)
             if not rounds.done():
                 log.info("stopping: the round under way may finish")
