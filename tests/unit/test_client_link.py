@@ -72,6 +72,7 @@ class Wire:
     async def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
+        await asyncio.sleep(0)  # or a client that tries for ever could not be stopped
 
     def run(self, act: Callable[[Link], Awaitable[Any]]) -> Any:
         async def main() -> Any:
@@ -86,7 +87,7 @@ class Wire:
                 "steady": lambda: self.now,
             }
             link = Link("https://server", Identity.generate(SeededRandomness("me")), **(given | self.options))
-            async with link, asyncio.timeout(10):
+            async with link, asyncio.timeout(5):
                 return await act(link)
 
         return asyncio.run(main())

@@ -18,7 +18,14 @@ from crowd import CLIENT_MODEL, POLICY, Crowd, close
 from sfsl.client import Attempt, Participant, Settings
 from sfsl.codec import Message
 from sfsl.engines.http.messages import CODEC
-from sfsl.errors import AuthenticationFailed, BudgetExhausted, Declined, StateError, WrongModel
+from sfsl.errors import (
+    AuthenticationFailed,
+    BudgetExhausted,
+    Declined,
+    ParameterError,
+    StateError,
+    WrongModel,
+)
 from sfsl.privacy import Budget, ClientState
 from sfsl.rounds.messages import Invitation, Submodel
 from sfsl.secagg.messages import InboundShares, Keys, UnmaskRequest
@@ -137,7 +144,7 @@ def test_it_waits_for_the_next_period_and_takes_part_again(tmp_path: Path) -> No
     assert [[one.outcome for one in some] for some in ended] == [["committed", "declined", "committed"]] * 3
     waiting = [event for event in crowd.events[VICTIM] if event.kind == "waiting"]
     assert [event.until for event in waiting] == [date(2026, 11, 27)]
-    assert clock[0].date() >= date(2026, 11, 27)
+    assert clock[0] >= datetime(2026, 11, 27) + timedelta(seconds=300)  # not all at midnight sharp
     assert len(set(crowd.server.posts("check-in"))) == 6
 
 
@@ -311,6 +318,19 @@ def test_a_server_that_speaks_html_is_left_alone_for_a_while(tmp_path: Path) -> 
     attempt = within(10, main)
     assert attempt.outcome == "declined"
     assert not crowd.server.posts("answer")
+
+
+def test_a_trainer_that_cannot_go_on_leaves_the_round(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd)
+
+    def broken(download: Any, personal: Any, number: int) -> Any:
+        raise ParameterError("no such thing")
+
+    crowd.trainers[VICTIM].train = broken  # type: ignore[method-assign]
+    attempt = within(20, lambda: one_of(crowd, people))
+    assert (attempt.outcome, attempt.why) == ("declined", "no such thing")
+    assert set(answers_of(crowd, people[VICTIM].link.client)) == {1, 2, 3, 4}
 
 
 def test_messages_beyond_its_limits_are_not_read(tmp_path: Path) -> None:

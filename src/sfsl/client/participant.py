@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,9 +26,10 @@ from sfsl.engines.http.messages import CODEC, CheckIn
 from sfsl.errors import (
     AuthenticationFailed,
     Declined,
-    InputError,
     RemoteError,
     RolledBack,
+    SfslError,
+    StateError,
     WrongModel,
     WrongPhase,
     WrongVersion,
@@ -43,7 +44,7 @@ from sfsl.union.messages import Union
 Result = TypeVar("Result")
 
 _SUMS = 2
-_A_DAY = timedelta(days=1)
+_AN_HOUR = 3600.0
 _STEPS: dict[type[Message], Callable[[RoundClient, Any], Message]] = {
     InboundShares: RoundClient.handle_inbound,
     Survivors: RoundClient.handle_survivors,
@@ -94,7 +95,8 @@ class Participant:
     the protocol's arithmetic, ``training`` the trainer; None: threads of the event loop.
 
     ``run`` is a coroutine to cancel at any time: a round under way goes on without this client, what was
-    debited stays debited, and what it learned about itself is kept.
+    debited stays debited, and what it learned about itself is kept. ``now`` is in the time zone of the
+    memory's days.
     """
 
     link: Link
@@ -201,13 +203,15 @@ class Participant:
         return Attempt("declined", why, number)
 
     async def rest(self) -> bool:
-        """Until the next period; False where that would change nothing."""
-        until = self.memory.rests_until
+        """Until the next period, and a little longer: not all clients come back at midnight sharp. False
+        where that would change nothing."""
+        until, most = self.memory.rests_until, self.settings.longest_pause_s
         if until is None:
             return False
         self.notify(Event("waiting", f"Waiting until {until}", until=until))
         while (left := _seconds_until(until, self.now())) > 0:
-            await self.sleep(min(left, _A_DAY.total_seconds() / 24))
+            await self.sleep(min(left, _AN_HOUR))  # a device may sleep too, and its clock be set
+        await self.sleep(Backoff(self.randomness, most, most).delay(0))
         return True
 
     async def _steadily(self, act: Callable[..., Result], *given: Any) -> Result:
@@ -239,7 +243,9 @@ class _Conversation:
             received += 1
             try:
                 answer = CODEC.encode(await self._answer(got))
-            except (RemoteError, Declined, InputError) as reason:  # whoever's fault: it is a dropout
+            except StateError:
+                raise
+            except SfslError as reason:  # whoever's fault: it is a dropout
                 return self._owner._declined(str(reason), self.number)
             over = await link.answer(self._ticket, received, answer)
             if over is not None:

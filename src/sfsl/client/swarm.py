@@ -29,7 +29,7 @@ from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.engines.chance import Chance
 from sfsl.engines.device import Device, SimulatedAnswers
-from sfsl.errors import SfslError, StateError
+from sfsl.errors import AuthenticationFailed, SfslError, StateError
 from sfsl.privacy import IndexPrivacy
 from sfsl.privacy.tables import Indices
 from sfsl.rounds import RoundPolicy
@@ -207,7 +207,7 @@ class Swarm:
                 self.report.failed[name] = f"{type(error).__name__}: {error}"
 
     async def _take_part(self, participant: Participant) -> None:
-        enrolled, idle = False, 0
+        enrolled, idle, strange = False, 0, 0
         pause = Backoff(self._randomness, self._settings.pause_s, self._settings.longest_pause_s)
         while True:
             try:
@@ -218,7 +218,14 @@ class Swarm:
             except Vanished:
                 self.report.attempts["vanished"] += 1
                 continue
+            except AuthenticationFailed:
+                strange += 1
+                if strange > 1:
+                    raise
+                enrolled = False
+                continue
             self._note(attempt)
+            strange = 0
             idle = 0 if attempt.whole else idle + 1
             if idle:
                 await asyncio.sleep(pause.delay(idle - 1))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 
 from sfsl.client.trainer import Indices, Lesson, Values
 from sfsl.engines.device import Device
@@ -32,6 +33,8 @@ class DeviceTrainer:
     seed: Callable[[int], int]
     settings: LocalSettings = field(default_factory=LocalSettings)
     limits: TrainingLimits = field(default_factory=TrainingLimits)
+    # A cancelled round's training may still run when the next one's begins.
+    _alone: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     @property
     def personal(self) -> Mapping[str, Indices]:
@@ -43,8 +46,9 @@ class DeviceTrainer:
     def train(self, download: Download, personal: Mapping[str, Values], number: int) -> Lesson:
         device = self.device
         work = device.work(download, personal, self.seed(number))
-        update = train_client(device.task, download.dense, work, self._local(download.training))
-        trained = device.trained(work, update, download, personal)
+        with self._alone:
+            update = train_client(device.task, download.dense, work, self._local(download.training))
+            trained = device.trained(work, update, download, personal)
         kept = {name: (work.rows[name], work.values[name] + update.rows[name]) for name in device.personal}
         return Lesson(trained, kept)
 
