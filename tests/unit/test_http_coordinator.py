@@ -188,10 +188,11 @@ def test_the_bins_of_scores_follow(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_what_the_store_cannot_take_ends_the_server(tmp_path: Path) -> None:
+@pytest.mark.parametrize("broken", ["commit", "read_dense"])
+def test_a_store_that_fails_ends_the_server(tmp_path: Path, broken: str) -> None:
     async def scenario() -> None:
         world = Deployment(tmp_path)
-        world.store.commit = _full  # type: ignore[method-assign]
+        setattr(world.store, broken, _full)
         async with world:
             ends = await whole_round(world.clients(3))
             assert [end.outcome for end in ends] == ["aborted"] * 3
@@ -199,6 +200,7 @@ def test_what_the_store_cannot_take_ends_the_server(tmp_path: Path) -> None:
                 await world.task
             assert world.desk.stopping
             assert world.lines == []
+            assert world.store.round == 0
 
     run(scenario())
 
