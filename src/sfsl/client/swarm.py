@@ -6,6 +6,7 @@ which have no durable ledger here: a swarm is made of simulated devices, never o
 """
 
 import asyncio
+import re
 import ssl
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +37,7 @@ from sfsl.rounds import RoundPolicy
 from sfsl.secagg import Policy
 from sfsl.training import LocalSettings
 
+_ID = re.compile("[0-9a-f]{32}")  # in a text that is to be counted
 # Simulated clients accept what the deployment under test offers them.
 _GENEROUS = 2**32
 TOLERANT = RoundPolicy(
@@ -172,7 +174,7 @@ class Swarm:
 
         def notify(event: Event) -> None:
             if event.kind == "offline":
-                self.report.errors[event.text.split(";")[0]] += 1
+                self.report.errors[_ID.sub("…", event.text.split(";")[0])] += 1
             self._seen(name, event)
 
         async with Link(
