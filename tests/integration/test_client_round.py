@@ -11,6 +11,7 @@ import pytest
 from crowd import Crowd, close
 from deployment import Deployment, serve
 from sfsl.client import Link
+from sfsl.client.home import read_roster
 from sfsl.submodel import RowSet
 
 
@@ -89,5 +90,39 @@ def test_participants_of_the_real_server_and_one_that_is_cancelled(tmp_path: Pat
                 assert crowd.world.registry.acknowledged(client) == 1
         for name in crowd.names:
             close(people[name])
+
+    asyncio.run(main())
+
+
+def test_active_mode_with_identities_that_are_known_in_advance(tmp_path: Path) -> None:
+    """Who pins a roster takes part in active mode only; a client that is not on it is not dealt with."""
+
+    async def main() -> None:
+        crowd = Real(tmp_path, 4, active=True)
+        publics = [one.public for one in crowd.identities.values()]
+        listed = tmp_path / "clients.txt"
+        listed.write_text("# all of us\n" + "\n".join(public.hex() for public in publics))
+        pinned = read_roster(listed)
+        assert set(pinned.values()) == set(publics)
+        people = {
+            name: crowd.participant(name, identity=crowd.identities[name], pinned=pinned, exposures=2)
+            for name in crowd.names
+        }
+        async with crowd.world, asyncio.timeout(30):
+            ended = await asyncio.gather(*(one.run(1) for one in people.values()))
+            assert [[one.outcome for one in some] for some in ended] == [["committed"]] * 4
+            (line,) = crowd.world.lines
+            assert line.survivors == 4
+            people["c0"].pinned = {name: key for name, key in pinned.items() if key != publics[1]}
+            tasks = [asyncio.create_task(one.take_part()) for one in people.values()]
+            attempt = await tasks[0]
+            assert attempt.outcome == "declined"
+            assert "is unknown or did not sign its keys" in attempt.why
+            assert people["c0"].memory.state.ledger.exposures == 1  # type: ignore[attr-defined]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        for one in people.values():
+            close(one)
 
     asyncio.run(main())

@@ -19,6 +19,7 @@ from sfsl.privacy import PRESETS, Budget, Calendar, IndexPrivacy
 if TYPE_CHECKING:
     from sfsl.client import Attempt, Event, Link, Participant
     from sfsl.client.home import Home
+    from sfsl.crypto.identity import Identity
     from sfsl.training.task import Task
 
 INTERRUPTED = 130
@@ -47,6 +48,7 @@ class _Terms:
     clip: float
     rows: int
     held_out: float
+    roster: Path | None = None
 
 
 def join(
@@ -63,6 +65,10 @@ def join(
     ] = None,
     identity: Annotated[
         Path | None, typer.Option(help="A key of sfsl keys client. Default: one in DIR, made on first use.")
+    ] = None,
+    roster: Annotated[
+        Path | None,
+        typer.Option(help="Public keys of all clients, one a line: insist on active mode, and on these."),
     ] = None,
     privacy: Annotated[str, typer.Option(help="How it answers which rows it has: cpp1 to cpp5.")] = "cpp2",
     rounds: Annotated[int | None, typer.Option(help="Stop after so many whole rounds.", min=1)] = None,
@@ -106,6 +112,7 @@ def join(
         max_clip,
         max_rows,
         held_out,
+        roster,
     )
     say = _as_json if json else _as_text
     _use_threads(threads)
@@ -135,13 +142,14 @@ async def _run(
 
     randomness = SystemRandomness()
     home = Home(folder, randomness)
+    own = home.identity(identity)
 
     def told(event: "Event") -> None:
         say(event.kind, event.text, round=event.round, until=event.until)
 
     async with client.Link(
         server,
-        home.identity(identity),
+        own,
         tls=None if plain else client.trusted(ca),
         plain=plain,
         deployment=home.deployment(),
@@ -158,7 +166,7 @@ async def _run(
         ended: list[Attempt] = []
         while True:
             left = None if rounds is None else rounds - sum(one.whole for one in ended)
-            participant = _participant(client, home, link, task, package, data, terms, told, say)
+            participant = _participant(client, home, own, link, task, package, data, terms, told, say)
             try:
                 ended += await participant.run(left, wait=False)
             finally:
@@ -173,6 +181,7 @@ async def _run(
 def _participant(
     client: Any,
     home: "Home",
+    identity: "Identity",
     link: "Link",
     task: "Task",
     package: bytes,
@@ -182,6 +191,7 @@ def _participant(
     say: Callable[..., None],
 ) -> "Participant":
     """With the data of this period."""
+    from sfsl.client.home import read_roster
     from sfsl.client.training import DeviceTrainer
     from sfsl.data import hold_out_last
     from sfsl.data.own import load_own
@@ -222,6 +232,8 @@ def _participant(
             policy=RoundPolicy(session=session, max_clip=terms.clip, max_rows=terms.rows),
             randomness=randomness,
             notify=told,
+            identity=identity,
+            pinned=None if terms.roster is None else read_roster(terms.roster),
             now=lambda: datetime.now(UTC).replace(tzinfo=None),
         )
     except BaseException:

@@ -17,6 +17,8 @@ from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.secret import Secret
 from sfsl.engines.http.authority import read_identity, write_identity
+from sfsl.engines.http.enrolment import Enrolment
+from sfsl.engines.http.signing import client_id
 from sfsl.errors import InputError, StateError
 from sfsl.privacy import Budget, Calendar, ClientState
 from sfsl.privacy.storage import DurableFile
@@ -87,6 +89,11 @@ class Home:
             raise InputError(f"cannot read {error.filename}: {error.strerror}") from None
         _replace(copy, data)
         return copy, False
+
+
+def read_roster(path: Path) -> dict[str, bytes]:
+    """The public keys of all clients by their ids, from a list as a server has it: one key a line."""
+    return {client_id(public): public for public in Enrolment.listed(path)._read()}
 
 
 def _replace(path: Path, data: bytes) -> None:
