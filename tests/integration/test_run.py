@@ -48,6 +48,7 @@ from sfsl.run.fleet import Interacted, build_fleet, client_privacy
 from sfsl.run.metrics import read_lines
 from sfsl.run.planning import planned_requesters
 from sfsl.run.selection import SelectionState, choose_cohort
+from sfsl.run.setup import resolved
 from sfsl.run.summary import Summary
 from sfsl.run.toml import read_config, to_toml
 from sfsl.submodel import Commit, LmdbStore, RowSet
@@ -445,6 +446,44 @@ def test_bad_data_is_counted_and_shown_and_does_no_harm(tmp_path: Path, sums: st
     assert "rows in data, not in the model" in shown
     assert "updates that were not finite" in shown
     assert all(np.isfinite(np.asarray(part)).all() for part in model_of(tmp_path / "run"))
+
+
+def test_a_personal_row_belongs_to_one_client(tmp_path: Path) -> None:
+    file = tmp_path / "twins.py"
+    file.write_text(
+        BAD_FLEET.format(example=str(OWN_MODEL)).split("    empty =")[0]
+        + "    train['user-1'] = train['user-0']\n    return Fleet.of(good.task, train, {})\n"
+    )
+    said = refused(InputError, "run", "--data", f"python:{file}", "--clients", 40, "--out", tmp_path / "run")
+    assert "'user-0' and 'user-1' both have row 0 of table 'user'" in said
+
+
+def test_flags_win_over_a_mix_and_errors_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mix.toml"
+    file.write_text(to_toml(tiny(privacy={"mix": {"cpp2": 0.7, "cpp5": 0.3}})))
+    done("run", file, "--out", tmp_path / "run", "--privacy", "cpp3", "--rounds", 1)
+    assert read_config(tmp_path / "run" / "config.toml").privacy.name == "cpp3"
+    file.write_text("[round]\nclients = 4\nmin_contributors = 5\n")
+    said = refused(ParameterError, "run", file, "--out", tmp_path / "other")
+    assert str(file) in said
+    assert "no row could ever move" in said
+
+
+def test_late_clients_count_as_lost_when_contributors_are_planned() -> None:
+    found = [
+        resolved(config, build_fleet(config)).round.min_contributors
+        for late in (0.0, 0.4)
+        for config in [tiny(round={"min_contributors": "auto"}, faults={"submodel": 0, "late": late})]
+    ]
+    assert found[1] > found[0]  # type: ignore[operator]
+
+
+def test_a_run_that_goes_on_has_no_summary_of_fewer_rounds(copied: Path) -> None:
+    assert (copied / "summary.json").exists()
+    with start.resume(copied, tiny(run={"rounds": 6})) as runner:
+        assert not (copied / "summary.json").exists()
+        runner.run(stop=lambda: False, seen=lambda line: None)
+    assert json.loads((copied / "summary.json").read_text())["rounds"] == 6
 
 
 # -- going on ----------------------------------------------------------------------------------

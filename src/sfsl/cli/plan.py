@@ -209,7 +209,7 @@ def _of_run(path: Path, capacity: int | None) -> tuple[PlanSettings, int]:
         model=spec,
         loads=measured_loads(spec, fleet.task.row_maps, sets),
         privacy=config.privacy.index_privacy,
-        dropout=config.faults.rates,
+        dropout=config.faults.lost,
         min_contributors=least,
         threshold=config.round.threshold_clients,
         largest_set=max(sum(map(len, one.values())) for one in sets),

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from sfsl.cli.output import console, emit_json, progress_console, shown, table
 from sfsl.cli.run_output import RunProgress, print_summary
-from sfsl.errors import InputError
+from sfsl.errors import InputError, ParameterError
 from sfsl.run.config import RunConfig, from_sections
 from sfsl.run.folder import RunFolder
 from sfsl.run.toml import Sections, default_toml, overridden, read_sections
@@ -51,7 +51,7 @@ def run(
     scheme: Annotated[
         str | None, typer.Option(help="round.scheme: sfsl, sfl, fsl, fl or centralized")
     ] = None,
-    sums: Annotated[str | None, typer.Option(help="round.sums: masked or plain")] = None,
+    sums: Annotated[str | None, typer.Option(help="round.sums: auto, masked or plain")] = None,
     privacy: Annotated[
         str | None, typer.Option(help="privacy.preset, cpp1 to cpp5, or probabilities p1,p2,p3,p4")
     ] = None,
@@ -74,7 +74,10 @@ def run(
     """
     base = read_sections(config) if config else read_sections(RunFolder(out).config_file) if resume else {}
     flags = {"run.rounds": rounds, "round.clients": clients, "round.scheme": scheme, "round.sums": sums}
-    wanted = from_sections(overridden(_flags(base, flags, privacy, data), settings or ()))
+    try:
+        wanted = from_sections(overridden(_flags(base, flags, privacy, data), settings or ()))
+    except ParameterError as error:
+        raise ParameterError(f"{config}: {error}" if config else str(error)) from None
     screen = progress_console()
     with _opened(screen, out, wanted, resume) as runner:
         _say_start(screen, runner)
@@ -159,7 +162,7 @@ def _flags(base: Sections, plain: Mapping[str, object], privacy: str | None, dat
         if value is not None
     ]
     if privacy is not None:
-        changes.append(("privacy", "probabilities", _probabilities(privacy)))
+        changes += [("privacy", "probabilities", _probabilities(privacy)), ("privacy", "mix", {})]
         if "," not in privacy:
             changes.append(("privacy", "preset", privacy))
     if data is not None:

@@ -40,6 +40,10 @@ class Chance:
     def rounding(self, name: str, number: int) -> SimulatedNoise:
         return self._noise(_ROUNDING, name, number)
 
+    def union_seed(self, number: int) -> bytes:
+        """Public randomness of a round, which a deployed server draws afresh."""
+        return digest("simulated union", f"{self._seed} {number}".encode())
+
     def shuffle(self, name: str, number: int) -> int:
         """The seed of the order of a device's training samples."""
         return self._noise(_SHUFFLE, name, number).integer()

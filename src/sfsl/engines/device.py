@@ -11,7 +11,14 @@ from sfsl.crypto.randomness import Randomness
 from sfsl.privacy import Perturber
 from sfsl.rounds import Download, ScoreBins, Trained
 from sfsl.submodel import RowSet, TrainedRows
-from sfsl.training import ClientWork, LocalUpdate, score_histograms, score_samples
+from sfsl.training import (
+    ClientWork,
+    LocalUpdate,
+    reference_score,
+    relative_scores,
+    score_histograms,
+    score_samples,
+)
 from sfsl.training.task import ClientData, Indices, Rows, Task, Values
 
 
@@ -100,7 +107,10 @@ class Device:
             return np.zeros(bins.bins, np.int64), np.zeros(bins.bins, np.int64)
         rows = self.task.needed_rows(kept)[0]
         values = self._values(rows, download, personal)
-        scores = score_samples(self.task, download.dense, rows, values, kept)
+        scores = relative_scores(
+            score_samples(self.task, download.dense, rows, values, kept),
+            reference_score(self.task, download.dense, kept),
+        )
         return score_histograms(scores, kept.local_columns(rows)["label"], bins.edges)
 
     def _asked(self, download: Download) -> dict[str, Indices]:

@@ -55,7 +55,7 @@ class LocalEngine:
         domain, devices = simulation.space.domain, simulation.devices
         sizes = (sum(len(devices[name].needed[table]) for table in simulation.shared) for name in cohort)
         capacity = planned_capacity(domain, len(cohort), max(1, *sizes))
-        seed = self._randomness.bytes(32)
+        seed = simulation.union_seed(number)
         chosen = choose(settings.encoding, domain, capacity, seed)
         return RoundParams(
             number=number,

@@ -8,11 +8,21 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.ring import ring_named
 from sfsl.engines.settings import RoundReport
 from sfsl.engines.simulation import Simulation
 from sfsl.errors import NotFinite, Refused, TooFewClients
-from sfsl.rounds import Download, RoundOutcome, RoundParams, Trained, conclude, histogram_words, require_rows
+from sfsl.rounds import (
+    Download,
+    RoundOutcome,
+    RoundParams,
+    Trained,
+    as_downloaded,
+    conclude,
+    histogram_words,
+    require_rows,
+)
 from sfsl.secagg import default_threshold
 from sfsl.submodel import RowSet, encode_update
 from sfsl.training import ClientWork, LocalUpdate
@@ -76,6 +86,9 @@ class PlainRound:
             devices = [simulation.devices[name].needed for name in self._there]
             union = np.unique(np.concatenate([simulation.space.indices(needed) for needed in devices]))
             require_rows(union)
+            if self._params.union.encoding == "bloom":  # it adds rows that nobody has, and always the same
+                encoding = self._params.union.build()
+                union = encoding.decode(encoding.encode(union, SystemRandomness()))
         return simulation.task.row_maps.with_derived(simulation.space.rows(union))
 
     def _ask(self, unions: Mapping[str, RowSet]) -> dict[str, Mapping[str, RowSet]]:
@@ -105,7 +118,7 @@ class PlainRound:
         store, params = self._simulation.store, self._params
         dense = store.read_dense().values
         values = {
-            name: store.read_rows(name, rows).values.astype(params.precision).astype(np.float32)
+            name: as_downloaded(store.read_rows(name, rows).values, params).astype(np.float32)
             for name, rows in unions.items()
         }
         downloads = {}
@@ -178,6 +191,7 @@ class PlainRound:
         """What sending it all in the clear takes: row numbers up, rows down, rows and weights up."""
         params, clients = self._params, max(1, len(asked))
         word = self._ring.word_bytes
+        scores = 2 * params.bins * word
         whole = params.union.encoding == "whole"
         up = down = numbers = 0
         for own in asked.values():
@@ -187,5 +201,5 @@ class PlainRound:
                 up += rows * (table.width if whole else table.words) * word
                 numbers += 0 if whole or table.kind == "derived" else rows * _INDEX_BYTES
         dense = params.model.dense * 4
-        self._report.bytes_up = {"union": numbers / clients, "submodel": up / clients + dense + word}
+        self._report.bytes_up = {"union": numbers / clients, "submodel": up / clients + dense + word + scores}
         self._report.bytes_down = {"submodel": down / clients + dense}

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from sfsl.engines.faults import FaultPlan
+from sfsl.errors import ParameterError
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds import RoundOutcome
 from sfsl.submodel import Commit, UpdateParams
@@ -39,6 +40,10 @@ class RoundSettings:
     period: int = 0
     max_rows: int = 2**32
     faults: FaultPlan = field(default_factory=FaultPlan)
+
+    def __post_init__(self) -> None:
+        if self.encoding == "whole" and any(min(one.p5, one.p6) < 1 for one in {*self.privacy.values()}):
+            raise ParameterError("with the full model everyone asks for every row: all probabilities are 1")
 
     def update_in(self, number: int) -> UpdateParams:
         """Of one round, counted from 1."""

@@ -53,6 +53,10 @@ class Simulation:
     def rounding(self, name: str, number: int) -> SimulatedNoise:
         return self._chance.rounding(name, number)
 
+    def union_seed(self, number: int) -> bytes:
+        """Of the union's hash functions, which say what a Bloom filter adds."""
+        return self._chance.union_seed(number)
+
     def train(
         self, downloads: Mapping[str, Download], report: RoundReport
     ) -> tuple[dict[str, Trained], dict[str, tuple[ClientWork, LocalUpdate]]]:

@@ -4,7 +4,7 @@ from sfsl.rounds.client import Download, RoundClient, Trained, histogram_words
 from sfsl.rounds.index_space import IndexSpace
 from sfsl.rounds.params import RoundParams, RoundPolicy
 from sfsl.rounds.score_bins import ScoreBins
-from sfsl.rounds.server import RoundOutcome, RoundServer, conclude, require_rows
+from sfsl.rounds.server import RoundOutcome, RoundServer, as_downloaded, conclude, require_rows
 
 __all__ = [
     "Download",
@@ -16,6 +16,7 @@ __all__ = [
     "RoundServer",
     "ScoreBins",
     "Trained",
+    "as_downloaded",
     "conclude",
     "histogram_words",
     "require_rows",

@@ -10,6 +10,7 @@ while the round runs, and never written: ``outcome`` holds the commit for the ca
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,9 +184,7 @@ class RoundServer:
         told = self._session.start_sum(names, self._layout, bitmaps, context)
         places = {name: self._session.position(name) for name in names}
         tables = [
-            self._store.read_rows(table.name, self._unions[table.name]).values.astype(
-                np.dtype(self._params.precision).newbyteorder("<")
-            )
+            as_downloaded(self._store.read_rows(table.name, self._unions[table.name]).values, self._params)
             for table in self._params.model.summed
         ]
         signed = {
@@ -229,6 +228,13 @@ class RoundServer:
 
     def __repr__(self) -> str:
         return f"RoundServer({self.phase.name})"
+
+
+def as_downloaded(values: NDArray[np.float32], params: RoundParams) -> NDArray[Any]:
+    """Rows in the precision of the download; what half precision cannot hold is cut to its largest."""
+    kind = np.dtype(params.precision)
+    limit = np.finfo(kind).max
+    return np.clip(values, -limit, limit).astype(kind.newbyteorder("<"))
 
 
 def require_rows(union: Indices) -> None:

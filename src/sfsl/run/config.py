@@ -86,7 +86,8 @@ class PrivacySettings(Checked, frozen=True):
     def index_privacy(self) -> IndexPrivacy:
         """What clients choose; of a mix, what the least private of them do."""
         if self.mix:
-            return max((PRESETS[name] for name in self.mix), key=lambda one: one.epsilon_infinity)
+            chosen = (PRESETS[name] for name, share in self.mix.items() if share)
+            return max(chosen, key=lambda one: one.epsilon_infinity)
         return IndexPrivacy(*self.probabilities) if self.probabilities else PRESETS[self.preset]
 
     @property
@@ -227,6 +228,13 @@ class FaultSettings(Checked, frozen=True, rename="kebab"):
         found: dict[str, float] = msgspec.to_builtins(self)
         return {exchange: rate for exchange, rate in found.items() if rate and exchange != "late"}
 
+    @property
+    def lost(self) -> dict[str, float]:
+        """By exchange: who vanishes or is too late."""
+        found: dict[str, float] = msgspec.to_builtins(self)
+        late = found.pop("late")
+        return {exchange: 1 - (1 - rate) * (1 - late) for exchange, rate in found.items() if rate or late}
+
 
 class LoopSettings(Checked, frozen=True):
     rounds: Annotated[int, Meta(ge=1, le=10**7), about("How many rounds.")] = 100
@@ -283,6 +291,12 @@ class RunConfig(Checked, frozen=True):
             raise ParameterError(
                 f'run.selection = "{self.run.selection}" with run.period = {self.run.period}: "period" needs '
                 'the number of rounds in a period, and "uniform" has none (0)'
+            )
+        least = self.round.min_contributors
+        if least != "auto" and least > self.round.clients:
+            raise ParameterError(
+                f"round.min_contributors = {least}, but a round has {self.round.clients} clients "
+                "(round.clients): no row could ever move"
             )
         wanted = self.round.threshold_clients
         if wanted > self.round.clients:

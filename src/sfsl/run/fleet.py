@@ -106,8 +106,23 @@ class Fleet:
         if not train:
             raise InputError("a fleet has at least one client with samples to train on")
         devices = {name: Device(task, samples, held_out.get(name)) for name, samples in train.items()}
+        _require_own_rows(devices)
         none = next(iter(train.values())).at(np.zeros(0, np.int64))
         return cls(task, devices, Collected([*train.values()]), Collected([none, *held_out.values()]))
+
+
+def _require_own_rows(devices: Mapping[str, Device]) -> None:
+    """A personal row is one client's: two that trained it would each keep their own."""
+    owner: dict[tuple[str, int], str] = {}
+    for name, device in devices.items():
+        for table, rows in device.personal.items():
+            for row in rows.tolist():
+                other = owner.setdefault((table, row), name)
+                if other != name:
+                    raise InputError(
+                        f"clients {other!r} and {name!r} both have row {row} of table {table!r}, which is "
+                        "personal: such a row belongs to one client"
+                    )
 
 
 def build_fleet(config: RunConfig) -> Fleet:

@@ -62,6 +62,9 @@ class RunFolder:
     def write_config(self, config: RunConfig) -> None:
         _replace(self.config_file, to_toml(config).encode())
 
+    def drop_summary(self) -> None:
+        self.summary_file.unlink(missing_ok=True)
+
     def write_summary(self, summary: msgspec.Struct) -> None:
         _replace(self.summary_file, _json(summary))
 

@@ -20,7 +20,8 @@ def plan_min_contributors(config: RunConfig, fleet: Fleet) -> int:
     """The least that keeps rows opened alone below the bound in each cohort looked at."""
     seed, rng = config.run.seed, np.random.default_rng(config.run.seed)
     # A row is opened alone when the others that asked for it vanish before they upload.
-    dropout = min(max(DEFAULT_DROPOUT, config.faults.submodel), _MOST_DROPOUT)
+    lost = config.faults.lost.get("submodel", 0.0)
+    dropout = min(max(DEFAULT_DROPOUT, lost), _MOST_DROPOUT)
     clients = sorted(fleet.devices)
     privacy = client_privacy(config, clients)
     found = []

@@ -22,7 +22,7 @@ from sfsl.engines.metrics import RoundLine
 from sfsl.engines.settings import RoundReport
 from sfsl.errors import InputError
 from sfsl.privacy import PeriodSelection
-from sfsl.rounds import ScoreBins
+from sfsl.rounds import RoundOutcome, ScoreBins
 from sfsl.run.config import RunConfig
 from sfsl.run.evaluation import central_auc
 from sfsl.run.fleet import Fleet
@@ -51,6 +51,7 @@ class Runner:
             self.lines = self._known_lines()
             self._metrics = MetricsFile(folder.metrics_file, self.lines)
             folder.write_config(config)
+            folder.drop_summary()  # it is about fewer rounds than there will be
         except BaseException:
             self.store.close()
             raise
@@ -175,7 +176,7 @@ def line_of(report: RoundReport, seconds: float) -> RoundLine:
         if outcome
         else {},
         moved=outcome.applied.moved if outcome else {},
-        refused=outcome.applied.refused if outcome else {},
+        refused=refused(outcome) if outcome else {},
         bytes_up=report.bytes_up,
         bytes_down=report.bytes_down,
         client_seconds=report.client_seconds,
@@ -183,6 +184,11 @@ def line_of(report: RoundReport, seconds: float) -> RoundLine:
         training_seconds=report.training_seconds,
         wall_seconds=seconds,
     )
+
+
+def refused(outcome: RoundOutcome) -> dict[str, int]:
+    """Rows whose sums no honest cohort can make, by table; ``dense``: 1 where the dense part's was one."""
+    return outcome.applied.refused | ({"dense": 1} if outcome.applied.dense_refused else {})
 
 
 def finite(value: float) -> float | None:

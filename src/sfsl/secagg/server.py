@@ -251,8 +251,12 @@ class Server:
         if heard < self._params.threshold:
             raise TooFewClients(
                 f"{heard} clients answered in phase {self.phase.name.lower()}, "
-                f"{self._params.threshold} are needed; no sum was opened"
+                f"{self._params.threshold} are needed; {self._closed()}"
             )
+
+    def _closed(self) -> str:
+        label = self._params.sums[self._sum_index].label
+        return f"the sum {label!r} stays closed" if self._sum_index else "no sum was opened"
 
     def _deliver_shares(self, heard: tuple[int, ...]) -> dict[str, Message]:
         layout = self._params.first_layout
@@ -410,7 +414,7 @@ class Server:
         if len(holders) < self._params.threshold:
             raise TooFewClients(
                 f"{len(holders)} shares of client {self._keys[position].client!r} arrived, "
-                f"{self._params.threshold} are needed; no sum was opened"
+                f"{self._params.threshold} are needed; {self._closed()}"
             )
         points = tuple(point(k) for k in holders[: self._params.threshold])
         if points not in weights:

@@ -5,6 +5,8 @@ from sfsl.training.evaluate import (
     auc,
     auc_error_bound,
     auc_from_histograms,
+    reference_score,
+    relative_scores,
     score_histograms,
     score_samples,
 )
@@ -21,6 +23,8 @@ __all__ = [
     "auc_error_bound",
     "auc_from_histograms",
     "click_loss",
+    "reference_score",
+    "relative_scores",
     "score_histograms",
     "score_samples",
     "train_client",

@@ -11,6 +11,7 @@ from sfsl.errors import InputError
 from sfsl.training.task import ClientData, Indices, Rows, Task, Values
 
 CHUNK = 1024
+_SMALLEST = 1e-12
 
 Scores = NDArray[np.float64]
 
@@ -28,6 +29,36 @@ def score_samples(
             batch = {name: column[start : start + CHUNK] for name, column in columns.items()}
             scores.append(task.score(functional_call(task.module, parameters, (batch,))))
     return torch.cat(scores).numpy().astype(np.float64)
+
+
+def reference_score(task: Task, dense: Values, data: ClientData) -> float:
+    """What the model scores a sample of nothing: every column zero, and every row.
+
+    It depends on the dense part only, so everyone who has that knows it. A young model's scores wander as
+    a whole, and this wanders with them.
+    """
+    parameters = task.parameters(
+        dense, {table.name: np.zeros((1, table.width), np.float32) for table in task.tables}
+    )
+    columns = data.local_columns({})
+    batch = {
+        name: torch.zeros(
+            (1,) if one.ndim == 1 else (1, 1, *one.shape[2:]), dtype=torch.from_numpy(one).dtype
+        )
+        for name, one in columns.items()
+    }
+    task.module.eval()
+    with torch.no_grad():
+        return float(task.score(functional_call(task.module, parameters, (batch,)))[0])
+
+
+def relative_scores(scores: Scores, reference: float) -> Scores:
+    """Scores with their log-odds counted from those of ``reference``: in the same order, around one half."""
+    if not 0 < reference < 1:
+        return scores
+    inside = np.clip(scores, _SMALLEST, 1 - _SMALLEST)
+    odds = inside / (1 - inside) * (1 - reference) / reference
+    return np.where(np.isfinite(scores), odds / (1 + odds), scores)
 
 
 def auc(scores: ArrayLike, labels: ArrayLike) -> float:
