@@ -128,8 +128,14 @@ def test_a_peer_that_sends_no_whole_head_is_cut_off(tmp_path: Path, tls: Path) -
                     await writer.drain()
                     await asyncio.sleep(0.05)
 
+        # Also if it has sent a whole one before.
+        second, other = await raw(url, tls)
+        other.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await asyncio.wait_for(second.readuntil(b"}"), 5)
+        other.write(b"GET /heal")
         dripping = asyncio.create_task(trickle())
         assert await closed_after(silent) < 3
+        assert await closed_after(second) < 3
         assert await closed_after(trickling) < 3
         dripping.cancel()
         assert (await wires[0].http.get("/healthz")).status_code == 200

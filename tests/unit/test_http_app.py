@@ -16,7 +16,7 @@ from sfsl.crypto.secret import Secret
 from sfsl.engines.http import page, prometheus
 from sfsl.engines.http.app import CHECK_IN_BYTES, AppLimits
 from sfsl.engines.http.coordinator import now_ms
-from sfsl.engines.http.messages import CODEC, Enrol
+from sfsl.engines.http.messages import CODEC, CheckedIn, Enrol
 from sfsl.engines.http.rates import Rates
 from sfsl.engines.http.registry import Enrolment
 from sfsl.engines.http.replies import STATUS
@@ -119,6 +119,9 @@ def test_enrolment(tmp_path: Path) -> None:
         refused(await wire.send("POST", "/v1/enrol", other, headers=signed), 401, "AuthenticationFailed")
         refused(await wire.send("POST", "/v1/enrol", CODEC.encode(wire.guest.message)), 413, "Oversize")
         refused(await wire.send("POST", "/v1/enrol", b"\x01"), 400, "DecodeError")
+        stray = CODEC.encode(CheckedIn(bytes(16), 0))  # a message of the protocol, and none of a client's
+        refused(await wire.send("POST", "/v1/enrol", stray), 400, "InvalidMessage")
+        refused(await wire.send("POST", "/v1/check-in", stray), 400, "InvalidMessage")
         refused(await wire.http.post("/v1/enrol", content=body), 401, "AuthenticationFailed")
         assert world.registry.count() == 2
         third = Identity(Secret(b"third" + bytes(27)))
@@ -290,12 +293,13 @@ def test_rates() -> None:
     rates.take("b", 10.5)
     rates.take("c", 10.5)
     assert len(rates) == 2
+    rates.take("c", 11.0)
     for _ in range(3):
-        rates.take("a", 1000.0)  # no more than the burst, however long it was
+        rates.take("c", 1000.0)  # no more than the burst, however long it was
     with pytest.raises(TooMany):
-        rates.take("a", 1000.0)
+        rates.take("c", 1000.0)
     with pytest.raises(TooMany):
-        rates.take("a", 900.0)  # a clock that goes back gives nothing
+        rates.take("c", 900.0)  # a clock that goes back gives nothing
     for wrong in ((0, 1), (1, 0)):
         with pytest.raises(ParameterError):
             Rates("x", *wrong)
