@@ -576,6 +576,35 @@ def test_a_server_that_starts_again_gets_new_keys_and_no_old_round(tmp_path: Pat
     assert people[VICTIM].memory.state.ledger.exposures == 2  # type: ignore[attr-defined]
 
 
+def test_without_a_place_it_comes_back_later_and_later(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    enough = asyncio.Event()
+
+    async def meddle(method: str, target: str, body: bytes) -> Response | None:
+        if "/next/" not in target:
+            return None
+        if len(crowd.slept[VICTIM]) == 5:
+            enough.set()
+        said = {"error": "RoundOver", "outcome": "not-chosen", "round": 3, "message": "full"}
+        return JSONResponse(said, 410)
+
+    async def main() -> None:
+        task = asyncio.create_task(person.run())
+        await enough.wait()
+        task.cancel()
+        await asyncio.wait([task])
+
+    crowd.server.meddle = meddle
+    person = crowd.participant(VICTIM, settings=Settings(pause_s=8, longest_pause_s=30))
+    within(10, main)
+    assert len(crowd.slept[VICTIM]) >= 5
+    for place, seconds in enumerate(crowd.slept[VICTIM]):
+        most = min(30, 8 * 2**place)
+        assert most / 2 <= seconds <= most
+    assert "Not chosen for the round: full" in [str(event) for event in crowd.events[VICTIM]]
+    assert len(set(crowd.server.posts("check-in"))) == len(crowd.server.posts("check-in")) >= 5
+
+
 def test_a_forgotten_client_enrols_again(tmp_path: Path) -> None:
     crowd = Crowd(tmp_path)
     people = everyone(crowd)

@@ -50,6 +50,11 @@ def package(**changes: Any) -> Package:
     return msgspec.structs.replace(found, **changes)
 
 
+def logistic(**changes: Any) -> Package:
+    found = CODEC.decode(describe(logistic_regression(interactions())), limit=10**6)
+    return msgspec.structs.replace(found, **changes)
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_what_is_described_is_built(name: str) -> None:
     task = TASKS[name]()
@@ -105,8 +110,9 @@ def lies() -> dict[str, Package]:
         "no slopes": package(slopes=""),
         "a map cut short": package(category_of=honest.category_of[:-1]),
         "a category that is not there": package(category_of=b"\xff" * len(honest.category_of)),
-        "logistic of this width": package(kind="logistic"),
-        "logistic with slopes": package(kind="logistic", width=2, initial=0.0),
+        "logistic of another width": logistic(width=18),
+        "logistic with slopes": logistic(slopes="dice"),
+        "logistic that begins elsewhere": logistic(initial=0.05),
         "a map without categories": package(categories=0),
     }
 

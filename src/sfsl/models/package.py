@@ -133,8 +133,6 @@ def _vocabulary(package: Package) -> Interactions:
     """As many users, items and categories as the package says, of nobody's data. Names take no memory."""
     none, categories = np.zeros(0, np.int64), package.categories
     category_of = np.frombuffer(package.category_of, _number(categories))
-    if categories and int(category_of.max()) >= categories:
-        raise InvalidMessage(f"an item in category {category_of.max()} of {categories}")
     return Interactions(
         users=_names(package.users),
         items=_names(package.items),
