@@ -124,7 +124,7 @@ def line_of(
         if outcome
         else {},
         moved=outcome.applied.moved if outcome else {},
-        refused=outcome.applied.refused if outcome else {},
+        refused=_refused(outcome) if outcome else {},
         bytes_up=bill.per_client(bill.bytes_up),
         bytes_down=bill.per_client(bill.bytes_down),
         client_seconds={},
@@ -132,6 +132,11 @@ def line_of(
         training_seconds=0.0,
         wall_seconds=seconds,
     )
+
+
+def _refused(outcome: RoundOutcome) -> dict[str, int]:
+    """Rows whose sums no honest cohort can make, by table; ``dense``: 1 where the dense part's was one."""
+    return outcome.applied.refused | ({"dense": 1} if outcome.applied.dense_refused else {})
 
 
 def _secure_auc(outcome: RoundOutcome | None) -> tuple[float | None, float | None]:
