@@ -2,7 +2,7 @@
 
 Sums are plain, which gives the model that masked sums give, word for word. A run that is there already is
 resumed, so that a grid can be stopped at any time and started again. Prints a table; writes every curve
-to curves.json.
+to curves.json and, with `--draw`, a picture. `--curves FILE` shows curves that were written before.
 """
 
 import argparse
@@ -13,10 +13,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+# By name and seed: rounds and AUCs.
+Curves = dict[str, dict[str, list[tuple[int, float]]]]
 
 # What is compared, by name: shipped defaults but for what is named, and three learning rates where a scheme
 # has none of its own.
@@ -64,7 +67,16 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--stop-after", type=float, default=float("inf"), help="seconds; runs are resumable")
     parser.add_argument("--out", type=Path, default=Path("out/learning"))
+    parser.add_argument("--curves", type=Path, help="show these curves instead of running anything")
+    parser.add_argument("--draw", type=Path, help="the picture to write, .png or .svg")
     options = parser.parse_args()
+    curves = json.loads(options.curves.read_text()) if options.curves else trained(options)
+    if options.draw:
+        draw(curves, options.draw)
+    print(table(curves))
+
+
+def trained(options: argparse.Namespace) -> Curves:
     grid = AMAZON if options.data == "amazon" else SYNTHETIC
     chosen = {name: grid[name] for name in (grid if options.only is None else options.only)}
     chosen |= dict(one.split("=", 1) for one in options.extra)
@@ -75,11 +87,11 @@ def main() -> None:
     ]
     options.out.mkdir(parents=True, exist_ok=True)
     run_all([one for _, _, one in jobs], options.jobs, time.monotonic() + options.stop_after)
-    curves: dict[str, dict[int, list[tuple[int, float]]]] = {}
+    curves: Curves = {}
     for name, seed, _ in jobs:
-        curves.setdefault(name, {})[seed] = list(curve(folder(options, name, seed)))
+        curves.setdefault(name, {})[str(seed)] = list(curve(folder(options, name, seed)))
     (options.out / "curves.json").write_text(json.dumps(curves))
-    print(table(curves))
+    return curves
 
 
 def folder(options: argparse.Namespace, name: str, seed: int) -> Path:
@@ -131,7 +143,27 @@ def curve(run: Path) -> Iterator[tuple[int, float]]:
             yield line["round"], line["auc"]
 
 
-def table(curves: Mapping[str, Mapping[int, list[tuple[int, float]]]]) -> str:
+def draw(curves: Curves, file: Path) -> None:
+    """Each scheme's mean over the seeds that have come as far, and the band between them."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 5.0), layout="constrained")
+    panel = figure.add_subplot()
+    for name, by_seed in curves.items():
+        points: dict[int, list[float]] = {}
+        for number, auc in (point for one in by_seed.values() for point in one):
+            points.setdefault(number, []).append(auc)
+        whole = sorted(number for number, values in points.items() if len(values) == len(by_seed))
+        (line,) = panel.plot(whole, [mean(points[number]) for number in whole], lw=1.5, label=name)
+        low, high = ([side(points[number]) for number in whole] for side in (min, max))
+        panel.fill_between(whole, low, high, alpha=0.15, color=line.get_color(), lw=0)
+    panel.set(xlabel="round", ylabel="AUC of the central test set")
+    panel.grid(alpha=0.3)
+    panel.legend(fontsize="small")
+    figure.savefig(file, dpi=120)
+
+
+def table(curves: Curves) -> str:
     """Markdown: means over seeds, and each seed's best."""
     rows = ["| | best | at round | last | 0.65 at round | best by seed |", "|---|---|---|---|---|---|"]
     for name, by_seed in curves.items():
@@ -139,7 +171,7 @@ def table(curves: Mapping[str, Mapping[int, list[tuple[int, float]]]]) -> str:
         if not known:
             continue
         best = [max(one, key=lambda point: point[1]) for one in known]
-        reached = [next((number for number, auc in one if auc >= 0.65), None) for one in known]
+        reached = [crossing(one, 0.65) for one in known]
         rows.append(
             f"| {name} | {mean(auc for _, auc in best):.4f} | {mean(number for number, _ in best):.0f} | "
             f"{mean(one[-1][1] for one in known):.4f} (round {max(one[-1][0] for one in known)}) | "
@@ -148,8 +180,18 @@ def table(curves: Mapping[str, Mapping[int, list[tuple[int, float]]]]) -> str:
     return "\n".join(rows)
 
 
+def crossing(points: list[tuple[int, float]], level: float) -> float | None:
+    """The round in which the curve passes this level, between evaluations as the crow flies."""
+    before = (0, 0.5)
+    for number, auc in points:
+        if auc >= level:
+            return before[0] + (number - before[0]) * (level - before[1]) / (auc - before[1])
+        before = (number, auc)
+    return None
+
+
 def _mean(values: list[Any]) -> str:
-    return "never" if None in values else f"{mean(values):.0f}"
+    return "never" if None in values else f"{mean(values):.1f}"
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ PUBLIC = {
     },
     "sfsl.rounds": {
         "Download", "IndexSpace", "RoundClient", "RoundOutcome", "RoundParams", "RoundPolicy", "RoundServer",
-        "ScoreBins", "Trained", "conclude", "histogram_words", "require_rows",
+        "ScoreBins", "Trained", "as_downloaded", "conclude", "histogram_words", "require_rows",
     },
     "sfsl.submodel": {
         "ADDITION", "PAPER", "Applied", "Averaging", "Commit", "DenseBlock", "LmdbStore", "MemoryStore",
@@ -31,8 +31,8 @@ PUBLIC = {
     },
     "sfsl.training": {
         "ClientData", "ClientWork", "LocalSettings", "LocalUpdate", "Task", "auc", "auc_error_bound",
-        "auc_from_histograms", "click_loss", "score_histograms", "score_samples", "train_client",
-        "train_cohort",
+        "auc_from_histograms", "click_loss", "reference_score", "relative_scores", "score_histograms",
+        "score_samples", "train_client", "train_cohort",
     },
     "sfsl.union": {
         "Encoding", "UnionClient", "UnionParams", "UnionResult", "UnionServer", "choose", "hash_strings",
