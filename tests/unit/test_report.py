@@ -11,12 +11,20 @@ from typer.testing import CliRunner
 
 from sfsl.cli import report as command
 from sfsl.errors import InputError
-from sfsl.report.comparison import figures, privacy_table
+from sfsl.report.comparison import (
+    client_table,
+    cost_table,
+    exchange_table,
+    figures,
+    privacy_table,
+    without_privacy,
+)
 from sfsl.report.page import page
+from sfsl.report.run_plots import pictures
 from sfsl.report.runs import EXCHANGES, read_runs
 
 PNG = b"\x89PNG\r\n\x1a\n"
-SUMMARY = {
+SUMMARY: dict[str, Any] = {
     "complete": True,
     "privacy": {"preset": "cpp2", "p1": 1, "p2": 0, "p3": 1, "p4": 0, "epsilon": None, "rounds_at_most": 2},
     "full_model": {"bytes_up": {"submodel": 14e6}, "bytes_down": {"submodel": 14e6}},
@@ -54,14 +62,39 @@ def line(number: int, **changes: Any) -> dict[str, Any]:
     }
 
 
-def folder(path: Path, lines: list[dict[str, Any]], summary: dict[str, Any] | None = SUMMARY) -> Path:
+# Without the protocol: no seconds by exchange, and bytes only where arrays are sent.
+OPEN: dict[str, Any] = {
+    "bytes_up": {"union": 0.0, "submodel": 5000.0},
+    "bytes_down": {"submodel": 4000.0},
+    "client_seconds": {},
+    "server_seconds": {},
+}
+NOBODY: dict[str, Any] = {"cohort": 0, "survivors": 0, "dropped": {}, "declined": {}, "auc_secure": None}
+NO_BYTES: dict[str, Any] = {"bytes_up": {}, "bytes_down": {}}
+
+
+def folder(
+    path: Path,
+    lines: list[dict[str, Any]],
+    summary: dict[str, Any] | None = SUMMARY,
+    config: str = '[privacy]\npreset = "cpp2"\n',
+) -> Path:
     path.mkdir(parents=True)
-    (path / "config.toml").write_text('[privacy]\npreset = "cpp2"\n')
+    (path / "config.toml").write_text(config)
     (path / "versions.json").write_text('{"sfsl": "0"}')
     (path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
     if summary is not None:
-        (path / "summary.json").write_text(json.dumps(summary))
+        (path / "summary.json").write_text(json.dumps({"rounds": len(lines)} | summary))
     return path
+
+
+def in_the_open(path: Path, scheme: str, **changes: Any) -> Path:
+    lines = [line(number, **OPEN | changes) for number in (1, 2)]
+    return folder(path, lines, SUMMARY | {"privacy": None}, f'[round]\nscheme = "{scheme}"\n')
+
+
+def plain_sums(path: Path) -> Path:
+    return folder(path, [line(1, **OPEN | NO_BYTES)], config='[round]\nsums = "plain"\n')
 
 
 def test_means_are_over_rounds_that_were_not_aborted(tmp_path: Path) -> None:
@@ -69,7 +102,7 @@ def test_means_are_over_rounds_that_were_not_aborted(tmp_path: Path) -> None:
     (run,) = read_runs([folder(tmp_path / "a", [line(1), line(2), lost])])
     assert run.mean("bytes_up") == {name: 1000.0 * (at + 1) for at, name in enumerate(EXCHANGES)}
     assert (run.aborted, run.dropped) == (1, 6)
-    assert run.dropped_by_exchange()["inbound"] == pytest.approx(3 / 60)
+    assert run.lost()["inbound"] == pytest.approx(3 / 60)
     assert run.curve("auc") == [(1, 0.51), (3, 0.53)]
 
 
@@ -83,8 +116,110 @@ def test_figures_say_what_was_not_measured(tmp_path: Path) -> None:
 
 def test_an_infinite_epsilon_is_shown_as_such(tmp_path: Path) -> None:
     one = figures(read_runs([folder(tmp_path / "a", [line(1)])])[0])
-    assert privacy_table([one])[1][0][4:6] == ["∞", "–"]
+    assert privacy_table([one])[1][0][3:5] == ["∞", "–"]
     assert one["full_model_bytes"] == 28e6
+
+
+def test_what_was_not_measured_is_a_dash(tmp_path: Path) -> None:
+    folders = [in_the_open(tmp_path / "fl", "fl"), plain_sums(tmp_path / "plain")]
+    for run, submodel in zip(read_runs(folders), (["5,000", "4,000"], ["–", "–"]), strict=True):
+        rows = {row[0]: row[1:] for row in exchange_table(figures(run))[1]}
+        assert rows["submodel"] == [*submodel, "–", "–"]
+        assert rows["union"] == rows["check-in"] == ["–"] * 4
+    (masked,) = read_runs([folder(tmp_path / "masked", [line(1, server_seconds={"union": 0.0})])])
+    assert exchange_table(figures(masked))[1][4][3:] == ["0.0010", "0.0000"], "measured, and small"
+
+
+def test_training_in_one_place_has_no_clients(tmp_path: Path) -> None:
+    (run,) = read_runs([in_the_open(tmp_path / "a", "centralized", **NOBODY | NO_BYTES)])
+    one = figures(run)
+    assert one["clients_per_round"] is one["full_model_bytes"] is None
+    assert cost_table([one])[1][0][1:6] == ["–"] * 5
+    assert client_table([one])[1] == []
+    text = page([run], [one], {})
+    assert "check-in" not in text
+    assert "Clients" not in text
+
+
+def test_late_and_declined_clients_and_refused_rows_are_counted(tmp_path: Path) -> None:
+    lines = [line(1, late=2, refused={"item": 3}), line(2, refused={"item": 1, "dense": 1})]
+    (run,) = read_runs([folder(tmp_path / "a", lines)])
+    one = figures(run)
+    assert client_table([one])[1] == [["a", "40", "36", "4", "2", "2"]]
+    assert one["refused_rows"] == 5
+    assert (run.lost()["late"], run.lost()["declined"]) == (2 / 40, 2 / 40)
+    assert "<th>late</th><th>declined</th>" in page([run], [one], {})
+
+
+def test_only_masked_sums_are_called_secure(tmp_path: Path) -> None:
+    masked, fl, plain = (
+        folder(tmp_path / "masked", [line(1)]),
+        in_the_open(tmp_path / "fl", "fl"),
+        plain_sums(tmp_path / "plain"),
+    )
+    for folders, said in (
+        ([masked], "the sum is a secure one."),
+        ([fl], "nothing hides what a client adds to it."),
+        ([plain, fl], "nothing hides what a client adds to it."),
+        ([masked, fl], "the sum is a secure one where sums are masked."),
+    ):
+        runs = read_runs(folders)
+        assert f"; {said}" in page(runs, [figures(run) for run in runs], {})
+
+
+def test_runs_that_hide_nothing_are_named_as_such(tmp_path: Path) -> None:
+    runs = read_runs([in_the_open(tmp_path / "fl", "fl"), folder(tmp_path / "new", [line(1)], summary=None)])
+    compared = [figures(run) for run in runs]
+    assert privacy_table(compared)[1] == [["fl", "hides nothing", *["–"] * 6]]
+    assert without_privacy(compared) == "No summary of new yet; privacy is summed up when a run ends."
+    assert without_privacy(compared[:1]) == ""
+    assert without_privacy(compared[1:]).startswith("No run has a summary yet;")
+    assert "No run has a summary" not in page(runs[:1], compared[:1], {})
+    assert "No run has a summary" in page(runs[1:], compared[1:], {})
+
+
+@pytest.mark.parametrize("rounds", [1, 3, None])
+def test_a_summary_of_another_number_of_rounds_is_not_believed(tmp_path: Path, rounds: int | None) -> None:
+    """The run went on and was killed: its summary knows too few exposures."""
+    path = folder(tmp_path / "a", [line(1), line(2)], SUMMARY | {"rounds": rounds})
+    (run,) = read_runs([path])
+    one = figures(run)
+    assert one["privacy"] is one["complete"] is None
+    assert privacy_table([one])[1] == []
+
+
+def test_clients_that_were_in_a_round_are_shown(tmp_path: Path) -> None:
+    privacy = SUMMARY["privacy"] | {"exposures_at_most": 2, "clients_exposed": 33}
+    one = figures(read_runs([folder(tmp_path / "a", [line(1)], SUMMARY | {"privacy": privacy})])[0])
+    heads, rows = privacy_table([one])
+    shown = dict(zip(heads, rows[0], strict=True))
+    assert (shown["exposures"], shown["clients"]) == ("2", "33")
+
+
+def test_pictures_are_of_what_there_is(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    calm = {"dropped": {}, "declined": {}, "survivors": 20}
+    central = in_the_open(tmp_path / "central", "centralized", **NOBODY | NO_BYTES)
+    fl, plain = in_the_open(tmp_path / "fl", "fl", **calm), plain_sums(tmp_path / "plain")
+    masked = folder(tmp_path / "masked", [line(1, late=4, **calm)])
+    assert pictures(read_runs([central])).keys() == {"auc"}
+    assert pictures(read_runs([fl])).keys() == {"auc", "bytes", "dropouts"}
+    drawn = pictures(read_runs([central, fl, plain, masked]))
+
+    def shown(name: str, panel: int) -> list[str]:
+        return [str(label) for label in drawn[name].axes[panel].get_legend_handles_labels()[1]]
+
+    assert shown("seconds", 0) == shown("seconds", 1) == ["masked"]
+    assert shown("bytes", 0) == ["fl", "masked"]
+    assert shown("dropouts", 0) == shown("dropouts", 1) == ["fl", "plain (PLAIN SUMS)", "masked"]
+    lost = drawn["dropouts"].axes[0]
+    assert [text.get_text() for text in lost.get_xticklabels()][-2:] == ["late", "declined"]
+    assert lost.get_ylim() == pytest.approx((0, 22)), "room above the 20 % that were late"
+    assert pictures(read_runs([fl]))["dropouts"].axes[0].get_ylim() == (0, 5)
+    for axes in (*drawn["auc"].axes, drawn["dropouts"].axes[1]):
+        low, high = axes.get_xlim()
+        ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
+        assert ticks == [1, 2]
 
 
 def test_a_line_being_written_is_left_out(tmp_path: Path) -> None:

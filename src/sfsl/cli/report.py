@@ -7,7 +7,14 @@ import typer
 
 from sfsl.cli.output import console, emit_json, table
 from sfsl.errors import InputError
-from sfsl.report.comparison import cost_table, figures, learning_table, privacy_table
+from sfsl.report.comparison import (
+    client_table,
+    cost_table,
+    figures,
+    learning_table,
+    privacy_table,
+    without_privacy,
+)
 from sfsl.report.page import page
 from sfsl.report.run_plots import as_png, pictures, save
 from sfsl.report.runs import read_runs
@@ -38,9 +45,12 @@ def report(
     show = console()
     show.print(table("Learning", *learning_table(compared)))
     show.print(table("Costs per client and round, and of the server", *cost_table(compared)))
-    heads, rows = privacy_table(compared)
-    if rows:
-        show.print(table("Privacy", heads, rows))
+    for title, (heads, rows) in (("Clients", client_table(compared)), ("Privacy", privacy_table(compared))):
+        if rows:
+            show.print(table(title, heads, rows))
+    missing = without_privacy(compared)
+    if missing:
+        show.print(missing)
     show.print(f"Page: {out / PAGE}; pictures beside it, as .png and .svg.")
 
 

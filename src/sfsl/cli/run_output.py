@@ -10,6 +10,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainin
 from sfsl.cli.output import table
 from sfsl.engines.faults import EXCHANGES
 from sfsl.engines.metrics import RoundLine
+from sfsl.errors import NotFinite
 from sfsl.run.summary import Privacy, Summary
 
 NONE = "–"
@@ -38,11 +39,10 @@ class RunProgress:
     def seen(self, line: RoundLine) -> None:
         if line.auc is not None:
             self._auc = line.auc
-        state = (
-            f"AUC {number(self._auc)}  loss {number(line.loss)}  "
-            f"{data_size(sum(line.bytes_up.values()) + sum(line.bytes_down.values()))} per client  "
-            f"{sum(line.dropped.values())} dropped"
-        )
+        state = f"AUC {number(self._auc)}  loss {number(line.loss)}"
+        if line.cohort:
+            sent = sum(line.bytes_up.values()) + sum(line.bytes_down.values())
+            state += f"  {data_size(sent)} per client  {sum(line.dropped.values())} dropped"
         self._progress.update(self._bar, advance=1, state=state)
         if line.aborted is not None:
             self._console.print(f"round {line.round} was aborted: {line.aborted}", highlight=False)
@@ -65,10 +65,11 @@ def print_summary(out: Console, summary: Summary) -> None:
     out.print(table("Run", ("", ""), _facts(summary)))
     if total(summary):
         out.print(_exchanges(summary))
-    out.print(
-        "Full model: what secure aggregation of the whole model would take with the same cohort, computed "
-        "from its size and the speed of masks here."
-    )
+    if not _central(summary):
+        out.print(
+            "Full model: what secure aggregation of the whole model would take with the same cohort, "
+            "computed from its size and the speed of masks here."
+        )
     if summary.sums == "plain":
         out.print(
             "PLAIN SUMS: this run added its clients' integers in the open. The model is that of masked sums; "
@@ -82,82 +83,127 @@ def print_summary(out: Console, summary: Summary) -> None:
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
-    learning, costs, privacy = summary.learning, summary.costs, summary.privacy
     wanted = "" if summary.complete else f" of {summary.rounds_planned:,}"
-    sent, full = total(summary), full_total(summary)
+    central = _central(summary)
+    cohort = "" if central else f", {summary.clients_per_round:,} per round"
     facts = [
         ("scheme", f"{summary.scheme}, {_SUMS[summary.sums]}"),
         ("rounds", f"{summary.rounds:,}{wanted}, {summary.aborted:,} aborted"),
-        ("clients", f"{summary.clients:,}, {summary.clients_per_round:,} per round"),
-        ("AUC, central test set", _at(learning.auc, learning.auc_round)),
-        ("… best", _at(learning.auc_best, learning.auc_best_round)),
-        (
-            "AUC, secure, before training",
-            _at(learning.auc_secure, learning.auc_secure_round) + _within(learning.auc_secure_error),
-        ),
-        ("loss of local training", number(learning.loss)),
-        ("bytes per client and round", data_size(sent)),
-        (
-            "… for the full model",
-            f"{data_size(full)} ({full / sent:,.1f} times)" if sent else data_size(full),
-        ),
-        ("CPU per client and round", f"{seconds(costs.client_seconds)} + training"),
-        ("… masks of the full model", f"{summary.full_model.client_seconds:,.3f} s"),
-        ("… training", f"{costs.training_seconds_per_client:.3f} s"),
-        ("CPU of the server per round", seconds(costs.server_seconds)),
-        ("… masks of the full model", f"{summary.full_model.server_seconds:,.3f} s"),
-        ("time per round", f"{costs.wall_seconds_per_round:.2f} s"),
-        ("peak memory, all parties", data_size(costs.peak_memory_bytes)),
-        (
-            "… full model, client and server",
-            f"{data_size(summary.full_model.client_memory_bytes)}, "
-            f"{data_size(summary.full_model.server_memory_bytes)}",
-        ),
-        *_privacy_facts(privacy),
-        ("clients that dropped out", f"{summary.dropped:,}"),
-        ("answers that came too late", f"{summary.late:,}"),
+        ("clients", f"{summary.clients:,}{cohort}"),
+        *_learning_facts(summary),
+        *([] if central else _cost_facts(summary)),
+        ("time per round", _seconds(summary.costs.wall_seconds_per_round, 2)),
+        ("peak memory, all parties", data_size(summary.costs.peak_memory_bytes)),
     ]
-    facts += [(f"declined: {kind}", f"{count:,}") for kind, count in summary.declined.items()]
+    if not central:
+        full = summary.full_model
+        memory = f"{data_size(full.client_memory_bytes)}, {data_size(full.server_memory_bytes)}"
+        facts.append(("… full model, client and server", memory))
+    facts += _privacy_facts(summary.privacy)
+    if not central:
+        facts.append(("clients that dropped out", f"{summary.dropped:,}"))
+        facts.append(("answers that came too late", f"{summary.late:,}"))
+    facts += _declined_facts(summary.declined)
     if summary.unknown_rows:
         facts.append(("rows in data, not in the model", f"{summary.unknown_rows:,}"))
     if summary.diverged:
         facts.append(("updates that were not finite", f"{summary.diverged:,}"))
+    if summary.refused_rows:
+        facts.append(("rows and dense sums, refused", f"{summary.refused_rows:,}"))
     return facts + [(f"data: {kind}", f"{count:,}") for kind, count in summary.data_problems.items()]
+
+
+def _learning_facts(summary: Summary) -> list[tuple[str, str]]:
+    learning = summary.learning
+    facts = [
+        ("AUC, central test set", _at(learning.auc, learning.auc_round)),
+        ("… best", _at(learning.auc_best, learning.auc_best_round)),
+    ]
+    if _central(summary):
+        return [*facts, ("loss of training", number(learning.loss))]
+    name = "AUC, secure" if summary.sums == "masked" else "AUC of cohorts"
+    auc = _at(learning.auc_secure, learning.auc_secure_round) + _within(learning.auc_secure_error)
+    return [*facts, (f"{name}, before training", auc), ("loss of local training", number(learning.loss))]
+
+
+def _cost_facts(summary: Summary) -> list[tuple[str, str]]:
+    costs, full = summary.costs, summary.full_model
+    sent, whole = total(summary), full_total(summary)
+    times = f" ({whole / sent:,.1f} times)" if sent else ""
+    training = costs.training_seconds_per_client
+    cpu = seconds(costs.client_seconds) + (" + training" if costs.client_seconds else "")
+    return [
+        ("bytes per client and round", data_size(sent)),
+        ("… for the full model", f"{data_size(whole)}{times}"),
+        ("CPU per client and round", cpu),
+        ("… masks of the full model", _seconds(full.client_seconds)),
+        ("CPU of the server per round", seconds(costs.server_seconds)),
+        ("… masks of the full model", _seconds(full.server_seconds)),
+        (
+            "wall time of training, per client",
+            NONE if training is None else f"{_seconds(training)}, all in one process",
+        ),
+    ]
 
 
 def _privacy_facts(privacy: Privacy | None) -> list[tuple[str, str]]:
     if privacy is None:
         return [("privacy", "none: this scheme hides nothing")]
+    were = "was" if privacy.clients_exposed == 1 else "were"
     return [
-        ("privacy", f"{privacy.preset}, rows with {privacy.min_contributors} contributors or more"),
+        (
+            "privacy",
+            f"{privacy.preset}, rows with {counted(privacy.min_contributors, 'contributor')} or more",
+        ),
         (
             "epsilon per row, exact",
-            f"{_bound(privacy.epsilon)} after {privacy.rounds_at_most:,} rounds at most, "
+            f"{_bound(privacy.epsilon)} after {counted(privacy.rounds_at_most, 'round')} at most, "
             f"{_bound(privacy.epsilon_infinity)} for ever in one period",
         ),
-        ("exposures of a client", f"{privacy.exposures_at_most:,} at most"),
+        (
+            "exposures of a client",
+            f"{privacy.exposures_at_most:,} at most; "
+            f"{counted(privacy.clients_exposed, 'client')} {were} in a round",
+        ),
     ]
+
+
+def _declined_facts(declined: Mapping[str, int]) -> list[tuple[str, str]]:
+    """By what a user can do about it; every other kind is a client's own limits."""
+    broken = declined.get(NotFinite.__name__, 0)
+    limits = sum(declined.values()) - broken
+    facts = [("declined, their limits said no", limits), ("declined, update not finite", broken)]
+    return [(name, f"{count:,}") for name, count in facts if count]
 
 
 def _exchanges(summary: Summary) -> object:
     costs, full = summary.costs, summary.full_model
     columns = (costs.bytes_up, costs.bytes_down, full.bytes_up, full.bytes_down)
-    seconds = (costs.client_seconds, costs.server_seconds)
+    cpu = (costs.client_seconds, costs.server_seconds)
     rows = [
         (
             exchange,
             *(_kib(column.get(exchange, 0)) for column in columns),
-            *(f"{column.get(exchange, 0):.4f}" for column in seconds),
+            *(number(column.get(exchange)) for column in cpu),
         )
         for exchange in ("check-in", *EXCHANGES)
     ]
     totals = (
         "total",
         *(_kib(sum(column.values())) for column in columns),
-        *(f"{sum(column.values()):.4f}" for column in seconds),
+        *(number(sum(column.values()) if column else None) for column in cpu),
     )
     heads = ("", "up", "down", "full up", "full down", "client s", "server s")
     return table("KiB per client and round, beside the full model's; CPU seconds", heads, [*rows, totals])
+
+
+def _central(summary: Summary) -> bool:
+    """No cohorts, no uploads, nothing to mask."""
+    return summary.scheme == "centralized"
+
+
+def counted(count: int, word: str) -> str:
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def total(summary: Summary) -> float:
@@ -169,7 +215,11 @@ def full_total(summary: Summary) -> float:
 
 
 def seconds(by_exchange: Mapping[str, float]) -> str:
-    return f"{sum(by_exchange.values()):.3f} s" if by_exchange else NONE
+    return _seconds(sum(by_exchange.values()) if by_exchange else None)
+
+
+def _seconds(value: float | None, digits: int = 3) -> str:
+    return NONE if value is None else f"{value:,.{digits}f} s"
 
 
 def number(value: float | None) -> str:

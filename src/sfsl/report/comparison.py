@@ -14,19 +14,24 @@ def figures(run: Run) -> dict[str, Any]:
     auc, secure = run.curve("auc"), run.curve("auc_secure")
     best = max(auc, key=lambda point: point[1]) if auc else None
     up, down = run.mean("bytes_up"), run.mean("bytes_down")
-    privacy, full = run.summary.get("privacy") or {}, run.summary.get("full_model", {})
+    privacy = run.summary.get("privacy") or {}
+    full = run.summary.get("full_model", {}) if run.asked else {}
     done = run.done
     return {
         "name": run.name,
         "scheme": run.scheme,
-        "sums": "plain" if run.plain else "masked" if run.scheme in ("sfsl", "sfl") else "none",
+        "sums": run.sums,
         "complete": run.summary.get("complete"),
         "rounds": len(run.lines),
         "aborted": run.aborted,
-        "clients_per_round": run.lines[-1].cohort,
+        "clients_per_round": run.lines[-1].cohort or None,
+        "asked": run.asked,
+        "in_the_sum": sum(line.survivors for line in run.lines),
         "dropped": run.dropped,
-        "declined": sum(sum(line.declined.values()) for line in run.lines),
+        "late": run.late,
+        "declined": run.declined,
         "diverged": sum(line.diverged for line in run.lines),
+        "refused_rows": sum(sum(line.refused.values()) for line in run.lines),
         "auc": auc[-1][1] if auc else None,
         "auc_best": best[1] if best else None,
         "auc_best_round": best[0] if best else None,
@@ -44,7 +49,7 @@ def figures(run: Run) -> dict[str, Any]:
 
 
 def learning_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    heads = ["run", "scheme", "rounds", "aborted", "AUC", "best", "at", "cohorts", "dropped"]
+    heads = ["run", "scheme", "rounds", "aborted", "AUC", "best", "at", "cohorts"]
     rows = [
         [
             one["name"],
@@ -55,11 +60,17 @@ def learning_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
             _number(one["auc_best"], ".4f"),
             _number(one["auc_best_round"], ",d"),
             _number(one["auc_secure"], ".4f"),
-            f"{one['dropped']:,}",
         ]
         for one in runs
     ]
     return heads, rows
+
+
+def client_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Runs without clients have no row."""
+    heads = ["run", "asked", "in the sum", "dropped", "late", "declined"]
+    keys = ("asked", "in_the_sum", "dropped", "late", "declined")
+    return heads, [[one["name"], *(f"{one[key]:,}" for key in keys)] for one in runs if one["asked"]]
 
 
 def cost_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -80,15 +91,13 @@ def cost_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str
 
 
 def exchange_table(one: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Of one run."""
+    """Of one run; a dash where nothing was sent, and where nothing was measured."""
     heads = ["exchange", "bytes up", "bytes down", "client CPU s", "server CPU s"]
     rows = [
         [
             exchange,
-            f"{one['bytes_up'][exchange]:,.0f}",
-            f"{one['bytes_down'][exchange]:,.0f}",
-            f"{one['client_seconds'][exchange]:.4f}",
-            f"{one['server_seconds'][exchange]:.4f}",
+            *(_measured(one[key].get(exchange, 0), ",.0f") for key in ("bytes_up", "bytes_down")),
+            *(_number(one[key].get(exchange), ".4f") for key in ("client_seconds", "server_seconds")),
         ]
         for exchange in EXCHANGES
     ]
@@ -96,26 +105,37 @@ def exchange_table(one: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def privacy_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Runs without a summary have no row."""
-    heads = ["run", "preset", "p1, p2, p3, p4", "rounds", "ε", "ε∞", "exposures", "least"]
+    """Runs without a summary have no row, unless they hide nothing in any case."""
+    heads = ["run", "preset", "p1 to p4", "ε", "ε∞", "exposures", "clients", "least"]
     rows = []
     for one in runs:
         privacy = one["privacy"]
-        if privacy:
+        if one["sums"] == "none":
+            rows.append([one["name"], "hides nothing", *["–"] * (len(heads) - 2)])
+        elif privacy:
             chances = ", ".join(_number(privacy.get(name), "g") for name in ("p1", "p2", "p3", "p4"))
             rows.append(
                 [
                     one["name"],
                     str(privacy.get("preset", "–")),
                     chances,
-                    _number(privacy.get("rounds_at_most"), ",d"),
                     _epsilon(privacy, "epsilon"),
                     _epsilon(privacy, "epsilon_infinity"),
                     _number(privacy.get("exposures_at_most"), ",d"),
+                    _number(privacy.get("clients_exposed"), ",d"),
                     _number(privacy.get("min_contributors"), ",d"),
                 ]
             )
     return heads, rows
+
+
+def without_privacy(runs: Sequence[dict[str, Any]]) -> str:
+    """A sentence about runs whose privacy is not known yet; empty where there are none."""
+    names = [one["name"] for one in runs if one["sums"] != "none" and not one["privacy"]]
+    if not names:
+        return ""
+    who = "No run has a summary" if len(names) == len(runs) else f"No summary of {', '.join(names)}"
+    return f"{who} yet; privacy is summed up when a run ends."
 
 
 def _epsilon(privacy: dict[str, Any], key: str) -> str:

@@ -5,7 +5,14 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from sfsl.report.comparison import cost_table, exchange_table, learning_table, privacy_table
+from sfsl.report.comparison import (
+    client_table,
+    cost_table,
+    exchange_table,
+    learning_table,
+    privacy_table,
+    without_privacy,
+)
 from sfsl.report.runs import Run
 
 _STYLE = """
@@ -28,30 +35,39 @@ _TITLES = {
     "dropouts": "Dropouts",
 }
 
-
 _LEARNING = (
-    "AUC: on the central test set, last and best, and after which round that was. Cohorts: the last AUC from "
-    "securely summed histograms, on clients' own held-out samples that could be scored."
+    "AUC: on the central test set, last and best, and after which round that was. Cohorts: the last AUC of "
+    "cohorts, from the sum of histograms of clients' own held-out samples that could be scored"
+)
+_SECURELY = {
+    True: "; the sum is a secure one.",
+    False: "; nothing hides what a client adds to it.",
+    None: "; the sum is a secure one where sums are masked.",
+}
+_CLIENTS = (
+    "Over all rounds, and counted in each. Dropped: vanished before an answer; late: answers that came when "
+    "their phase was over; declined: clients whose own limits said no, or whose update was not finite."
 )
 _COSTS = (
     "Means over rounds that were not aborted. Full model: MiB up and down if the same clients trained "
     "all of it. Seconds are CPU time without training, of a client and of the server; wall: a whole round."
 )
 _PRIVACY = (
-    "Rounds and exposures are those of the client invited most often; least: contributors of a row. ε is "
-    "exact for its answers about one row over that many rounds, ε∞ bounds any number. Neither covers the "
-    "unions and sums that rounds open: each such round is an exposure."
+    "Exposures: rounds of the client invited most often; clients: how many were in a round; least: "
+    "contributors of a row. ε is exact for that client's answers about one row, ε∞ bounds any number of "
+    "rounds. Neither covers the unions and sums that rounds open: each such round is an exposure."
 )
 
 
 def page(runs: Sequence[Run], figures: Sequence[dict[str, Any]], pictures: Mapping[str, bytes]) -> str:
     """``figures`` of the runs in the same order, ``pictures`` as PNG by name."""
     parts = [
-        _section("Learning", _table(*learning_table(figures)) + _note(_LEARNING)),
+        _section("Learning", _table(*learning_table(figures)) + _note(_learning(figures))),
         _picture("auc", pictures),
         _section("Costs per client and round", _table(*cost_table(figures)) + _note(_COSTS)),
         _picture("bytes", pictures),
         _picture("seconds", pictures),
+        _clients(figures),
         _picture("dropouts", pictures),
         _section("Privacy", _privacy(figures)),
         *(_details(run, one) for run, one in zip(runs, figures, strict=True)),
@@ -89,16 +105,31 @@ def _note(text: str) -> str:
     return f'<p class="note">{escape(text)}</p>\n'
 
 
+def _learning(figures: Sequence[dict[str, Any]]) -> str:
+    masked = {one["sums"] == "masked" for one in figures if one["asked"]}
+    return _LEARNING + _SECURELY[masked.pop() if len(masked) == 1 else None]
+
+
+def _clients(figures: Sequence[dict[str, Any]]) -> str:
+    heads, rows = client_table(figures)
+    return _section("Clients", _table(heads, rows) + _note(_CLIENTS)) if rows else ""
+
+
 def _privacy(figures: Sequence[dict[str, Any]]) -> str:
     heads, rows = privacy_table(figures)
-    if not rows:
-        return _note("No run has a summary yet; privacy is summed up when a run ends.")
-    return _table(heads, rows) + _note(_PRIVACY)
+    missing = without_privacy(figures)
+    shown = _table(heads, rows) if rows else ""
+    if any(one["privacy"] for one in figures):
+        plain = any(one["sums"] == "plain" for one in figures)
+        shown += _note(
+            _PRIVACY + (" PLAIN SUMS hid nothing: their figures are those of masked ones." * plain)
+        )
+    return shown + (_note(missing) if missing else "")
 
 
 def _details(run: Run, one: dict[str, Any]) -> str:
     aborts = [f"round {line.round}: {line.aborted}" for line in run.lines if line.aborted is not None]
-    content = _table(*exchange_table(one))
+    content = _table(*exchange_table(one)) if run.asked else ""
     if aborts:
         shown = "".join(f"<li>{escape(text)}</li>\n" for text in aborts[:20])
         more = f"<p>… and {len(aborts) - 20} more</p>\n" if len(aborts) > 20 else ""

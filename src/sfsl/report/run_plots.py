@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfsl.errors import InputError
-from sfsl.report.runs import EXCHANGES, Run
+from sfsl.report.runs import EXCHANGES, LOST, Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,14 +17,16 @@ _DPI = 150
 
 
 def pictures(runs: Sequence[Run]) -> "dict[str, Figure]":
-    """By name. There is no AUC picture where no run measured one."""
-    drawn = {
-        "bytes": _figure(2, lambda axes: _bytes(runs, axes)),
-        "seconds": _figure(2, lambda axes: _seconds(runs, axes)),
-        "dropouts": _figure(2, lambda axes: _dropouts(runs, axes)),
-    }
+    """By name. There is no picture of what no run measured, and a run is in none where it did not."""
+    drawn: dict[str, Figure] = {}
     if any(run.curve("auc") or run.curve("auc_secure") for run in runs):
-        return {"auc": _figure(2, lambda axes: _curves(runs, axes)), **drawn}
+        drawn["auc"] = _figure(2, lambda axes: _curves(runs, axes))
+    if any(run.mean("bytes_up") or run.mean("bytes_down") for run in runs):
+        drawn["bytes"] = _figure(2, lambda axes: _bytes(runs, axes))
+    if any(run.mean("client_seconds") or run.mean("server_seconds") for run in runs):
+        drawn["seconds"] = _figure(2, lambda axes: _seconds(runs, axes))
+    if any(run.asked for run in runs):
+        drawn["dropouts"] = _figure(2, lambda axes: _dropouts(runs, axes))
     return drawn
 
 
@@ -61,45 +63,65 @@ def _curves(runs: Sequence[Run], axes: "list[Axes]") -> None:
         losses = run.curve("loss")
         if losses:
             right.plot(*zip(*losses, strict=True), color=color, label=run.name)
-    left.set(xlabel="round", ylabel="AUC", title="AUC")
-    right.set(xlabel="round", ylabel="loss", title="Training loss")
+    left.set(ylabel="AUC", title="AUC")
+    right.set(ylabel="loss", title="Training loss")
+    for panel in axes:
+        _over_rounds(panel, runs)
 
 
 def _bytes(runs: Sequence[Run], axes: "list[Axes]") -> None:
     for panel, cost, title in zip(axes, ("bytes_up", "bytes_down"), ("Sent", "Received"), strict=True):
-        _bars(panel, runs, [_scaled(run.mean(cost), 1 / 1024) for run in runs])
+        _bars(panel, runs, EXCHANGES, [_scaled(run.mean(cost), 1 / 1024) for run in runs])
         panel.set(ylabel="KiB per client and round", title=f"{title} by a client, by exchange")
 
 
 def _seconds(runs: Sequence[Run], axes: "list[Axes]") -> None:
     for panel, cost in zip(axes, ("client_seconds", "server_seconds"), strict=True):
-        _bars(panel, runs, [_scaled(run.mean(cost), 1000) for run in runs])
+        _bars(panel, runs, EXCHANGES, [_scaled(run.mean(cost), 1000) for run in runs])
     axes[0].set(ylabel="CPU ms per client and round", title="A client, without training")
     axes[1].set(ylabel="CPU ms per round", title="The server")
 
 
 def _dropouts(runs: Sequence[Run], axes: "list[Axes]") -> None:
     left, right = axes
-    _bars(left, runs, [_scaled(run.dropped_by_exchange(), 100) for run in runs])
-    left.set(ylabel="% of the cohorts", title="Vanished before answering")
+    shares = [_scaled(run.lost(), 100) for run in runs]
+    _bars(left, runs, LOST, shares)
+    most = max((value for one in shares for value in one.values()), default=0)
+    title = "Vanished before answering an exchange, answered late, declined"
+    left.set(ylabel="% of the cohorts", title=title, ylim=(0, max(5, 1.1 * most)))
     for number, run in enumerate(runs):
+        if not run.asked:
+            continue
         color = f"C{number % 10}"
-        shares = [100 * line.survivors / max(1, line.cohort) for line in run.lines]
-        right.plot([line.round for line in run.lines], shares, color=color, label=run.name)
+        left_over = [100 * line.survivors / max(1, line.cohort) for line in run.lines]
+        right.plot([line.round for line in run.lines], left_over, color=color, label=run.name)
         lost = [line.round for line in run.lines if line.aborted is not None]
         if lost:
             right.plot(lost, [0] * len(lost), "x", color=color, label=f"{run.name}, aborted")
-    right.set(xlabel="round", ylabel="% of the cohort", title="Clients in the sum", ylim=(-4, 104))
+    right.set(ylabel="% of the cohort", title="Clients in the sum", ylim=(-4, 104))
+    _over_rounds(right, runs)
 
 
-def _bars(panel: "Axes", runs: Sequence[Run], figures: Sequence[dict[str, float]]) -> None:
-    """One group of bars for each exchange, one bar for each run."""
-    width = 0.8 / len(runs)
-    for number, (run, values) in enumerate(zip(runs, figures, strict=True)):
-        places = [at + (number - (len(runs) - 1) / 2) * width for at in range(len(EXCHANGES))]
-        heights = [values[exchange] for exchange in EXCHANGES]
-        panel.bar(places, heights, width, color=f"C{number % 10}", label=run.name)
-    panel.set_xticks(range(len(EXCHANGES)), EXCHANGES, rotation=30, ha="right")
+def _over_rounds(panel: "Axes", runs: Sequence[Run]) -> None:
+    """There is no half round, also where there are few."""
+    from matplotlib.ticker import MaxNLocator
+
+    last = max(run.lines[-1].round for run in runs)
+    panel.set(xlabel="round", xlim=(1 - 0.04 * last, 1.04 * last))
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _bars(
+    panel: "Axes", runs: Sequence[Run], groups: Sequence[str], figures: Sequence[dict[str, float]]
+) -> None:
+    """For each group one bar of each run that has any."""
+    shown = [(number, values) for number, values in enumerate(figures) if values]
+    width = 0.8 / max(1, len(shown))
+    for place, (number, values) in enumerate(shown):
+        places = [at + (place - (len(shown) - 1) / 2) * width for at in range(len(groups))]
+        heights = [values.get(group, 0.0) for group in groups]
+        panel.bar(places, heights, width, color=f"C{number % 10}", label=runs[number].name)
+    panel.set_xticks(range(len(groups)), groups, rotation=30, ha="right")
 
 
 def _scaled(values: dict[str, float], factor: float) -> dict[str, float]:

@@ -15,13 +15,15 @@ from sfsl.errors import InputError
 
 # In the order in which they happen.
 EXCHANGES = ("check-in", *ANSWERED)
-_MASKED = ("sfsl", "sfl")
+LOST = (*ANSWERED, "late", "declined")
+# Schemes that hide something; with plain sums they do not either.
+_SECURE = ("sfsl", "sfl")
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run folder says. ``summary`` is empty where the run has not ended; aborted rounds cost too,
-    but means are over rounds that were not aborted."""
+    """What a run folder says. ``summary`` is empty where the run has not ended, or has gone on since;
+    aborted rounds cost too, but means are over rounds that were not aborted."""
 
     name: str
     lines: tuple[RoundLine, ...]
@@ -34,9 +36,16 @@ class Run:
         return str(_within(self.config, "round").get("scheme", "sfsl"))
 
     @property
-    def plain(self) -> bool:
-        """Whether plain sums stood in for masked ones: the same model, and nothing hidden."""
-        return self.scheme in _MASKED and _within(self.config, "round").get("sums") == "plain"
+    def sums(self) -> str:
+        """``masked``; ``plain`` where plain ones stand in for them; ``none``: the scheme hides nothing."""
+        if self.scheme not in _SECURE:
+            return "none"
+        return "plain" if _within(self.config, "round").get("sums") == "plain" else "masked"
+
+    @property
+    def asked(self) -> int:
+        """Clients, counted anew in each round; none where all is trained in one place."""
+        return sum(line.cohort for line in self.lines)
 
     @property
     def done(self) -> list[RoundLine]:
@@ -50,25 +59,36 @@ class Run:
     def dropped(self) -> int:
         return sum(sum(line.dropped.values()) for line in self.lines)
 
+    @property
+    def late(self) -> int:
+        return sum(line.late for line in self.lines)
+
+    @property
+    def declined(self) -> int:
+        return sum(sum(line.declined.values()) for line in self.lines)
+
     def curve(self, figure: str) -> list[tuple[int, float]]:
         """(round, value) of ``auc``, ``auc_secure`` or ``loss`` where it was measured."""
         found = [(line.round, getattr(line, figure)) for line in self.lines]
         return [(number, value) for number, value in found if value is not None]
 
     def mean(self, cost: str) -> dict[str, float]:
-        """Of ``bytes_up``, ``bytes_down``, ``client_seconds`` or ``server_seconds``, by exchange."""
+        """Of ``bytes_up``, ``bytes_down``, ``client_seconds`` or ``server_seconds``, by exchange; without
+        those in which it was never measured."""
+        bills: list[dict[str, float]] = [getattr(line, cost) for line in self.done]
         return {
-            exchange: fmean(getattr(line, cost).get(exchange, 0.0) for line in self.done) if self.done else 0
+            exchange: fmean(bill.get(exchange, 0.0) for bill in bills)
             for exchange in EXCHANGES
+            if any(exchange in bill for bill in bills)
         }
 
-    def dropped_by_exchange(self) -> dict[str, float]:
-        """Share of the cohorts that vanished at each exchange."""
-        asked = max(1, sum(line.cohort for line in self.lines))
-        return {
-            exchange: sum(line.dropped.get(exchange, 0) for line in self.lines) / asked
-            for exchange in EXCHANGES
-        }
+    def lost(self) -> dict[str, float]:
+        """Shares of the cohorts: who vanished, by exchange, was late or declined; empty without clients."""
+        if not self.asked:
+            return {}
+        vanished = {name: sum(line.dropped.get(name, 0) for line in self.lines) for name in ANSWERED}
+        counts = vanished | {"late": self.late, "declined": self.declined}
+        return {name: count / self.asked for name, count in counts.items()}
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
@@ -93,14 +113,11 @@ def _read(folder: Path, name: str) -> Run:
         config = tomllib.loads(_text(config_file))
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{config_file} is not TOML: {error}") from None
-    run = Run(
-        name,
-        _lines(folder / "metrics.jsonl"),
-        config,
-        _json(folder / "summary.json"),
-        _json(folder / "versions.json"),
-    )
-    return replace(run, name=f"{name} (PLAIN SUMS)") if run.plain else run
+    lines, summary = _lines(folder / "metrics.jsonl"), _json(folder / "summary.json")
+    if summary.get("rounds") != len(lines):
+        summary = {}  # of a run that has gone on: there were more exposures than it says
+    run = Run(name, lines, config, summary, _json(folder / "versions.json"))
+    return replace(run, name=f"{name} (PLAIN SUMS)") if run.sums == "plain" else run
 
 
 def _within(config: dict[str, Any], section: str) -> dict[str, Any]:

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 
 import msgspec
 
 from sfsl.engines.metrics import RoundLine
+from sfsl.errors import NotFinite
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.run.config import SECURE, RunConfig
 from sfsl.submodel import ModelSpec
@@ -34,14 +36,18 @@ class Learning(msgspec.Struct, frozen=True):
 
 
 class Costs(msgspec.Struct, frozen=True):
-    """Means over rounds that were not aborted: per client and exchange, and the server's by exchange."""
+    """Means over rounds that were not aborted: per client and exchange, and the server's by exchange.
+
+    ``training_seconds_per_client`` is wall time: a cohort trains in one process. None where there was no
+    such round, or nobody to divide by.
+    """
 
     bytes_up: ByExchange
     bytes_down: ByExchange
     client_seconds: ByExchange
     server_seconds: ByExchange
-    training_seconds_per_client: float
-    wall_seconds_per_round: float
+    training_seconds_per_client: float | None
+    wall_seconds_per_round: float | None
     peak_memory_bytes: int
 
 
@@ -71,14 +77,15 @@ class FullModel(msgspec.Struct, frozen=True):
 
     Seconds are those of masking alone, at the speed measured here: a client masks every parameter with
     every other client, the server removes one mask per client, and of each client that vanished before its
-    update all it shared. Memory: the model, an update and its words; at the server, one sum.
+    update all it shared; None where no cohort finished a round. Memory: the model, an update and its words;
+    at the server, one sum.
     """
 
     parameters: int
     bytes_up: ByExchange
     bytes_down: ByExchange
-    client_seconds: float
-    server_seconds: float
+    client_seconds: float | None
+    server_seconds: float | None
     client_memory_bytes: int
     server_memory_bytes: int
 
@@ -86,6 +93,8 @@ class FullModel(msgspec.Struct, frozen=True):
 class Summary(msgspec.Struct, frozen=True):
     """``sums``: ``masked``, or ``plain`` where plain ones stand in for them, or ``none``. ``privacy`` is
     None where the scheme has none. ``unknown_rows``: rows that clients' data named and the model lacks.
+    ``refused_rows``: rows whose sum no honest cohort can make, and which did not move; a dense part counts
+    as one.
     """
 
     scheme: str
@@ -101,6 +110,7 @@ class Summary(msgspec.Struct, frozen=True):
     declined: dict[str, int]
     diverged: int
     unknown_rows: int
+    refused_rows: int
     data_problems: dict[str, int]
     learning: Learning
     costs: Costs
@@ -136,6 +146,7 @@ def summarize(
         declined=_total([line.declined for line in lines]),
         diverged=sum(line.diverged for line in lines),
         unknown_rows=sum(line.unknown_rows for line in lines),
+        refused_rows=sum(sum(line.refused.values()) for line in lines),
         data_problems=dict(data_problems),
         learning=_learning(lines),
         costs=costs,
@@ -164,17 +175,25 @@ def _learning(lines: Sequence[RoundLine]) -> Learning:
 
 
 def _costs(done: Sequence[RoundLine], peak_memory: int) -> Costs:
-    count = max(1, len(done))
+    trained = [line.training_seconds / _trainers(line) for line in done if _trainers(line)]
     return Costs(
         bytes_up=_mean([line.bytes_up for line in done]),
         bytes_down=_mean([line.bytes_down for line in done]),
         client_seconds=_mean([line.client_seconds for line in done]),
         server_seconds=_mean([line.server_seconds for line in done]),
-        training_seconds_per_client=sum(line.training_seconds / max(1, line.survivors) for line in done)
-        / count,
-        wall_seconds_per_round=sum(line.wall_seconds for line in done) / count,
+        training_seconds_per_client=fmean(trained) if trained else None,
+        wall_seconds_per_round=fmean(line.wall_seconds for line in done) if done else None,
         peak_memory_bytes=peak_memory,
     )
+
+
+def _trainers(line: RoundLine) -> int:
+    """Clients that trained: those in the sum, and those whose update was not fit for it.
+
+    Who vanishes at the submodel does so before training; who vanishes later is in the sum. Who trained and
+    sent it too late is not counted: a line does not say which exchange the late ones were in.
+    """
+    return line.survivors + line.declined.get(NotFinite.__name__, 0)
 
 
 def _privacy(config: RunConfig, invited: Mapping[str, int]) -> Privacy:
@@ -214,8 +233,8 @@ def _full_model(model: ModelSpec, costs: Costs, done: Sequence[RoundLine], mask_
         parameters,
         up | {MODEL_EXCHANGE: words},
         down | {MODEL_EXCHANGE: words},
-        client_seconds=clients * masked,
-        server_seconds=(survivors + lost) * masked,
+        client_seconds=clients * masked if clients else None,
+        server_seconds=(survivors + lost) * masked if clients else None,
         client_memory_bytes=round(3 * words),
         server_memory_bytes=round(2 * words),
     )
