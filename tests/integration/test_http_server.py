@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from deployment import Deployment, Wire, serve
 from sfsl.engines.http.app import AppLimits
 from sfsl.engines.http.authority import create_authority, issue_server
 from sfsl.engines.http.guarded import ConnectionLimits
-from sfsl.engines.http.serve import Listen
+from sfsl.engines.http.serve import Listen, _bound
 from sfsl.engines.http.serve import serve as serve_forever
 from sfsl.errors import InputError, KeyFileError
 
@@ -100,6 +101,16 @@ def test_rounds_over_tls(tmp_path: Path, tls: Path) -> None:
                 await untrusting.get("/healthz")
 
     served(tmp_path, tls, act)
+
+
+def test_answers_do_not_wait_for_the_peer_to_confirm_their_head() -> None:
+    with (
+        _bound(Listen(port=0)) as listening,
+        socket.create_connection(listening.getsockname()),
+        listening.accept()[0] as accepted,
+    ):
+        for one in (listening, accepted):
+            assert one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_stopping_answers_those_who_poll(tmp_path: Path, tls: Path) -> None:

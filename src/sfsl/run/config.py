@@ -332,14 +332,15 @@ def from_sections(sections: Mapping[str, object]) -> RunConfig:
         if not isinstance(content, Mapping):
             raise ParameterError(f"[{name}] is a section: write {name}.key = value, not {name} = {content!r}")
     read: dict[str, Any] = {
-        name: _section(name, type(getattr(RunConfig(), name)), content)
+        name: section_from(name, type(getattr(RunConfig(), name)), content)
         for name, content in sections.items()
         if isinstance(content, Mapping)
     }
     return RunConfig(**read)
 
 
-def _section(section: str, kind: type[Checked], content: Mapping[str, object]) -> Checked:
+def section_from(section: str, kind: type[Checked], content: Mapping[str, object]) -> Checked:
+    """One section's settings, or which key is wrong and what it means."""
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     values = {}
     for key, value in content.items():

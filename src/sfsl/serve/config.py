@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from sfsl.codec import Checked
 from sfsl.errors import ParameterError
-from sfsl.run.config import RunConfig, _section, about, description, from_sections
+from sfsl.run.config import RunConfig, about, description, from_sections, section_from
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Rate = Annotated[float, Meta(gt=0, le=1e6)]
@@ -162,7 +162,7 @@ def from_all_sections(sections: Mapping[str, object]) -> ServeConfig:
     if not isinstance(given, Mapping):
         raise ParameterError(f"[{SECTION}] is a section: write {SECTION}.key = value")
     run = from_sections({name: content for name, content in sections.items() if name != SECTION})
-    serve = _section(SECTION, ServeSettings, given)
+    serve = section_from(SECTION, ServeSettings, given)
     assert isinstance(serve, ServeSettings)  # noqa: S101 -- it was asked for
     return ServeConfig(run=run, serve=serve)
 
