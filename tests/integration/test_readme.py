@@ -1,11 +1,22 @@
-"""The README's example runs and prints what it says."""
+"""The README's examples run and print what it says."""
 
 import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PORT = "8443"
+SECONDS = 120
 
 
 def test_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,3 +29,64 @@ def test_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bob" not in first
     assert second == "[14] 3"
     assert third.split() == ["[", "3", "17", "2000000000]", "sketch"]
+
+
+@contextmanager
+def started(command: str, folder: Path, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    with open(log, "wb") as output:
+        process = subprocess.Popen(shlex.split(command), cwd=folder, stdout=output, stderr=output)  # noqa: S603
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait(20)
+
+
+def unnumbered(text: str) -> str:
+    """How many rows it asks for is chance, and a slow machine may have begun without it."""
+    return re.sub(r"\b\d+\b", "N", text)
+
+
+def port() -> str:
+    """The README's, or another where something else listens there."""
+    for wanted in (int(PORT), 0):
+        try:
+            with socket.create_server(("127.0.0.1", wanted)) as free:
+                return str(free.getsockname()[1])
+        except OSError:
+            continue
+    raise AssertionError("no port is free")
+
+
+def test_three_commands_in_three_terminals(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    section = README.read_text().split("## Over a network\n", 1)[1].split("\n## ", 1)[0]
+    commands = re.findall(r"```\n(\.venv/bin/sfsl [^\n]*)\n```", section)
+    assert [command.split()[1] for command in commands] == ["serve", "swarm", "join"]
+    # As in a fresh clone, but with nothing left in it.
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/sfsl").symlink_to(Path(sys.executable).parent / "sfsl")
+    if (free := port()) != PORT:
+        commands = [command.replace(f":{PORT}", f":{free}") for command in commands]
+        commands[0] += f" --port {free}"
+    logs = [tmp_path / f"{name}.log" for name in ("serve", "swarm", "join")]
+    with started(commands[0], tmp_path, logs[0]) as server:
+        end = time.monotonic() + SECONDS
+        while "Join with" not in logs[0].read_text():
+            assert server.poll() is None, logs[0].read_text()
+            assert time.monotonic() < end, logs[0].read_text()
+            time.sleep(0.1)
+        assert f"Serving at https://127.0.0.1:{free}" in logs[0].read_text()
+        with (
+            started(commands[1], tmp_path, logs[1]) as swarm,
+            started(commands[2], tmp_path, logs[2]) as client,
+        ):
+            assert client.wait(SECONDS) == 0, logs[2].read_text()
+            assert swarm.poll() is None, logs[1].read_text()
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(SECONDS) == 0, logs[0].read_text()
+    (shown,) = (block for block in re.findall(r"```\n(.*?)```", section, re.DOTALL) if "Checked in" in block)
+    assert unnumbered(shown) in unnumbered(re.sub(r"(?m)^[\d:]+  ", "", logs[2].read_text()))
+    assert re.search(r"round \d+ committed: \d+ of \d+ clients", logs[0].read_text())

@@ -27,6 +27,21 @@ def test_defaults_are_safe() -> None:
     assert own.period_days >= 1
 
 
+@pytest.mark.parametrize(
+    ("serve", "own"),
+    [
+        ({}, True),
+        ({"host": "::1"}, True),
+        ({"host": "localhost"}, True),
+        ({"plain": True}, False),
+        (TLS, False),
+    ],
+    ids=str,
+)
+def test_on_loopback_the_server_may_make_its_own_certificate(serve: dict[str, Any], own: bool) -> None:
+    assert from_all_sections({"serve": serve | {"enrolment": "open"}}).serve.own_tls is own
+
+
 def test_every_key_is_described() -> None:
     for field in msgspec.structs.fields(ServeSettings):
         assert description(field).endswith("."), field.name
@@ -35,7 +50,8 @@ def test_every_key_is_described() -> None:
 @pytest.mark.parametrize(
     ("serve", "says"),
     [
-        ({"clients": "c"}, "needed for TLS"),
+        ({"clients": "c", "host": "0.0.0.0"}, "needed for TLS.*sfsl keys authority"),  # noqa: S104
+        ({"clients": "c", "key": "server.key"}, "needed for TLS"),
         ({"clients": "c", "certificate": "server.pem"}, "needed for TLS"),
         (LISTED | {"plain": True}, "contradict"),
         ({"clients": "c", "plain": True, "host": "0.0.0.0"}, "only loopback"),  # noqa: S104

@@ -99,8 +99,24 @@ def _say(url: str, config: ServeConfig, deployment: "Deployment") -> None:
         f"  privacy     rows with at least {deployment.min_contributors} contributors; "
         f"{'active' if own.active else 'honest-but-curious'} mode",
         f"  enrolment   {own.enrolment}: {who}",
+        f"  TLS         {_tls(config, deployment)}",
         f"Join with:  sfsl join --server {url} --data FILE --state DIR"
-        + ("" if own.plain else " --ca authority.pem"),
+        + ("" if own.plain else f" --ca {_authority(config)}"),
     ]
     for line in lines:
         typer.echo(line, err=True)
+
+
+def _tls(config: ServeConfig, deployment: "Deployment") -> str:
+    own = config.serve
+    if own.plain:
+        return "NONE: for tests, or behind a proxy on this machine"
+    if deployment.own_authority is None:
+        return own.certificate
+    made = "made just now" if deployment.own_authority else "made before"
+    return f"an authority of its own, {made}, for tests on this machine; clients need {_authority(config)}"
+
+
+def _authority(config: ServeConfig) -> str:
+    own = config.serve
+    return str(Path(own.state) / "tls" / "authority.pem") if own.own_tls else "authority.pem"

@@ -26,7 +26,13 @@ _COMMENT_WIDTH = 96
 class ServeSettings(Checked, frozen=True):
     host: Annotated[str, about("The address to listen on; 0.0.0.0 is all of this machine's.")] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65_535), about("The port; 0 takes a free one.")] = 8443
-    certificate: Annotated[str, about("TLS: the certificate's file (sfsl keys server makes one).")] = ""
+    certificate: Annotated[
+        str,
+        about(
+            "TLS: the certificate's file (sfsl keys server makes one). On loopback it and the key may be "
+            "empty: the server then makes its own, for tests, in state/tls."
+        ),
+    ] = ""
     key: Annotated[str, about("TLS: the file of its private key.")] = ""
     plain: Annotated[
         bool, about("No TLS: only on loopback, for tests or behind a proxy on this machine that has it.")
@@ -116,7 +122,7 @@ class ServeSettings(Checked, frozen=True):
                 raise ParameterError(
                     f"serve.plain = true on {self.host}: without TLS only loopback, {_LOOPBACK[0]}"
                 )
-        elif not (self.certificate and self.key):
+        elif not ((self.certificate and self.key) or self.own_tls):
             raise ParameterError(
                 "serve.certificate and serve.key are needed for TLS; make them with: sfsl keys authority tls "
                 "&& sfsl keys server tls --host NAME"
@@ -126,6 +132,11 @@ class ServeSettings(Checked, frozen=True):
                 f'serve.enrolment = "{self.enrolment}" with serve.clients = "{self.clients}": "list" needs '
                 'the file of public keys, "open" has none'
             )
+
+    @property
+    def own_tls(self) -> bool:
+        """Whether the server makes its certificate itself."""
+        return not (self.plain or self.certificate or self.key) and self.host in _LOOPBACK
 
 
 class ServeConfig(Checked, frozen=True):

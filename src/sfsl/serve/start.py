@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -27,22 +28,27 @@ from sfsl.run.fleet import build_fleet
 from sfsl.run.metrics import MetricsFile, read_lines
 from sfsl.run.setup import resolved, round_settings, slots
 from sfsl.serve.config import ServeConfig
+from sfsl.serve.loopback import SERVER, loopback_tls
 from sfsl.submodel import LmdbStore, ModelSpec, StoreSpec
 from sfsl.training.task import Task
 
-STORE, REGISTRY, METRICS = "store", "registry.sqlite", "metrics.jsonl"
+STORE, REGISTRY, METRICS, TLS = "store", "registry.sqlite", "metrics.jsonl", "tls"
 _HEAD_BYTES = 1024
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A server about to run. ``close`` gives back what it holds."""
+    """A server about to run. ``close`` gives back what it holds.
+
+    ``own_authority``: whether the authority of the certificate that the server made itself is new; None
+    where it was given one, or needs none."""
 
     coordinator: Coordinator
     app: ASGIApp
     listen: Listen
     model: ModelSpec
     min_contributors: int
+    own_authority: bool | None
     close: Callable[[], None]
 
     async def run(self, ready: Callable[[str], None]) -> None:
@@ -62,6 +68,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         _make(folder)
         registry = held.enter_context(Registry(folder / REGISTRY))
         store = held.enter_context(_store(folder, run, task))
+        fresh = loopback_tls(folder / TLS, now=datetime.now(UTC)) if config.serve.own_tls else None
         lines = known_lines(store, folder / METRICS)
         metrics = held.enter_context(MetricsFile(folder / METRICS, lines))
         coordinator = Coordinator(
@@ -85,7 +92,8 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         )
         app = create_app(Server(coordinator, verifier, enrolment, package, limits), limits)
         least = settings.min_contributors
-        return Deployment(coordinator, app, _listen(config), task.spec, least, held.pop_all().close)
+        listen = _listen(config, folder)
+        return Deployment(coordinator, app, listen, task.spec, least, fresh, held.pop_all().close)
 
 
 def coordinator_settings(config: ServeConfig, run: RunConfig) -> CoordinatorSettings:
@@ -181,15 +189,18 @@ def _limits(config: ServeConfig) -> AppLimits:
     )
 
 
-def _listen(config: ServeConfig) -> Listen:
+def _listen(config: ServeConfig, folder: Path) -> Listen:
     own = config.serve
+    certificate, key = own.certificate, own.key
+    if own.own_tls:
+        certificate, key = (str(folder / TLS / f"{SERVER}.{kind}") for kind in ("pem", "key"))
     # To a proxy's clients belongs one address, its own; it counts them itself.
     per_address = own.most_connections if own.proxied else own.most_per_address
     return Listen(
         host=own.host,
         port=own.port,
-        certificate=Path(own.certificate) if own.certificate else None,
-        key=Path(own.key) if own.key else None,
+        certificate=Path(certificate) if certificate else None,
+        key=Path(key) if key else None,
         proxied=own.proxied,
         connections=ConnectionLimits(most=own.most_connections, most_per_address=per_address),
     )
