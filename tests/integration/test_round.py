@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from cohort import CATEGORY_OF, DENSE, GOODS, MODEL, WIDTH, Cohort
+from cohort import DENSE, GOODS, MODEL, WIDTH, Cohort
 from sfsl.errors import Aborted, Refused, TooFewClients
-from sfsl.privacy import PRESETS, Budget, Calendar, ClientState, Derived, Tables
+from sfsl.privacy import PRESETS, Budget, Calendar, ClientState, Tables
 from sfsl.submodel import RowSet
 
 
@@ -105,7 +105,7 @@ def test_with_real_privacy_state(tmp_path: Path) -> None:
     cohort = Cohort()
     tables = Tables(
         shared=("goods",),
-        derived={"category": Derived("goods", lambda rows: CATEGORY_OF[rows])},
+        derived=("category",),
         personal=("user",),
     )
     for name in cohort.names:

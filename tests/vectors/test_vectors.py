@@ -455,7 +455,7 @@ def test_bytes_refused(case: dict[str, Any]) -> None:
 
 def test_every_message_type_has_a_vector() -> None:
     shown = {case["message"]["type"] for case in load("codec.json")["messages"]}
-    assert shown == {kind.__struct_config__.tag for kind in CODEC._types}
+    assert shown == {kind.__struct_config__.tag for kind in CODEC.types}
 
 
 def test_size_limits() -> None:
