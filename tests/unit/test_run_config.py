@@ -146,3 +146,12 @@ def test_the_dense_part_moves_twice_as_far_where_clients_have_submodels(
     sections: dict[str, Any], rate: float
 ) -> None:
     assert round_settings(from_sections(sections), {}).update.dense_step.rate == rate
+
+
+def test_a_file_that_says_how_its_model_is_served_is_a_run_file_too(tmp_path: Path) -> None:
+    file = tmp_path / "both.toml"
+    file.write_text("[round]\nclients = 7\n[serve]\nport = 1\n")
+    assert read_config(file).round.clients == 7
+    file.write_text("[round]\nclients = 7\n[server]\nport = 1\n")
+    with pytest.raises(ParameterError, match=r"server\.port"):
+        read_config(file)

@@ -18,7 +18,7 @@ from sfsl.cli.run_output import RunProgress, print_summary
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.config import RunConfig, from_sections
 from sfsl.run.folder import RunFolder
-from sfsl.run.toml import Sections, default_toml, overridden, read_sections
+from sfsl.run.toml import Sections, default_toml, overridden, read_run_sections
 
 if TYPE_CHECKING:
     from sfsl.run.runner import Runner
@@ -72,7 +72,9 @@ def run(
 
     Ctrl-C stops after the round; once more, at once. Either way --resume goes on from the last whole round.
     """
-    base = read_sections(config) if config else read_sections(RunFolder(out).config_file) if resume else {}
+    base: Sections = {}
+    if config or resume:
+        base = read_run_sections(config or RunFolder(out).config_file)
     flags = {"run.rounds": rounds, "round.clients": clients, "round.scheme": scheme, "round.sums": sums}
     try:
         wanted = from_sections(overridden(_flags(base, flags, privacy, data), settings or ()))

@@ -31,9 +31,16 @@ def read_sections(path: Path) -> Sections:
         raise InputError(f"{path} is not TOML: {error}") from None
 
 
+def read_run_sections(path: Path) -> Sections:
+    """Of a run. A file may also say how its model is served, which is not a run's affair."""
+    sections = read_sections(path)
+    sections.pop("serve", None)
+    return sections
+
+
 def read_config(path: Path) -> RunConfig:
     try:
-        return from_sections(read_sections(path))
+        return from_sections(read_run_sections(path))
     except ParameterError as error:
         raise ParameterError(f"{path}: {error}") from None
 
