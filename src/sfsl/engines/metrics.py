@@ -15,7 +15,8 @@ class RoundLine(msgspec.Struct, frozen=True):
 
     ``late``: messages that came when their phase was over. ``auc`` is that of the central test set after
     the round, where it was evaluated; ``auc_secure`` that of the cohort's own held-out samples before it,
-    from securely summed histograms, and at most ``auc_secure_error`` from that of the scores themselves.
+    from securely summed histograms, and at most ``auc_secure_error`` from that of the scores themselves;
+    None where that is a lot, as in the first round, whose bins are too wide.
     ``unknown_rows``: rows that clients' data names and the model does not have. ``opened``: rows with at
     least one contributor. ``training_seconds`` and ``wall_seconds`` are those of this whole process.
     """

@@ -19,10 +19,11 @@ import torch
 
 from sfsl.crypto.ring import Z32
 from sfsl.engines.metrics import RoundLine
+from sfsl.engines.outcomes import refused, secure_auc
 from sfsl.engines.settings import RoundReport
 from sfsl.errors import InputError
 from sfsl.privacy import PeriodSelection
-from sfsl.rounds import RoundOutcome, ScoreBins
+from sfsl.rounds import ScoreBins
 from sfsl.run.config import RunConfig
 from sfsl.run.evaluation import central_auc
 from sfsl.run.fleet import Fleet
@@ -32,7 +33,6 @@ from sfsl.run.selection import SelectionState, choose_cohort, choose_in_period
 from sfsl.run.setup import build_engine, open_store
 from sfsl.run.summary import Summary, summarize
 from sfsl.secagg.meter import mask_seconds
-from sfsl.training import auc_error_bound, auc_from_histograms
 
 
 class Runner:
@@ -155,7 +155,7 @@ class Runner:
 
 def line_of(report: RoundReport, seconds: float) -> RoundLine:
     outcome = report.outcome
-    scores = outcome.scores if outcome else None
+    auc, error = secure_auc(outcome)
     return RoundLine(
         round=report.number,
         aborted=report.aborted,
@@ -169,14 +169,14 @@ def line_of(report: RoundReport, seconds: float) -> RoundLine:
         unknown_rows=report.unknown_rows,
         loss=finite(report.loss),
         auc=None,
-        auc_secure=finite(auc_from_histograms(*scores)) if scores else None,
-        auc_secure_error=finite(auc_error_bound(*scores)) if scores else None,
+        auc_secure=auc,
+        auc_secure_error=error,
         union={name: len(rows) for name, rows in outcome.union.items()} if outcome else {},
         opened={name: int(np.count_nonzero(one)) for name, one in outcome.contributors.items()}
         if outcome
         else {},
         moved=outcome.applied.moved if outcome else {},
-        refused=refused(outcome) if outcome else {},
+        refused=refused(outcome),
         bytes_up=report.bytes_up,
         bytes_down=report.bytes_down,
         client_seconds=report.client_seconds,
@@ -184,11 +184,6 @@ def line_of(report: RoundReport, seconds: float) -> RoundLine:
         training_seconds=report.training_seconds,
         wall_seconds=seconds,
     )
-
-
-def refused(outcome: RoundOutcome) -> dict[str, int]:
-    """Rows whose sums no honest cohort can make, by table; ``dense``: 1 where the dense part's was one."""
-    return outcome.applied.refused | ({"dense": 1} if outcome.applied.dense_refused else {})
 
 
 def finite(value: float) -> float | None:

@@ -1,6 +1,5 @@
 """From settings and a cohort to the parameters of a round; what survives a restart; the line of metrics."""
 
-import math
 from dataclasses import replace
 from typing import Self
 
@@ -11,6 +10,7 @@ from sfsl.crypto.randomness import Randomness
 from sfsl.engines.http.running import Bill
 from sfsl.engines.http.settings import CoordinatorSettings
 from sfsl.engines.metrics import RoundLine
+from sfsl.engines.outcomes import refused, secure_auc
 from sfsl.errors import StoreCorrupt
 from sfsl.rounds import IndexSpace, RoundOutcome, RoundParams, ScoreBins
 from sfsl.secagg import SessionParams
@@ -103,7 +103,7 @@ def line_of(
     number: int, cohort: int, bill: Bill, outcome: RoundOutcome | None, aborted: str | None, seconds: float
 ) -> RoundLine:
     """What only clients know (samples, losses, seconds of theirs) is not in it."""
-    auc, error = _secure_auc(outcome)
+    auc, error = secure_auc(outcome)
     return RoundLine(
         round=number,
         aborted=aborted,
@@ -124,7 +124,7 @@ def line_of(
         if outcome
         else {},
         moved=outcome.applied.moved if outcome else {},
-        refused=_refused(outcome) if outcome else {},
+        refused=refused(outcome),
         bytes_up=bill.per_client(bill.bytes_up),
         bytes_down=bill.per_client(bill.bytes_down),
         client_seconds={},
@@ -132,18 +132,3 @@ def line_of(
         training_seconds=0.0,
         wall_seconds=seconds,
     )
-
-
-def _refused(outcome: RoundOutcome) -> dict[str, int]:
-    """Rows whose sums no honest cohort can make, by table; ``dense``: 1 where the dense part's was one."""
-    return outcome.applied.refused | ({"dense": 1} if outcome.applied.dense_refused else {})
-
-
-def _secure_auc(outcome: RoundOutcome | None) -> tuple[float | None, float | None]:
-    if outcome is None or outcome.scores is None:
-        return None, None
-    from sfsl.training.evaluate import auc_error_bound, auc_from_histograms  # torch, which only a server has
-
-    found = auc_from_histograms(*outcome.scores), auc_error_bound(*outcome.scores)
-    auc, error = (value if math.isfinite(value) else None for value in found)
-    return auc, error
