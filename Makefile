@@ -30,7 +30,7 @@ demo: $(VENV)/.installed  ## Train DIN over private clients on the real protocol
 	@echo "       $(BIN)/python examples/secure_sum.py    the secure sum alone"
 
 test: lint  ## All checks: style, types, layering, tests (minutes).
-	$(BIN)/python -m pytest -q -rs -n 2 --dist worksteal -m "not slow"
+	$(BIN)/python -m pytest -q -rfEs -n 2 --dist worksteal -m "not slow"
 
 test-slow: $(VENV)/.installed  ## The tests that take longer.
 	$(BIN)/python -m pytest -q -m slow

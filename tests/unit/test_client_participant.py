@@ -380,7 +380,8 @@ def test_a_budget_spent_between_check_in_and_invitation(tmp_path: Path) -> None:
     state = people[VICTIM].memory.state  # type: ignore[attr-defined]
 
     async def meddle(method: str, target: str, body: bytes) -> Response | None:
-        if "/next/" in target and state.ledger.exposures == 0:
+        checked_in = any(event.kind == "checked-in" for event in crowd.events[VICTIM])
+        if "/next/" in target and checked_in and state.ledger.exposures == 0:
             state.expose(bytes([9] * 16))
         return None
 
