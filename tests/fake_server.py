@@ -71,9 +71,17 @@ class FakeServer:
         self.log: list[tuple[str, str, bytes]] = []
         self.meddle: Callable[[str, str, bytes], Awaitable[Response | None]] | None = None
         self.alter: Callable[[str, int, Message], Message] | None = None
-        self._news = asyncio.Condition()
+        self._spread: tuple[asyncio.AbstractEventLoop, asyncio.Condition] | None = None
         self._verifier = Verifier(DEPLOYMENT, self._public)
         self.app = Starlette(routes=[Route("/{path:path}", self._serve, methods=["GET", "POST"])])
+
+    @property
+    def _news(self) -> asyncio.Condition:
+        """Of the loop that runs: a test may have one after another."""
+        loop = asyncio.get_running_loop()
+        if self._spread is None or self._spread[0] is not loop:
+            self._spread = loop, asyncio.Condition()
+        return self._spread[1]
 
     @property
     def transport(self) -> httpx.ASGITransport:
