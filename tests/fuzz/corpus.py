@@ -1,0 +1,96 @@
+"""One frame, at least, of every message that travels, by the codec that reads it."""
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from cohort import Cohort, Stepper
+from fuzz.frames import Frame
+from sfsl.codec import Codec, Message
+from sfsl.engines.http.messages import CODEC as HTTP
+from sfsl.engines.http.messages import CheckedIn, CheckIn, Enrol
+from sfsl.rounds.messages import CODEC as ROUND
+from sfsl.secagg.messages import CODEC as SECAGG
+from sfsl.secagg.messages import Roster
+from sfsl.union.messages import CODEC as UNION
+from sfsl.union.messages import Invitation as UnionInvitation
+from world import World
+
+LIMIT = 1 << 20
+
+
+class Recorded(Stepper):
+    """A round whose messages are kept, by who sent them ('' is the server) and in order."""
+
+    def __init__(self, cohort: Cohort) -> None:
+        self.said: list[tuple[str, str, Message]] = []
+        super().__init__(cohort)
+
+    def _exchange(self) -> None:
+        step, sent = self._steps[0][0], dict(self.outbound)
+        receive = self.server.receive
+
+        def kept(name: str, message: Any) -> None:
+            self.said.append((step, name, message))
+            receive(name, message)
+
+        self.said += [(step, "", message) for message in sent.values()]
+        self.server.receive = kept  # type: ignore[method-assign]
+        super()._exchange()
+        self.server.receive = receive  # type: ignore[method-assign]
+
+
+@cache
+def round_messages() -> tuple[Message, ...]:
+    """Of a whole round, honest-but-curious and active."""
+    found: list[Message] = []
+    for active in (False, True):
+        recorded = Recorded(Cohort(4, active=active))
+        found += [one.keys for one in recorded.outbound["c0"].roster.members]
+        recorded.finish()
+        found += [message for _, name, message in recorded.said if name in ("", "c0")]
+    return tuple(found)
+
+
+def _session_messages() -> Iterable[Message]:
+    for options in ({"active": True}, {"n": 6, "threshold": 3, "neighbours": 4}):
+        world = World(**({"n": 3, "threshold": 3} | options)).to_unmask()  # type: ignore[arg-type]
+        yield from (*world.rosters.values(), *world.inbound.values(), *world.uploads.values())
+        yield from (*world.keys.values(), *world.requests.values())
+        yield world.clients["c0"].handle_unmask(world.requests["c0"])
+
+
+@cache
+def frames() -> dict[str, tuple[Codec, tuple[Frame, ...]]]:
+    """By protocol. Each type of each codec is there."""
+    rounds = round_messages()
+    keys = next(one for one in rounds if type(one).__name__ == "Keys")
+    invitation: Any = next(one for one in rounds if type(one).__name__ == "Invitation")
+    http = [
+        Enrol(bytes(range(32))),
+        *(CheckIn(bytes(32), one) for one in rounds if type(one).__name__ == "Keys"),
+        CheckedIn(bytes(16), 0),
+        CheckedIn(bytes(range(16)), 2**63 - 1),
+    ]
+    united = [UnionInvitation(invitation.roster, invitation.round.union)]
+    of_union = [one for one in (*united, *rounds) if isinstance(one, UNION.types)]
+    of_session = [*_session_messages(), *(one for one in rounds if isinstance(one, SECAGG.types))]
+    of_session.append(Roster(invitation.roster.params, ()))
+    assert isinstance(keys, SECAGG.types)
+    return {
+        name: (codec, tuple(Frame.of(data) for data in sorted({codec.encode(one) for one in messages})))
+        for name, codec, messages in (
+            ("session", SECAGG, of_session),
+            ("union", UNION, of_union),
+            ("round", ROUND, rounds),
+            ("http", HTTP, (*http, *rounds)),
+        )
+    }
+
+
+def type_of(frame: Frame) -> str:
+    """The tag of a frame's message."""
+    tag: str = msgspec.msgpack.decode(frame.data[1:])["type"]
+    return tag
