@@ -118,7 +118,8 @@ def test_five_joins_make_a_round_and_their_budget_is_spent(tmp_path: Path) -> No
 
 
 def test_a_swarm_under_every_fault(tmp_path: Path) -> None:
-    """A tenth of all requests suffers something; every round ends, and nothing is counted twice."""
+    """Four in ten clients of a round suffer something: most rounds commit all the same, every one ends, and
+    nothing is counted twice."""
     rounds = 6
     place = Place(
         tmp_path,
@@ -128,7 +129,7 @@ def test_a_swarm_under_every_fault(tmp_path: Path) -> None:
         training_seconds=3.0,
         poll_seconds=1.0,
     )
-    faults = NetworkFaults(dict.fromkeys(KINDS, 0.1 / len(KINDS)), seed=4, delay_s=0.3)
+    faults = NetworkFaults(dict.fromkeys(KINDS, 0.4 / len(KINDS)), seed=4, delay_s=0.3)
 
     async def main() -> Any:
         async with place as url, asyncio.timeout(100):
@@ -140,8 +141,8 @@ def test_a_swarm_under_every_fault(tmp_path: Path) -> None:
     report = asyncio.run(main())
     assert not report.failed
     assert len(report.ended) >= rounds
-    assert "committed" in report.ended.values()
-    assert sum(report.traffic.faults.values()) > 20
+    assert list(report.ended.values()).count("committed") >= 4
+    assert sum(report.traffic.faults.values()) > 10
     lines = read_lines(tmp_path / "state/metrics.jsonl")
     assert [line.round for line in lines] == list(range(1, len(lines) + 1))
     for number, outcome in report.ended.items():

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fake_server import FakeServer  # noqa: E402
+from sfsl.client.faults import KINDS, LOSSES, NetworkFaults  # noqa: E402
 from sfsl.client.model import ClientModel  # noqa: E402
 from sfsl.client.swarm import Swarm, SwarmReport, SwarmSettings  # noqa: E402
 from sfsl.crypto.identity import Identity  # noqa: E402
@@ -130,3 +131,20 @@ def test_a_swarm_makes_the_model_of_the_local_engine_bit_by_bit() -> None:
     dense = world.server.store.read_dense().values
     assert np.array_equal(dense, world.engine.simulation.store.read_dense().values)
     assert not np.array_equal(dense, world.task.initial_dense())
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in LOSSES])
+def test_everyones_bad_network_costs_nobody_the_round(kind: str) -> None:
+    """Each client is struck once in each round. It sends the same bytes again, and all stay in."""
+    world = World()
+    report = world.run(world.swarm(2, faults=NetworkFaults({kind: 1.0}, seed=1, delay_s=0.1)))
+    assert report.ended == {1: "committed", 2: "committed"}
+    assert [len(one.survivors) for one in world.server.outcomes[:2]] == [CLIENTS, CLIENTS]
+    assert report.traffic.faults[kind] >= 2 * CLIENTS
+    assert not report.failed
+    answers: dict[str, set[bytes]] = {}
+    for method, target, body in world.server.log:
+        if method == "POST" and "/answer/" in target:
+            answers.setdefault(target, set()).add(body)
+    if kind != "corrupt":  # then the network, not the client, makes other bytes
+        assert all(len(bodies) == 1 for bodies in answers.values())

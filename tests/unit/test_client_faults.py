@@ -28,7 +28,7 @@ class Inner(httpx.AsyncBaseTransport):
 
 def send(kind: str, seed: int = 0) -> tuple[Inner, Traffic, Any]:
     inner, traffic = Inner(), Traffic()
-    transport = FaultyTransport(inner, "me", NetworkFaults({kind: 1.0}, seed, 0.01), traffic)
+    transport = FaultyTransport(inner, "me", NetworkFaults({kind: 1.0}, seed, 0.01, True), traffic)
 
     async def main() -> Any:
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
@@ -79,8 +79,47 @@ def test_a_seed_repeats_the_plan_and_shares_come_out() -> None:
     assert drawn == [plan.strike(f"c{client}", number) for client in range(20) for number in range(200)]
     assert drawn != [NetworkFaults(plan.rates, seed=4).strike("c0", number) for number in range(4000)]
     for kind in KINDS:
-        assert 60 < sum(found == kind for found, _ in drawn) < 140
+        assert 60 < sum(found == kind for found, _, _ in drawn) < 140
     assert NetworkFaults().strike("c0", 0)[0] is None
+
+
+def struck(share: float, rounds: int, *, retries: int = 0) -> list[list[int]]:
+    """By round the places of a client's round that were struck: each request fails, and is sent again."""
+    traffic = Traffic()
+    plan = NetworkFaults({"drop-before": share}, seed=5)
+
+    async def main() -> list[list[int]]:
+        transport, found = FaultyTransport(Inner(), "me", plan, traffic), []
+        async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+            for number in range(rounds):
+                requests = [("POST", "/v1/check-in", f"keys {number}")]
+                for exchange in range(6):
+                    requests.append(("GET", f"/v1/next/00ff?after={exchange}", ""))
+                    requests.append(("POST", f"/v1/answer/00ff/{exchange + 1}", "answer"))
+                found.append([])
+                for place, (method, target, body) in enumerate(requests):
+                    for _ in range(1 + retries):
+                        try:
+                            await client.request(method, target, content=body)
+                        except httpx.ConnectError:
+                            found[-1].append(place)
+            await client.get("/v1/about")
+        return found
+
+    found = asyncio.run(main())
+    assert sum(map(len, found)) == traffic.faults["drop-before"]
+    return found
+
+
+def test_a_share_of_a_rounds_clients_is_struck_once_and_anywhere() -> None:
+    everyone = struck(1.0, 400, retries=1)
+    assert all(len(places) == 1 for places in everyone)
+    places = [one for (one,) in everyone]
+    assert set(places) == set(range(13))
+    assert max(places.count(place) for place in range(13)) < 60  # 31 are expected
+    some = [len(places) for places in struck(0.2, 400)]
+    assert set(some) == {0, 1}
+    assert 55 < sum(some) < 105
 
 
 @pytest.mark.parametrize("rates", [{"storm": 0.1}, {"delay": -0.1}, {"delay": 0.6, "corrupt": 0.6}])

@@ -47,11 +47,15 @@ def swarm(
         typer.Option(help="Folder of the clients' keys, made on first use. Default: new keys every time."),
     ] = None,
     faults: Annotated[
-        float, typer.Option(help="Share of requests that something happens to, of every kind alike.")
+        float,
+        typer.Option(help="Share of a round's clients that one fault happens to, of any kind, anywhere."),
     ] = 0.0,
     fault: Annotated[
         list[str] | None, typer.Option(metavar="KIND=SHARE", help="One kind of fault; repeatable.")
     ] = None,
+    per_request: Annotated[
+        bool, typer.Option("--per-request", help="Shares are of requests, some 15 a round, not of clients.")
+    ] = False,
     delay: Annotated[float, typer.Option(help="Longest delay by plan, in seconds.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of the faults.")] = 0,
     workers: Annotated[int, typer.Option(help="Threads for the protocol; training has one.", min=1)] = 2,
@@ -64,13 +68,14 @@ def swarm(
     """Run many clients against a server over real sockets, with faults by plan, and report what happened.
 
     They are simulated devices of a run file, whose answers follow from its seed: for tests, never for
-    people's data. Kinds of fault: vanish-before, vanish-after, drop-before, drop-after, delay, disconnect,
-    duplicate, corrupt.
+    people's data. Kinds of fault: vanish-before and vanish-after, which cost a client its round; and
+    drop-before, drop-after, delay, disconnect, duplicate, corrupt, which it survives by sending the same
+    bytes again. Each strikes at the check-in or at a message or answer of the six exchanges, evenly.
     """
     sections = overridden(read_sections(config), settings or ())
     wanted = from_sections({name: one for name, one in sections.items() if name != "serve"})
     screen = progress_console()
-    plan = _plan(faults, fault or [], seed, delay)
+    plan = _plan(faults, fault or [], seed, delay, per_request)
     made = _swarm(screen, wanted, server, clients, rounds, ca, identities, plan, workers, plain)
     start = time.perf_counter()
     stopped = False
@@ -189,7 +194,7 @@ def _identity(folder: Path | None, name: str) -> Identity:
     return write_identity(path, seed)
 
 
-def _plan(share: float, single: Sequence[str], seed: int, delay: float) -> "NetworkFaults":
+def _plan(share: float, single: Sequence[str], seed: int, delay: float, per_request: bool) -> "NetworkFaults":
     from sfsl.client.faults import KINDS, NetworkFaults
 
     rates = dict.fromkeys(KINDS, share / len(KINDS)) if share else {}
@@ -199,7 +204,7 @@ def _plan(share: float, single: Sequence[str], seed: int, delay: float) -> "Netw
             rates[kind] = float(rate)
         except ValueError:
             raise InputError(f"--fault {text!r}: expected KIND=SHARE, such as drop-after=0.05") from None
-    return NetworkFaults(rates, seed, delay)
+    return NetworkFaults(rates, seed, delay, per_request)
 
 
 def _print(screen: Console, result: Mapping[str, Any]) -> None:
