@@ -10,7 +10,7 @@ from cohort import Cohort, Stepper
 from fuzz.frames import Frame
 from sfsl.codec import Codec, Message
 from sfsl.engines.http.messages import CODEC as HTTP
-from sfsl.engines.http.messages import CheckedIn, CheckIn, Enrol
+from sfsl.engines.http.messages import CheckedIn, CheckIn, Decline, Enrol
 from sfsl.rounds.messages import CODEC as ROUND
 from sfsl.secagg.messages import CODEC as SECAGG
 from sfsl.secagg.messages import Roster
@@ -73,6 +73,8 @@ def frames() -> dict[str, tuple[Codec, tuple[Frame, ...]]]:
         *(CheckIn(bytes(32), one) for one in rounds if type(one).__name__ == "Keys"),
         CheckedIn(bytes(16), 0),
         CheckedIn(bytes(range(16)), 2**63 - 1),
+        Decline(bytes(range(16))),
+        *(kind(b"round-0000000001") for kind in HTTP.types if kind.__name__ == "Decline"),  # type: ignore[call-arg]
     ]
     united = [UnionInvitation(invitation.roster, invitation.round.union)]
     of_union = [one for one in (*united, *rounds) if isinstance(one, UNION.types)]

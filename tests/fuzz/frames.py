@@ -166,10 +166,15 @@ def _replace(rng: Random, frame: Frame, other: Frame) -> bytes:
     return frame.data[: part.start] + rng.choice(VALUES) + frame.data[part.stop :]
 
 
+def _some(rng: Random, frame: Frame, kind: str) -> Part | None:
+    found = [part for part in frame.parts if part.kind == kind]
+    return rng.choice(found) if found else None
+
+
 def _number(rng: Random, frame: Frame, other: Frame) -> bytes:
     """Another number in the place of one, as short as can be: a round, a phase, a sender, a size."""
-    part = rng.choice(frame.parts)
-    if part.kind != "int":
+    part = _some(rng, frame, "int")
+    if part is None:
         return _replace(rng, frame, other)
     return (
         frame.data[: part.start]
@@ -180,8 +185,8 @@ def _number(rng: Random, frame: Frame, other: Frame) -> bytes:
 
 def _content(rng: Random, frame: Frame, other: Frame) -> bytes:
     """Bytes or text of the right length and another content, or of another length; its header fits."""
-    part = rng.choice(frame.parts)
-    if part.kind not in ("bin", "str"):
+    part = _some(rng, frame, rng.choice(("bin", "bin", "str")))
+    if part is None:
         return _replace(rng, frame, other)
     size = part.stop - part.body
     length = (
@@ -196,7 +201,8 @@ def _content(rng: Random, frame: Frame, other: Frame) -> bytes:
 
 def _graft(rng: Random, frame: Frame, other: Frame) -> bytes:
     """A value of another message, or another place of this one."""
-    part, taken = rng.choice(frame.parts), rng.choice(other.parts)
+    part = rng.choice(frame.parts)
+    taken = _some(rng, other, part.kind) or rng.choice(other.parts)
     return frame.data[: part.start] + other.data[taken.start : taken.stop] + frame.data[part.stop :]
 
 
@@ -228,6 +234,11 @@ def _hold(rng: Random, frame: Frame, other: Frame) -> bytes:
             items[place] = rng.choice(VALUES) * step
     head = header(part.kind, len(items), rng.choice((None, None, None, 2, 4)))
     return frame.data[: part.start] + head + b"".join(items) + frame.data[part.stop :]
+
+
+def _same(rng: Random, frame: Frame, other: Frame) -> bytes:
+    """A right frame, in a wrong place."""
+    return rng.choice((frame, other)).data
 
 
 def _start(rng: Random, frame: Frame, other: Frame) -> bytes:
@@ -284,10 +295,14 @@ MUTATIONS: tuple[Callable[[Random, Frame, Frame], bytes], ...] = (
 )  # fmt: skip
 
 
-def mutated(rng: Random, frames: Sequence[Frame], frame: Frame | None = None) -> bytes:
+# What mostly leaves a frame that can be read, and is wrong in what it says.
+SLY: tuple[Callable[[Random, Frame, Frame], bytes], ...] = (_number, _content, _content, _hold, _graft, _same)
+
+
+def mutated(rng: Random, frames: Sequence[Frame], frame: Frame | None = None, *, sly: bool = False) -> bytes:
     """One wrong frame. Now and then two things are wrong with it."""
     frame = frame or rng.choice(frames)
-    data = rng.choice(MUTATIONS)(rng, frame, rng.choice(frames))
+    data = rng.choice(SLY if sly else MUTATIONS)(rng, frame, rng.choice(frames))
     if rng.random() < 0.1 and data:
         changed = bytearray(data)
         changed[rng.randrange(len(changed))] = rng.randrange(256)

@@ -123,6 +123,8 @@ class RoundServer:
         self._require_derived(client, asked)
         if self._identities is not None:
             self._require_signature(client, message)
+        elif message.signature is not None:
+            raise InvalidMessage(f"client {client!r} signs a request outside active mode")
         self._asked[client] = asked
         self._requests[client] = message
 
