@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from sfsl.codec import Message
 from sfsl.crypto.kdf import digest
-from sfsl.engines.http.messages import CODEC, CheckedIn, CheckIn, Enrol
+from sfsl.engines.http.messages import CODEC, CheckedIn, CheckIn, Decline, Enrol
 from sfsl.engines.http.signing import Verifier
 from sfsl.errors import Aborted, AuthenticationFailed, RemoteError, UnknownClient
 from sfsl.rounds import RoundParams, RoundServer
@@ -183,7 +183,11 @@ class FakeServer:
             return problem(409, RemoteError("other bytes than before"))
         message = CODEC.decode(body, limit=LIMIT)
         assert self.round is not None
-        self.round.receive(talk.client, message)
+        if isinstance(message, Decline):
+            assert number == 1
+            talk.over = {"outcome": "left-out", "round": self.store.round + 1, "message": "declined"}
+        else:
+            self.round.receive(talk.client, message)
         talk.answers[number] = body
         if isinstance(message, MaskedVector) and message.sum == 0:
             self.acknowledged[talk.client] = self.acknowledged.get(talk.client, 0) + 1

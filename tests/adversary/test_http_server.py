@@ -17,6 +17,9 @@ from sfsl.engines.http import desk, running
 from sfsl.engines.http.app import AppLimits
 from sfsl.engines.http.conversation import Conversation, Conversations
 from sfsl.engines.http.desk import Desk
+from sfsl.engines.http.messages import CODEC, Decline
+from sfsl.engines.http.nonces import Nonces
+from sfsl.engines.http.running import RunningRound
 from sfsl.engines.http.signing import Verifier
 from sfsl.errors import (
     AuthenticationFailed,
@@ -24,6 +27,7 @@ from sfsl.errors import (
     RoundOver,
     UnexpectedSender,
     WrongPhase,
+    WrongRound,
 )
 
 ATTACKS, attack = collector()
@@ -251,3 +255,150 @@ def using_up_what_another_may_ask() -> bool:
         return bool((await victim.check_in()).status_code == 429)
 
     return over_http(act, AppLimits(client_rate=0.01, client_burst=3))
+
+
+# -- declining -------------------------------------------------------------------------------------
+
+
+def declined(world: Deployment) -> set[str]:
+    assert world.coordinator._running is not None
+    return world.coordinator._running.declined
+
+
+def decline(world: Deployment) -> bytes:
+    assert world.coordinator._running is not None
+    return CODEC.encode(Decline(world.coordinator._running.round_id))
+
+
+def unchecked(self: RunningRound, client: str, message: Decline) -> None:
+    self.declined.add(client)
+
+
+def taken_at_any_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RunningRound, "_decline", unchecked)
+    patch.setattr(Conversation, "took", lambda *_: False)
+    patch.setattr(Conversation, "require_due", lambda *_: None)
+
+    def receive(self: RunningRound, exchange: str, client: str, data: bytes) -> None:
+        if isinstance(message := CODEC.decode(data, limit=10**7), Decline):
+            self._decline(client, message)
+        else:
+            self.server.receive(client, message)
+            self.heard.add(client)
+
+    patch.setattr(RunningRound, "receive", receive)
+
+
+@attack(refusal=RoundOver, weaken=replaced(Conversations, "find", by_ticket_alone))
+def declining_for_another() -> bool:
+    """Whoever could, would choose who is left in a cohort."""
+
+    async def act(world: Deployment, guests: list[Guest]) -> bool:
+        victim, crook = guests[:2]
+        for guest in guests:
+            guest.check_in()
+        await victim.until(1)
+        await world.desk.answer(crook.id, victim.ticket, 1, decline(world))
+        return bool(declined(world))
+
+    return at(act)
+
+
+@attack(refusal=AuthenticationFailed, weaken=remove(Verifier, "_require_signature"))
+def declining_for_another_over_http() -> bool:
+    """The ticket and the name of the victim are no secrets; its signature is."""
+
+    async def act(world: Deployment, wires: list[Wire]) -> bool:
+        victim, crook = wires[:2]
+        for wire in wires:
+            await wire.check_in()
+        await victim.next()
+        target, body = f"/v1/answer/{victim.guest.ticket.hex()}/1", decline(world)
+        forged = crook.headers("POST", target, body) | {"Sfsl-Client": victim.guest.id}
+        answer = await crook.http.post(target, content=body, headers=forged)
+        if answer.status_code == 401:
+            raise AuthenticationFailed(answer.json()["message"])
+        return True
+
+    return over_http(act)
+
+
+@attack(refusal=WrongRound, weaken=replaced(RunningRound, "_decline", unchecked))
+def declining_with_the_decline_of_another_round() -> bool:
+    async def act(world: Deployment, guests: list[Guest]) -> bool:
+        for guest in guests:
+            guest.check_in()
+        await guests[0].until(1)
+        await guests[0].answer(CODEC.encode(Decline(bytes(16))))
+        return bool(declined(world))
+
+    return at(act)
+
+
+def always_the_latest(self: Conversations, client: str, ticket: bytes) -> Conversation | None:
+    return self._of.get(client)
+
+
+def heedless(patch: pytest.MonkeyPatch) -> None:
+    """Each of nonces, tickets and round ids would do."""
+    patch.setattr(Nonces, "require_new", lambda *_: None)
+    patch.setattr(Conversations, "find", always_the_latest)
+    patch.setattr(RunningRound, "_decline", unchecked)
+
+
+@attack(refusal=None, weaken=heedless)
+def replaying_a_decline() -> bool:
+    """A recorded request, sent again when the client is in the next round under a new ticket."""
+
+    async def act(world: Deployment, wires: list[Wire]) -> bool:
+        victim = wires[0]
+        for wire in wires:
+            await wire.check_in()
+        await victim.next()
+        target, body = f"/v1/answer/{victim.guest.ticket.hex()}/1", decline(world)
+        recorded = victim.headers("POST", target, body)
+        assert (await victim.http.post(target, content=body, headers=recorded)).status_code == 204
+        world.advance(2000)
+        for wire in wires:
+            wire.guest.fresh()
+            await wire.check_in()
+        await victim.next()
+        await victim.http.post(target, content=body, headers=recorded)
+        return victim.guest.id in declined(world)
+
+    return over_http(act)
+
+
+@attack(refusal=WrongPhase, weaken=taken_at_any_time)
+def declining_when_the_invitation_is_closed() -> bool:
+    """Others have masked with this client by now: it is a dropout whose masks are opened, nothing less."""
+
+    async def act(world: Deployment, guests: list[Guest]) -> bool:
+        for guest in guests:
+            guest.check_in()
+        await guests[0].until(1)
+        for guest in guests[1:]:
+            await guest.until(1)
+            await guest.answer(guest.answer_to(guest.frames[-1]))
+        frame = decline(world)
+        world.advance(1001)
+        await guests[1].until(2)
+        await guests[0].answer(frame, number=1)
+        return bool(declined(world))
+
+    return at(act, cohort=3, threshold=2)
+
+
+@attack(refusal=ConflictingMessage, weaken=taken_at_any_time)
+def declining_after_having_answered() -> bool:
+    """Its shares are dealt: it would be counted twice, as heard and as gone."""
+
+    async def act(world: Deployment, guests: list[Guest]) -> bool:
+        for guest in guests:
+            guest.check_in()
+        frame = await guests[0].until(1)
+        await guests[0].answer(guests[0].answer_to(frame))
+        await guests[0].answer(decline(world))
+        return guests[0].id in declined(world)
+
+    return at(act)

@@ -17,12 +17,13 @@ from starlette.responses import JSONResponse, Response
 from crowd import CLIENT_MODEL, POLICY, Crowd, close
 from sfsl.client import Attempt, Participant, Settings
 from sfsl.codec import Message
-from sfsl.engines.http.messages import CODEC
+from sfsl.engines.http.messages import CODEC, Decline
 from sfsl.errors import (
     AuthenticationFailed,
     BudgetExhausted,
     Declined,
     ParameterError,
+    PeriodFrozen,
     StateError,
     WrongModel,
 )
@@ -86,7 +87,7 @@ def session_policy(**changes: Any) -> dict[str, Any]:
     ],
     ids=["cohort", "threshold", "contributors", "words", "clip"],
 )
-def test_a_round_beyond_its_policy_is_declined_and_nothing_sent(
+def test_a_round_beyond_its_policy_is_declined_and_nothing_else_said(
     tmp_path: Path, policy: dict[str, Any], says: str
 ) -> None:
     crowd = Crowd(tmp_path)
@@ -94,7 +95,9 @@ def test_a_round_beyond_its_policy_is_declined_and_nothing_sent(
     attempt = within(20, lambda: one_of(crowd, people))
     assert attempt.outcome == "declined"
     assert says in attempt.why
-    assert answers_of(crowd, people[VICTIM].link.client) == {}
+    (said,) = answers_of(crowd, people[VICTIM].link.client).values()
+    assert type(CODEC.decode(said, limit=42)) is Decline
+    assert len(said) == 42  # whatever the reason
     assert people[VICTIM].memory.state.ledger.exposures == 0  # type: ignore[attr-defined]
     last = crowd.events[VICTIM][-1]
     assert last.kind == "declined"
@@ -109,6 +112,20 @@ def test_too_many_rows_are_declined_and_no_request_leaves(tmp_path: Path) -> Non
     assert "this client allows 5" in attempt.why
     assert set(answers_of(crowd, people[VICTIM].link.client)) == {1, 2, 3}
     assert people[VICTIM].memory.state.ledger.exposures == 1  # type: ignore[attr-defined]
+
+
+def test_what_its_data_forbids_is_declined_by_silence(tmp_path: Path) -> None:
+    """At the invitation too: data that changed within a period is a reason, and no business of the server."""
+
+    def changed(number: int) -> None:
+        raise PeriodFrozen("the data has changed")
+
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd)
+    people[VICTIM].memory.enter = changed  # type: ignore[method-assign]
+    attempt = within(20, lambda: one_of(crowd, people))
+    assert (attempt.outcome, attempt.why) == ("declined", "the data has changed")
+    assert answers_of(crowd, people[VICTIM].link.client) == {}
 
 
 def test_a_spent_budget_declines_before_anything_is_sent(tmp_path: Path) -> None:
@@ -231,7 +248,10 @@ def test_a_message_that_lies_is_answered_by_leaving(
     attempt = within(20, lambda: one_of(crowd, people))
     assert attempt.outcome == "declined"
     assert attempt.why
-    assert set(answers_of(crowd, victim)) == set(range(1, answered + 1))
+    said = answers_of(crowd, victim)
+    declines = [at for at in said if isinstance(CODEC.decode(said[at], limit=10**7), Decline)]
+    assert declines in ([], [1])
+    assert set(said) - set(declines) == set(range(1, answered + 1))
     assert people[VICTIM].memory.state.ledger.exposures == (answered >= 2)  # type: ignore[attr-defined]
 
 

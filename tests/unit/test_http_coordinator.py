@@ -13,7 +13,7 @@ import pytest
 
 from cohort import DENSE
 from deployment import Deployment, Guest, new_store, settings
-from sfsl.engines.http.messages import CODEC
+from sfsl.engines.http.messages import CODEC, Decline
 from sfsl.engines.http.running import exchanges
 from sfsl.engines.http.settings import DAY_MS
 from sfsl.errors import (
@@ -51,6 +51,78 @@ async def until(world: Deployment, condition: Any) -> None:
             return
         await asyncio.sleep(0.005)
     raise AssertionError("it did not come to that")
+
+
+# -- declining ----------------------------------------------------------------------------------------
+
+
+def decline(world: Deployment) -> bytes:
+    assert world.coordinator._running is not None
+    return CODEC.encode(Decline(world.coordinator._running.round_id))
+
+
+def test_nobody_waits_for_who_declines(tmp_path: Path) -> None:
+    """Deadlines are of a thousand seconds here."""
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path, cohort=4) as world:
+            guests = world.clients(4)
+            for guest in guests:
+                guest.check_in()
+            await guests[0].until(1)
+            said = decline(world)
+            for _ in range(2):  # its answer may get lost
+                await guests[0].answer(said)
+            with pytest.raises(ConflictingMessage):
+                await guests[0].answer(guests[0].answer_to(guests[0].frames[0]))
+            ends = [await guests[0].play(), *await asyncio.gather(*(guest.play() for guest in guests[1:]))]
+            assert [end.outcome for end in ends] == ["left-out", *["committed"] * 3]
+            await guests[0].answer(said)
+            (line,) = world.lines
+            assert (line.cohort, line.survivors) == (4, 3)
+            assert (line.declined, line.dropped, line.late) == ({"Decline": 1}, {}, 0)
+            assert world.coordinator.totals.declined == 1
+            assert world.registry.acknowledged(guests[0].id) == 0
+
+    run(scenario())
+
+
+def test_a_round_that_too_many_decline_is_over_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path) as world:
+            guests = world.clients(3)
+            for guest in guests:
+                guest.check_in()
+            await guests[0].until(1)
+            await guests[0].answer(decline(world))
+            ends = await asyncio.gather(*(guest.play() for guest in guests[1:]))
+            assert {end.outcome for end in ends} == {"aborted"}
+            (line,) = world.lines
+            assert line.aborted is not None
+            assert line.aborted.startswith("2 clients answered")
+            assert line.declined == {"Decline": 1}
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("exchange", exchanges(active=False)[1:])
+def test_only_an_invitation_can_be_declined(tmp_path: Path, exchange: str) -> None:
+    number = exchanges(active=False).index(exchange) + 1
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path) as world:
+            guests = world.clients(3)
+            for guest in guests:
+                guest.check_in()
+            frames = await asyncio.gather(*(guest.until(number) for guest in guests))
+            with pytest.raises(WrongPhase, match="Decline does not answer"):
+                await guests[0].answer(decline(world))
+            for guest, frame in zip(guests, frames, strict=True):
+                await guest.answer(guest.answer_to(frame))
+            ends = await asyncio.gather(*(guest.play() for guest in guests))
+            assert {end.outcome for end in ends} == {"committed"}
+
+    run(scenario())
 
 
 # -- rounds ----------------------------------------------------------------------------------------

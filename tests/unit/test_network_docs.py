@@ -8,7 +8,7 @@ import pytest
 
 from sfsl.codec import Message
 from sfsl.engines.http import prometheus
-from sfsl.engines.http.messages import CODEC, CheckedIn, CheckIn, Enrol
+from sfsl.engines.http.messages import CODEC, CheckedIn, CheckIn, Decline, Enrol
 from sfsl.engines.http.status import Status, Totals
 from sfsl.rounds.messages import Request
 from sfsl.secagg.messages import Keys
@@ -45,6 +45,7 @@ def test_the_settings_behind_a_proxy_are_taken() -> None:
         (CheckIn(bytes(32), keys()), 322),
         (CheckIn(bytes(32), keys(bytes(64))), 387),
         (CheckedIn(bytes(16), 0), 56 + 1),
+        (Decline(bytes(16)), 42),
         (CheckedIn(bytes(16), 2**32), 56 + 9),
         (Request(bytes(16), 200, (bytes(5), bytes(300)), None), 67 + 2 + 1 + 7 + 303 + 1),
         (Request(bytes(16), 1, (), bytes(64)), 67 + 1 + 1 + 66),
@@ -58,7 +59,7 @@ def test_sizes(message: Message, size: int) -> None:
 def test_messages_written_out() -> None:
     section = SPEC.split("Written out, `Enrol`", 1)[1].split("### 4.3", 1)[0]
     blocks = re.findall(r"(?:^    .*\n)+", section, re.MULTILINE)
-    expected = (Enrol(bytes(range(32))), CheckedIn(bytes(range(16)), 3))
+    expected = (Enrol(bytes(range(32))), CheckedIn(bytes(range(16)), 3), Decline(bytes(range(16))))
     for block, message in zip(blocks, expected, strict=True):
         digits = "".join(re.split(r"\s{3,}[{\"]", line)[0] for line in block.splitlines())
         start, end = re.sub(r"\s", "", digits).split("…")

@@ -22,10 +22,11 @@ from sfsl.client.trainer import Trainer
 from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness
-from sfsl.engines.http.messages import CODEC, CheckIn
+from sfsl.engines.http.messages import CODEC, CheckIn, Decline
 from sfsl.errors import (
     AuthenticationFailed,
     Declined,
+    Refused,
     RemoteError,
     RolledBack,
     SfslError,
@@ -233,6 +234,7 @@ class _Conversation:
         self._ticket = ticket
         self._rounding = rounding
         self.number: int | None = None
+        self._refused = ""
 
     async def hold(self) -> Attempt:
         link, received = self._owner.link, 0
@@ -242,12 +244,14 @@ class _Conversation:
                 return self._over(got)
             received += 1
             try:
-                answer = CODEC.encode(await self._answer(got))
+                message = await self._answer(got)
             except StateError:
                 raise
             except SfslError as reason:  # whoever's fault: it is a dropout
                 return self._owner._declined(str(reason), self.number)
-            over = await link.answer(self._ticket, received, answer)
+            over = await link.answer(self._ticket, received, CODEC.encode(message))
+            if isinstance(message, Decline):
+                return self._owner._declined(self._refused, self.number)
             if over is not None:
                 return self._over(over)
             self._say_sent()
@@ -269,8 +273,14 @@ class _Conversation:
 
     async def _join(self, invitation: Invitation) -> Message:
         owner, number, params = self._owner, invitation.round.number, invitation.roster.params
-        owner.trainer.require(invitation.round.training)
-        answer = await owner._steadily(self._client.handle_invitation, invitation)
+        try:
+            owner.trainer.require(invitation.round.training)
+            answer = await owner._steadily(self._client.handle_invitation, invitation)
+        except Refused as reason:
+            # Said aloud, so that nobody waits: the invitation and fixed settings decided it. What comes
+            # after this line may depend on this client's data, and is declined by silence.
+            self._refused = str(reason)
+            return Decline(params.round_id)
         await owner._steadily(owner.memory.enter, number)
         self.number = number
         self._rounding.source = owner.memory.rounding(number) or owner.randomness

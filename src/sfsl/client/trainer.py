@@ -30,7 +30,9 @@ class Trainer(Protocol):
         """The rows that it keeps of each personal table, ascending."""
 
     def require(self, training: Mapping[str, float]) -> None:
-        """Raise ``Refused`` where it does not take a round's hyperparameters; before anything leaves."""
+        """Raise ``Refused`` where it does not take a round's hyperparameters; before anything leaves.
+
+        The server is told that this client declines, so it must not depend on the client's data."""
 
     def train(self, download: Download, personal: Mapping[str, Values], number: int) -> Lesson:
         """Train a submodel in round ``number``. ``personal`` are the values of its personal rows."""

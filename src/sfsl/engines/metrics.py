@@ -13,10 +13,11 @@ Count = Annotated[int, Meta(ge=0)]
 class RoundLine(msgspec.Struct, frozen=True):
     """What one round did and cost. Bytes and client seconds are per client that answered, by exchange.
 
-    ``late``: messages that came when their phase was over. ``auc`` is that of the central test set after
-    the round, where it was evaluated; ``auc_secure`` that of the cohort's own held-out samples before it,
-    from securely summed histograms, and at most ``auc_secure_error`` from that of the scores themselves;
-    None where that is a lot, as in the first round, whose bins are too wide.
+    ``late``: messages that came when their phase was over. ``declined``: clients by why they took no part;
+    a server on a network knows only of those that said so ("Decline"). ``auc`` is that of the central test
+    set after the round, where it was evaluated; ``auc_secure`` that of the cohort's own held-out samples
+    before it, from securely summed histograms, and at most ``auc_secure_error`` from that of the scores
+    themselves; None where that is a lot, as in the first round, whose bins are too wide.
     ``unknown_rows``: rows that clients' data names and the model does not have. ``opened``: rows with at
     least one contributor. ``training_seconds`` and ``wall_seconds`` are those of this whole process.
     """

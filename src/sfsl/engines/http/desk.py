@@ -214,6 +214,8 @@ class Desk:
                 conversation.take(number, fingerprint, len(data))
 
             await self._work(receive)
+        if client in running.declined:
+            self.dismiss(conversation, "left-out", "this client declined the round")
         self.changed.set()
 
     def _due(self, conversation: Conversation, number: int) -> RunningRound:

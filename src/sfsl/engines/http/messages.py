@@ -9,6 +9,7 @@ from sfsl.rounds.messages import CODEC as ROUND
 from sfsl.secagg.messages import Keys
 
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+RoundId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Ticket = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
@@ -36,4 +37,14 @@ class CheckedIn(Message, frozen=True, tag="checked-in"):
     acknowledged: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
-CODEC = Codec(Enrol, CheckIn, CheckedIn, *ROUND.types)
+class Decline(Message, frozen=True, tag="decline"):
+    """Client to server, in place of its answer to the invitation: this client's policy forbids the round.
+
+    It has no room for a reason. Only what the invitation and fixed settings decide is announced; whatever
+    depends on data must look like silence (spec network 5.2).
+    """
+
+    round_id: RoundId
+
+
+CODEC = Codec(Enrol, CheckIn, CheckedIn, Decline, *ROUND.types)

@@ -111,7 +111,7 @@ def line_of(
         survivors=len(outcome.survivors) if outcome else 0,
         dropped={name: count for name, count in bill.dropped.items() if count},
         late=bill.late,
-        declined={},
+        declined={"Decline": bill.declined} if bill.declined else {},
         diverged=0,
         samples=0,
         unknown_rows=0,

@@ -34,6 +34,7 @@ def text(status: Status, totals: Totals) -> str:
         | {_label(exchange=name, direction="down"): size for name, size in totals.bytes_down.items()},
     )
     add("dropouts_total", "counter", "Clients that did not answer, by exchange.", _by(totals.dropped))
+    add("declined_total", "counter", "Invitations that clients declined.", {"": totals.declined})
     add("late_total", "counter", "Answers that came too late.", {"": totals.late})
     add("phase_seconds_total", "counter", "Wall time, by exchange.", _by(totals.wall_seconds))
     add("server_cpu_seconds_total", "counter", "CPU time of the rounds' thread.", _by(totals.server_seconds))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from sfsl.codec import Message
 from sfsl.crypto.ring import ring_named
 from sfsl.crypto.shamir import SHARE_BYTES
-from sfsl.engines.http.messages import CODEC
-from sfsl.errors import WrongPhase
+from sfsl.engines.http.messages import CODEC, Decline
+from sfsl.errors import ConflictingMessage, UnexpectedSender, WrongPhase, WrongRound
 from sfsl.rounds import RoundParams, RoundServer
 from sfsl.rounds.messages import Request, Submodel
 from sfsl.secagg import SessionParams
@@ -24,9 +24,10 @@ from sfsl.secagg.messages import (
 from sfsl.union.messages import Union
 
 CHECK_IN = "check-in"
+INVITATION = "invitation"  # the only one that may be declined aloud
 # By name: what the client answers with, and in which sum.
 ANSWERS: dict[str, tuple[type[Message], int]] = {
-    "invitation": (SealedShares, 0),
+    INVITATION: (SealedShares, 0),
     "inbound": (MaskedVector, 0),
     "survivors-union": (Consistency, 0),
     "unmask-union": (UnmaskShares, 0),
@@ -55,6 +56,7 @@ class Bill:
     server_seconds: dict[str, float] = field(default_factory=dict)
     wall_seconds: dict[str, float] = field(default_factory=dict)
     late: int = 0
+    declined: int = 0
 
     def up(self, exchange: str, size: int) -> None:
         self.bytes_up[exchange] = self.bytes_up.get(exchange, 0) + size
@@ -70,7 +72,8 @@ class Bill:
 class RunningRound:
     """Drives one ``RoundServer``. ``exchange`` is the one whose answers are awaited, empty after the last.
 
-    ``heard`` has answered it. Refused frames change nothing.
+    ``heard`` has answered it; ``declined`` said at the invitation that they take no part. Refused frames
+    change nothing.
     """
 
     def __init__(self, server: RoundServer, session: SessionParams, params: RoundParams, bill: Bill) -> None:
@@ -79,6 +82,7 @@ class RunningRound:
         self.round_id = session.round_id
         self.bill = bill
         self.heard: set[str] = set()
+        self.declined: set[str] = set()
         self._session = session
         self.order = exchanges(session.active)
         self._step = 0
@@ -109,10 +113,16 @@ class RunningRound:
                 self.bill.late += 1
                 raise WrongPhase(f"{exchange!r} was closed")
             message = CODEC.decode(data, limit=self.limit(client))
+            if isinstance(message, Decline) and exchange == INVITATION:
+                self._decline(client, message)
+                self.bill.up(exchange, len(data))
+                return
             kind, index = ANSWERS[exchange]
             # Of an earlier exchange the round would take it for a repetition, and say nothing.
             if not isinstance(message, kind) or getattr(message, "sum", index) != index:
                 raise WrongPhase(f"{type(message).__name__} does not answer {exchange!r}")
+            if client in self.declined:
+                raise ConflictingMessage(f"client {client} declined this round")
             self.server.receive(client, message)
             self.heard.add(client)
             self.bill.up(exchange, len(data))
@@ -123,7 +133,9 @@ class RunningRound:
         """End the exchange; the frames of the next one, none after the last. Raises ``Aborted``."""
         exchange, start = self.exchange, time.thread_time()
         self.bill.heard[exchange] = len(self.heard)
-        self.bill.dropped[exchange] = len(self._limits) - len(self.heard)
+        declined = self.bill.declined = len(self.declined)
+        silent = len(self._limits) - len(self.heard)
+        self.bill.dropped[exchange] = silent - declined if exchange == INVITATION else silent
         try:
             outbound = self.server.close_phase()
             self._step += 1
@@ -131,6 +143,16 @@ class RunningRound:
             return self._sent(outbound)
         finally:
             self._charge(exchange, start)
+
+    def _decline(self, client: str, message: Decline) -> None:
+        """To the round it is a client that does not answer, for whom nobody has to wait."""
+        if message.round_id != self.round_id:
+            raise WrongRound(f"client {client} declines another round")
+        if client not in self._limits:
+            raise UnexpectedSender(f"client {client} was not invited")
+        if client in self.heard:
+            raise ConflictingMessage(f"client {client} has answered the invitation already")
+        self.declined.add(client)
 
     def _sent(self, outbound: Mapping[str, Message]) -> dict[str, bytes]:
         """Each message encoded once, also where it goes to many; and how large its answer may be."""

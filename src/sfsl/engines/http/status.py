@@ -51,6 +51,7 @@ class Totals:
     committed: int = 0
     aborted: int = 0
     late: int = 0
+    declined: int = 0
     bytes_up: Counter[str] = field(default_factory=Counter)
     bytes_down: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
@@ -63,6 +64,7 @@ class Totals:
         self.committed += line.aborted is None
         self.aborted += line.aborted is not None
         self.late += bill.late
+        self.declined += bill.declined
         self.bytes_up.update(bill.bytes_up)
         self.bytes_down.update(bill.bytes_down)
         self.dropped.update(bill.dropped)
