@@ -1,0 +1,62 @@
+"""A server that says wrong things, at a client's state machine, in each of its phases.
+
+The client declines with a typed error, whatever it is told, and has then either not moved or left the
+round. What it is told cannot make it compute or hold more than its policy allows.
+"""
+
+import random
+from typing import Any
+
+import pytest
+
+from cohort import Cohort, Stepper
+from fuzz.campaign import SEED, Campaign, sizes
+from fuzz.corpus import LIMIT, frames
+from fuzz.frames import Frame, mutated
+from sfsl.errors import SfslError, WrongPhase
+from sfsl.rounds.client import Phase
+from sfsl.rounds.messages import CODEC
+
+VICTIM = "c0"
+HANDLERS = {
+    "Invitation": "handle_invitation",
+    "InboundShares": "handle_inbound",
+    "Survivors": "handle_survivors",
+    "UnmaskRequest": "handle_unmask",
+    "Union": "handle_union",
+    "Submodel": "handle_submodel",
+}
+STEPS = ("invitation", "inbound", "unmask-union", "union", "submodel", "unmask-update")
+
+
+def _told(client: Any, message: Any) -> Any:
+    handler = HANDLERS.get(type(message).__name__)
+    if handler is None:
+        raise WrongPhase("which no server sends")
+    return getattr(client, handler)(message)
+
+
+@sizes(quick=60, share=0.002)
+@pytest.mark.parametrize("mode", ["honest-but-curious", "active"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_client_in_each_phase(step: str, mode: str, cases: int, record_property: Any) -> None:
+    rng = random.Random(f"{SEED} {step} {mode}")
+    campaign = Campaign(cases, record_property, SfslError)
+    others = frames()["round"][1]
+
+    def begin() -> Stepper:
+        return Stepper(Cohort(4, active=mode == "active")).until(step)
+
+    stepper = begin()
+    for number in campaign:
+        client = stepper.clients[VICTIM]
+        due = Frame.of(CODEC.encode(stepper.outbound[VICTIM]))
+        data = mutated(rng, others, due if rng.random() < 0.8 else None, sly=rng.random() < 0.85)
+        before = client.phase
+        with campaign.case(number, data, f"{step}, {mode}"):
+            _told(client, CODEC.decode(data, limit=LIMIT))
+            before = None  # it has answered, and goes on
+        if client.phase is not before:
+            assert before is None or client.phase is Phase.LEFT, f"case {number}: {before} -> {client.phase}"
+            stepper = begin()
+    assert len(stepper.finish().survivors) == 4
