@@ -281,7 +281,7 @@ def run(scenario: Any) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 15))
 
 
-@pytest.mark.parametrize("encoding", ["sketch", "identity"])
+@pytest.mark.parametrize("encoding", ["sketch", "identity", "bloom", "whole"])
 def test_two_rounds_of_second_clients(tmp_path: Path, tls: Path, encoding: str) -> None:
     people = PEOPLE[:3]
 

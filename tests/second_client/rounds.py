@@ -1,21 +1,18 @@
-"""One client's side of a round: union, request, submodel, update (round.md, submodel.md, union pages)."""
+"""One client's side of a round: union, request, submodel, update (round.md, submodel.md 2 to 4)."""
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
-from math import isqrt
 from typing import Any
 
 import numpy as np
 
-from second_client.secagg import F31, Session
+from second_client.secagg import Draw, Session, stream
+from second_client.union import encoding
 from second_client.wire import (
     bitmap,
     decode,
     digest,
     encode,
-    frame,
     pack,
     read_bitmap,
     read_requesters,
@@ -74,84 +71,29 @@ class Download:
 
 @dataclass
 class Update:
-    """By how much things moved: the dense part with its weight; by table and row a move and its weight."""
+    """What training did: how far the dense part moved, and on how many samples; by table and row how far
+    the row moved, and how many of the samples touch it."""
 
     dense: np.ndarray
-    weight: int
+    samples: int
     rows: dict[str, dict[int, tuple[np.ndarray, int]]] = field(default_factory=dict)
 
 
 Train = Callable[[Download], Update]
 
 
-# -- the union's vector (private-set-union.md 9, union-sizing.md) ------------------------------------
-
-
-class Hash:
-    """A function of the round's seed, a purpose and a number."""
-
-    def __init__(self, seed: bytes, purpose: str, number: int) -> None:
-        key = sha256(frame("union hash", seed, purpose.encode(), number.to_bytes(4, "big"))).digest()
-        self._a, self._b = (int.from_bytes(key[at : at + 8], "little") for at in (0, 8))
-
-    def below(self, index: int, bound: int) -> int:
-        return ((_mix(_mix(index ^ self._a) ^ self._b) >> 32) * bound) >> 32
-
-
-def _mix(z: int) -> int:
-    z = ((z ^ z >> 30) * 0xBF58476D1CE4E5B9) % 2**64
-    z = ((z ^ z >> 27) * 0x94D049BB133111EB) % 2**64
-    return z ^ z >> 31
-
-
-def union_vector(union: dict[str, Any], indices: Sequence[int] = ()) -> tuple[str, np.ndarray]:
-    """The ring and the words of an encoded set."""
-    domain, capacity = union["domain"], union["capacity"]
-    require(
-        len(indices) <= capacity and all(0 <= index < domain for index in indices), "a set that is too large"
-    )
-    if union["encoding"] == "whole":
-        require(domain <= 2**26, "too large a domain")
-        return "z32", np.zeros(0, np.uint64)
-    if union["encoding"] == "identity":
-        words = np.zeros(domain, np.uint64)
-        words[list(indices)] = np.frombuffer(os.urandom(4 * len(indices)), "<u4")
-        return "z32", words
-    require(union["encoding"] == "sketch", "an encoding that this client does not speak")
-    pairs = isqrt(isqrt(1_250_000 * (capacity * (capacity - 1) // 2))) + 1
-    quarter = max(16, pairs, -(-13 * capacity // 40) + isqrt(capacity) + 1)
-    digits = next(d for d in range(1, 4) if domain <= 4 * F31**d)
-    planes = np.zeros((digits + 2, 4 * quarter), np.uint64)
-    cells = [Hash(union["seed"], "sketch cell", number) for number in range(4)]
-    check = Hash(union["seed"], "sketch check", 0)
-    for index in indices:
-        factor = _field_element()
-        column = [1, *(index // F31**d % F31 for d in range(digits)), check.below(index, F31)]
-        for number, cell in enumerate(cells):
-            place = number * quarter + cell.below(index, quarter)
-            for plane, value in enumerate(column):
-                planes[plane, place] = (int(planes[plane, place]) + factor * value) % F31
-    return "f31", planes.reshape(-1)
-
-
-def _field_element() -> int:
-    while True:
-        drawn = int.from_bytes(os.urandom(4), "little") & F31
-        if drawn != F31:
-            return drawn
-
-
 # -- the update's words (submodel.md 3) --------------------------------------------------------------
 
 
-def quantized(delta: np.ndarray, weight: int, params: dict[str, Any]) -> np.ndarray:
+def quantized(delta: np.ndarray, weights: np.ndarray, params: dict[str, Any], draw: Draw) -> np.ndarray:
+    """Rows of moves [n, width] with a weight each as words [n, width + 1]."""
     require(bool(np.isfinite(delta).all()), "an update that is not finite")
-    weight = min(weight, params["max_weight"])
+    weights = np.minimum(weights, params["max_weight"])[:, None]
     x = np.clip(delta.astype(np.float64), -params["clip"], params["clip"]) / params["clip"]
-    x = x * (weight * params["levels"])
-    drawn = np.frombuffer(os.urandom(4 * len(x)), "<u4").astype(np.float64)
+    x = x * (weights * params["levels"])
+    drawn = stream(draw(32), "z32", x.size).reshape(x.shape)
     steps = np.floor(x) + (drawn < (x - np.floor(x)) * 2.0**32)
-    words = np.append(steps.astype(np.int64), weight)
+    words = np.concatenate([steps.astype(np.int64), weights], axis=1)
     return words.astype(np.uint64)  # two's complement; the ring takes its lowest bits
 
 
@@ -213,14 +155,17 @@ class Round:
             require(one["cohort"] * most < 2**bits and most <= 2**52, "sums that could overflow")
             require(one["clip"] <= self._max_clip, "too wide a clip")
             require(session["clients"] <= one["cohort"], "more clients than planned for")
-            require(one["ring"] == update["rows"]["ring"], "two rings")
-        ring, words = union_vector(params["union"])
+            same = ("ring", "cohort")
+            require(all(one[name] == update["rows"][name] for name in same), "two rings or cohorts")
+        weights = update["averaging"]["weights"]
+        require(weights != "owners" or update["rows"]["max_weight"] == 1, "owners that weigh more than 1")
+        self._encoding = encoding(params["union"])
         sums = [
             {
                 "label": "union",
-                "ring": ring,
+                "ring": self._encoding.ring,
                 "min_contributors": 1,
-                "layout": {"dense": len(words), "tables": []},
+                "layout": {"dense": self._encoding.length, "tables": []},
             },
             {
                 "label": "update",
@@ -240,12 +185,13 @@ class Round:
         for table in self._model.shared:
             indices += (self._real[table["name"]] + offset).tolist()
             offset += table["rows"]
-        return self._session.mask(union_vector(self._params["union"], indices)[1])
+        require(len(indices) <= self._encoding.capacity, "a set that is too large")
+        return self._session.mask(self._encoding.fill(indices, self._session.draw))
 
     def _union(self, message: dict[str, Any]) -> bytes:
         params = self._params["union"]
         require(message["round_id"] == self._session.round_id, "another round")
-        require(message["count"] <= 2 * params["capacity"] + 1024, "too large a union")
+        require(message["count"] <= 2 * self._encoding.capacity + 1024, "too large a union")
         self._packed = message["packed"]
         indices = np.array(read_set(self._packed, message["count"], params["domain"]), np.int64)
         offset, shared, asked = 0, {}, {}
@@ -282,24 +228,38 @@ class Round:
         )
         self._session.start(1, layout, message["participants"], caller, requests)
         update = self._train(self._download(message))
-        words = [
-            quantized(update.dense, update.weight, params["update"]["dense"]),
-            np.zeros(2 * bins, np.uint64),
-        ]
+        tables = [self._row_words(table, update) for table in summed]
+        dense = quantized(
+            update.dense[None], np.array([update.samples]), params["update"]["dense"], self._session.draw
+        )
+        words = [dense[0], np.zeros(2 * bins, np.uint64)]
         covered = {place: [np.ones(layout["dense"], bool)] for place in others}
-        for table in summed:
-            name, width = table["name"], table["width"] + 1
-            bits = shared_by[name]  # one line per other participant
+        for table, rows in zip(summed, tables, strict=True):
+            bits = shared_by[table["name"]]  # one line per other participant
             kept = bits.sum(axis=0) + 1 >= params["min_contributors"]
-            nothing = np.zeros(table["width"]), 0
-            for row in self._asked[name][kept].tolist():
-                move, weight = update.rows.get(name, {}).get(row, nothing)
-                words.append(quantized(move, weight, params["update"]["rows"]))
+            words.append(rows[kept].reshape(-1))
             for place, line in zip(others, bits, strict=True):
-                covered[place].append(np.repeat(line[kept], width))
+                covered[place].append(np.repeat(line[kept], table["width"] + 1))
         return self._session.mask(
             np.concatenate(words), {place: np.concatenate(lines) for place, lines in covered.items()}
         )
+
+    def _row_words(self, table: dict[str, Any], update: Update) -> np.ndarray:
+        """Words for all rows that we asked for, trained or not (submodel.md 3.3, 4.1)."""
+        params, asked = self._params["update"], self._asked[table["name"]].tolist()
+        trained = {row: one for row, one in update.rows.get(table["name"], {}).items() if row in asked}
+        counts = np.array([trained[row][1] for row in sorted(trained)], np.int64)
+        kind, idle = params["averaging"]["weights"], 0
+        if kind == "owners":
+            counts = np.minimum(counts, 1)
+        elif kind == "dataset":
+            counts, idle = np.full_like(counts, update.samples), update.samples
+        moves = np.array([trained[row][0] for row in sorted(trained)]).reshape(-1, table["width"])
+        words = np.zeros((len(asked), table["width"] + 1), np.uint64)
+        words[:, -1] = min(idle, params["rows"]["max_weight"])
+        places = [asked.index(row) for row in sorted(trained)]
+        words[places] = quantized(moves, counts, params["rows"], self._session.draw)
+        return words
 
     def _who_else(
         self, message: dict[str, Any], others: list[int]

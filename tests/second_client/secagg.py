@@ -1,7 +1,7 @@
 """One client's side of a session with secure sums: keys, shares, masks (secure-aggregation.md 2, 4, 5)."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from second_client.wire import Refused, ascending, be32, derive, digest, encode, frame, joined, pack, require
+
+Draw = Callable[[int], bytes]  # so many fresh random bytes
 
 PRIME = 2**256 + 297
 F31 = 2**31 - 1
@@ -46,11 +48,11 @@ def agree(private: bytes, public: bytes) -> bytes:
         raise Refused("a key of small order") from None
 
 
-def split(secret: bytes, threshold: int, points: Sequence[int]) -> list[bytes]:
+def split(secret: bytes, threshold: int, points: Sequence[int], draw: Draw) -> list[bytes]:
     """Shamir's shares of a secret (2.7)."""
     coefficients = []
     while len(coefficients) < threshold - 1:
-        drawn = int.from_bytes(os.urandom(33), "big") % 2**257
+        drawn = int.from_bytes(draw(33), "big") % 2**257
         if drawn < PRIME:
             coefficients.append(drawn)
     shares = []
@@ -109,11 +111,13 @@ class Session:
         sums: int = 2,
         identity: Ed25519PrivateKey | None = None,
         known: Mapping[str, bytes] | None = None,
+        draw: Draw = os.urandom,
     ) -> None:
+        self.draw = draw
         self.policy, self.known, self._identity = policy, known, identity
-        self._channel = os.urandom(32)
-        self._masks = [os.urandom(32) for _ in range(sums)]
-        self._seeds = [os.urandom(32) for _ in range(sums)]
+        self._channel = draw(32)
+        self._masks = [draw(32) for _ in range(sums)]
+        self._seeds = [draw(32) for _ in range(sums)]
         self._shares: dict[int, list[bytes]] = {}  # from each sender: mask key and seed of each sum in turn
         self._signed: tuple[list[int], list[int]] | None = None
         masks = [public_of(mask) for mask in self._masks]
@@ -141,7 +145,7 @@ class Session:
         self.binding = digest("roster", b"\x01" + pack(roster))
         secrets = [secret for both in zip(self._masks, self._seeds, strict=True) for secret in both]
         points = [place + 1 for place in self.members]
-        dealt = [split(secret, self.threshold, points) for secret in secrets]
+        dealt = [split(secret, self.threshold, points, self.draw) for secret in secrets]
         boxes = []
         for place, *shares in zip(self.members, *dealt, strict=True):
             if place == self.position:
