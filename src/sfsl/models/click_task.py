@@ -17,9 +17,11 @@ def click_task(module: nn.Module, data: Interactions, *, user: int, item: int, i
         Table(name="item", rows=len(data.items), width=item, initial=initial),
     ]
     if data.categories is None or data.category_of is None:
-        return Task(module, tuple(tables))
+        return Task(module, tuple(tables), looked_up=("user", "item"))
     rows = len(data.categories)
     tables.append(
         Table(name="category", rows=rows, width=item, kind="derived", source="item", initial=initial)
     )
-    return Task(module, tuple(tables), maps={"category": data.category_of})
+    return Task(
+        module, tuple(tables), maps={"category": data.category_of}, looked_up=("user", "item", "category")
+    )

@@ -1,6 +1,6 @@
 """Deep Interest Network for click prediction (paper §V; Zhou et al., KDD 2018)."""
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -72,14 +72,25 @@ class DIN(nn.Module):
         good = self._goods(batch, "item")
         present = (batch["history"] >= 0).unsqueeze(-1)
         past = self._goods(batch, "history") * present
-        beside = good.unsqueeze(-2).expand_as(past)
-        relevance = self.attention(torch.cat([beside, past, beside - past, beside * past], dim=-1))
+        relevance = self.attention[1:](self._compared(good, past))
         # A finite floor: a sample without a history attends to zeros, which softmax of -inf could not.
         share = torch.softmax(relevance.masked_fill(~present, -1e9), dim=-2)
         interest, total = (share * past).sum(dim=-2), past.sum(dim=-2)
         entry = torch.cat([self.user(batch["user"]), good, total, good * total, interest], dim=-1)
         pair: Tensor = self.tower(entry * self.scale + self.shift)
         return pair[..., 1] - pair[..., 0]
+
+    def _compared(self, good: Tensor, past: Tensor) -> Tensor:
+        """The first layer of the attention, on (good, past, good - past, good x past).
+
+        What it does to a past is linear once the good is given, so the good goes into the weights: a
+        quarter of the work of laying the four side by side.
+        """
+        layer = cast(nn.Linear, self.attention[0])
+        alone, history, difference, product = layer.weight.chunk(4, dim=-1)
+        weight = history - difference + product * good.unsqueeze(-2)
+        own = good @ (alone + difference).mT + layer.bias
+        return past @ weight.mT + own.unsqueeze(-2)
 
     def _goods(self, batch: Batch, name: str) -> Tensor:
         goods: Tensor = self.item(batch[name].clamp_min(0))

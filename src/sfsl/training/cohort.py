@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.func import vmap
 
 from sfsl.training.local import (
     ClientWork,
@@ -20,9 +18,9 @@ from sfsl.training.local import (
     LocalUpdate,
     checked_update,
     sample_order,
-    sgd_step,
 )
-from sfsl.training.task import Parameters, Task, Values, parameter_of
+from sfsl.training.stack import Stack, StackTrainer
+from sfsl.training.task import Indices, Parameters, Task, Values, parameter_of
 
 FILLER = -1
 # Clients in one pass. On a CPU more of them leave the cache and fill up more; fewer make more steps.
@@ -52,54 +50,48 @@ def _train_together(
     task: Task, dense: Values, works: Sequence[ClientWork], settings: LocalSettings, round_number: int
 ) -> list[LocalUpdate]:
     """One pass; the client with the most steps comes first."""
-    before = _stacked_parameters(task, dense, works)
-    columns = _stacked_columns(works)
     orders = [sample_order(work, settings) for work in works]
-    order = torch.from_numpy(_stacked(orders))
-    step = vmap(sgd_step(task, settings, round_number))
-    task.module.train()
-
-    parameters, finished = before, []
-    losses = torch.zeros(len(works))
-    for number in range(order.shape[1]):
-        live = sum(len(one) > number for one in orders)
-        finished.append({name: one[live:] for name, one in parameters.items()})
-        chosen = order[:live, number]
-        weight = (chosen >= 0).to(torch.float32)
-        who = torch.arange(live).unsqueeze(1)
-        batch = {name: column[who, chosen.clamp_min(0)] for name, column in columns.items()}
-        parameters, loss = step({name: one[:live] for name, one in parameters.items()}, batch, weight)
-        losses[:live] += loss * weight.sum(dim=1)
-    finished.append(parameters)
-    after = {name: torch.cat([one[name] for one in reversed(finished)]) for name in before}
-
+    stack = _stack(task, dense, works, orders)
+    before = {name: one.clone() for name, one in _parameters(stack, task).items()}
+    trainer = StackTrainer(task, settings, stack, works[0].data.tables)
+    trainer.run([len(one) for one in orders], settings.rate(round_number))
+    after = _parameters(stack, task)
     updates = []
     for place, work in enumerate(works):
         moved = {name: after[name][place] - before[name][place] for name in after}
         for table in task.tables:
             moved[parameter_of(table)] = moved[parameter_of(table)][: len(work.rows[table.name])]
-        updates.append(checked_update(task, work, settings, moved, losses[place]))
+        updates.append(checked_update(task, work, settings, moved, stack.losses[place]))
     return updates
 
 
-def _stacked_parameters(task: Task, dense: Values, works: Sequence[ClientWork]) -> Parameters:
+def _parameters(stack: Stack, task: Task) -> Parameters:
+    return stack.dense | {parameter_of(table): stack.tables[table.name] for table in task.tables}
+
+
+def _stack(task: Task, dense: Values, works: Sequence[ClientWork], orders: Sequence[Indices]) -> Stack:
     own = task.parameters(dense, works[0].values)
-    stacked = {name: own[name].expand(len(works), *own[name].shape) for name in task.dense_shapes}
+    tables = {}
     for table in task.tables:
-        blocks = _stacked([work.values[table.name] for work in works], filler=0)
-        stacked[parameter_of(table)] = torch.from_numpy(blocks)
-    return stacked
-
-
-def _stacked_columns(works: Sequence[ClientWork]) -> dict[str, Tensor]:
+        rows = max(len(work.rows[table.name]) for work in works)
+        block = np.zeros((len(works), rows + 1, table.width), np.float32)
+        for place, work in enumerate(works):
+            block[place, : len(work.rows[table.name])] = work.values[table.name]
+        tables[table.name] = torch.from_numpy(block)
     each = [work.data.local_columns(work.rows) for work in works]
-    return {name: torch.from_numpy(_stacked([one[name] for one in each])) for name in each[0]}
+    return Stack(
+        dense={name: own[name].repeat(len(works), *[1] * own[name].ndim) for name in task.dense_shapes},
+        tables=tables,
+        columns={name: torch.from_numpy(_filled([one[name] for one in each])) for name in each[0]},
+        order=torch.from_numpy(_filled(orders)),
+        losses=torch.zeros(len(works)),
+    )
 
 
-def _stacked(arrays: Sequence[NDArray[Any]], filler: int = FILLER) -> NDArray[Any]:
+def _filled(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Arrays that differ in size, one behind another, filled up to the largest."""
     shape = np.max([one.shape for one in arrays], axis=0)
-    stacked = np.full((len(arrays), *shape), filler, dtype=arrays[0].dtype)
+    stacked = np.full((len(arrays), *shape), FILLER, dtype=arrays[0].dtype)
     for place, one in enumerate(arrays):
         stacked[place][tuple(slice(size) for size in one.shape)] = one
     return stacked

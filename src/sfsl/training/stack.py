@@ -1,0 +1,241 @@
+"""Many clients as one computation: each has its own weights and rows, stacked, and takes its own steps.
+
+A stack is a set of buffers on one device. Whoever fills them says how many steps each client has, the one
+with the most first; clients that are done fall away at the end. On a GPU steps are captured once as graphs
+over these buffers and replayed, so that a pass costs what the device computes and nothing in Python.
+
+Rows of a table that the module only looks up (``Task.looked_up``) are fetched once per step, and gradients
+are those of what was fetched: work in proportion to a batch, not to a client's rows.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from sfsl.training.local import LocalSettings
+from sfsl.training.task import Batch, Parameters, Task, parameter_of
+
+# Steps in one graph, and how many fewer clients have graphs of their own.
+STEPS_PER_GRAPH = 8
+_SHRINK = 0.8
+_LEAST_LIVE = 4
+
+Learn = Callable[[Parameters, Parameters, Mapping[str, Tensor], Batch, Tensor, Tensor], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Buffers for a number of clients. A table has one row more than any client, which fillers point to.
+
+    ``columns``: [clients, samples, ...], with positions in the client's own rows; -1 fills up.
+    ``order``: [clients, steps, batch], which samples each step takes; -1 fills up.
+    ``losses``: [clients], summed over samples; a trainer writes them.
+    """
+
+    dense: Parameters
+    tables: Parameters
+    columns: dict[str, Tensor]
+    order: Tensor
+    losses: Tensor
+
+    def first(self, clients: int) -> "Stack":
+        """The same buffers, of the first clients only."""
+        return Stack(
+            {name: one[:clients] for name, one in self.dense.items()},
+            {name: one[:clients] for name, one in self.tables.items()},
+            {name: one[:clients] for name, one in self.columns.items()},
+            self.order[:clients],
+            self.losses[:clients],
+        )
+
+
+class StackTrainer:
+    """Trains what is in a stack, in place; again and again if it is refilled.
+
+    ``holds``: which columns hold rows, and of which table. ``compiled``: torch makes fewer and larger
+    kernels of a step, which takes it a minute once.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        settings: LocalSettings,
+        stack: Stack,
+        holds: Mapping[str, str],
+        *,
+        compiled: bool = False,
+    ) -> None:
+        self._stack, self._settings = stack, settings
+        self._tables = {table.name: parameter_of(table) for table in task.tables}
+        self._holding = {
+            table: [name for name, one in holds.items() if one == table and name in stack.columns]
+            for table in task.looked_up
+        }
+        self._slopes = vmap(grad_and_value(_mean_loss(task)))
+        self._learn: Learn = torch.compile(self._learned, dynamic=True) if compiled else self._learned
+        device = stack.order.device
+        self._rate = torch.zeros((), device=device)
+        self._number = torch.zeros(1, dtype=torch.int64, device=device)
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._sizes = _sizes(len(stack.order))
+        task.module.train()
+
+    def run(self, steps: Sequence[int], rate: float) -> None:
+        """``steps`` of each client, none with more than the one before it."""
+        self._rate.fill_(rate)
+        self._number.zero_()
+        self._stack.losses.zero_()
+        if not self._stack.order.is_cuda:
+            for number in range(max(steps, default=0)):
+                self._step(self._stack.first(sum(one > number for one in steps)))
+            return
+        for start in range(0, max(steps, default=0), STEPS_PER_GRAPH):
+            live = sum(one > start for one in steps)
+            self._graph(min(size for size in self._sizes if size >= live)).replay()
+
+    def capture(self) -> None:
+        """Make all graphs now rather than when they are first needed."""
+        for size in self._sizes:
+            self._graph(size)
+
+    def _graph(self, size: int) -> torch.cuda.CUDAGraph:
+        if size not in self._graphs:
+            written = [*self._stack.dense.values(), *self._stack.tables.values()]
+            written += [self._stack.losses, self._number]
+            kept = [one.clone() for one in written]
+            self._number.zero_()
+            self._graphs[size] = _captured(lambda: self._step(self._stack.first(size)))
+            for one, old in zip(written, kept, strict=True):
+                one.copy_(old)
+        return self._graphs[size]
+
+    def _step(self, stack: Stack) -> None:
+        """The next step of all clients of a stack."""
+        chosen = stack.order.index_select(1, self._number).squeeze(1)
+        weight = (chosen >= 0).to(torch.float32)
+        batch = _taken(stack.columns, chosen.clamp_min(0))
+        places, fetched = self._fetch(stack.tables, batch)
+        parameters = stack.dense | {
+            self._tables[name]: one for name, one in stack.tables.items() if name not in places
+        }
+        losses, *moved = self._learn(parameters, fetched, places, batch, weight, self._rate)
+        for (name, place), values in zip(places.items(), moved, strict=True):
+            stack.tables[name].scatter_(1, place.unsqueeze(2).expand_as(values), values)
+        stack.losses.add_(losses)
+        self._number.add_(1)
+
+    def _fetch(
+        self, tables: Parameters, batch: dict[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Where the rows of a batch lie, and what they are. The batch then counts what was fetched."""
+        places, fetched = {}, {}
+        for name, columns in self._holding.items():
+            table = tables[name]
+            rows = torch.cat([batch[column].flatten(1) for column in columns], dim=1).to(torch.int64)
+            there = rows >= 0
+            places[name] = torch.where(there, rows, table.shape[1] - 1)
+            index = places[name].unsqueeze(2).expand(-1, -1, table.shape[2])
+            fetched[name] = table.gather(1, index)
+            slots = torch.where(there, torch.arange(rows.shape[1], device=rows.device), -1)
+            sizes = [batch[column][0].numel() for column in columns]
+            for column, part in zip(columns, torch.split(slots, sizes, dim=1), strict=True):
+                batch[column] = part.reshape(batch[column].shape)
+        return places, fetched
+
+    def _learned(
+        self,
+        parameters: Parameters,
+        fetched: Parameters,
+        places: Mapping[str, Tensor],
+        batch: Batch,
+        weight: Tensor,
+        rate: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """Moves ``parameters`` in place; the loss of each client, and what was fetched, moved."""
+        given = parameters | {self._tables[name]: one for name, one in fetched.items()}
+        slopes, losses = self._slopes(given, batch, weight)
+        square = torch.stack([_square(slopes[name].flatten(1)) for name in parameters]).sum(0)
+        merged = {}
+        for name, place in places.items():
+            own = slopes[self._tables[name]]
+            # A row that was fetched twice moves by the sum of what was learned about it.
+            same = (place.unsqueeze(2) == place.unsqueeze(1)).to(own.dtype)
+            merged[name] = same @ own
+            square = square + (own * merged[name]).sum(dim=(1, 2))
+        clip = self._settings.clip
+        scale = rate * clip / square.sqrt().clamp_min(clip)
+        for name, one in parameters.items():
+            one.addcmul_(slopes[name], scale.reshape(-1, *[1] * (one.ndim - 1)), value=-1)
+        moved = [fetched[name] - one * scale.reshape(-1, 1, 1) for name, one in merged.items()]
+        return losses * weight.sum(1), *moved
+
+
+def _mean_loss(task: Task) -> Callable[[Parameters, Batch, Tensor], Tensor]:
+    module = _with_fetched(task)
+
+    def mean_loss(parameters: Parameters, batch: Batch, weight: Tensor) -> Tensor:
+        output = functional_call(module, parameters, (batch,))
+        # A client that is done has nothing but fillers.
+        return (task.loss(output, batch) * weight).sum() / weight.sum().clamp_min(1)
+
+    return mean_loss
+
+
+def _with_fetched(task: Task) -> nn.Module:
+    module = copy.deepcopy(task.module)
+    for table in task.looked_up:
+        own = module.get_submodule(table)
+        assert isinstance(own, nn.Embedding)  # noqa: S101 -- the task has checked it
+        parent, _, name = table.rpartition(".")
+        setattr(module.get_submodule(parent), name, _Fetched(own))
+    return module.train()
+
+
+class _Fetched(nn.Module):
+    """An embedding of few rows. On a GPU it is a product: so is its gradient, which would be a sort."""
+
+    def __init__(self, table: nn.Embedding) -> None:
+        super().__init__()
+        self.weight = table.weight
+
+    def forward(self, rows: Tensor) -> Tensor:
+        if not rows.is_cuda:
+            return self.weight[rows]
+        every = torch.arange(self.weight.shape[0], device=rows.device)
+        return (rows.unsqueeze(-1) == every).to(self.weight.dtype) @ self.weight
+
+
+def _square(rows: Tensor) -> Tensor:
+    """The squared length of each row, read once."""
+    return (rows.unsqueeze(1) @ rows.unsqueeze(2)).flatten()
+
+
+def _taken(columns: Mapping[str, Tensor], chosen: Tensor) -> dict[str, Tensor]:
+    who = torch.arange(len(chosen), device=chosen.device).unsqueeze(1)
+    return {name: column[who, chosen] for name, column in columns.items()}
+
+
+def _sizes(clients: int) -> list[int]:
+    """How many live clients have graphs: all, and ever fewer."""
+    sizes = [clients]
+    while sizes[-1] > _LEAST_LIVE:
+        sizes.append(max(_LEAST_LIVE, int(_SHRINK * sizes[-1])))
+    return sizes
+
+
+def _captured(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    beside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(beside):
+        for _ in range(3):  # libraries choose their ways and take their memory
+            step()
+    torch.cuda.current_stream().wait_stream(beside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(STEPS_PER_GRAPH):
+            step()
+    return graph
