@@ -219,7 +219,12 @@ class TooFewClients(Aborted):
 
 
 class KeyMismatch(Aborted):
-    """A reconstructed secret is not the one that was published."""
+    """A reconstructed secret is not the one that was published. ``clients`` are those that dealt such
+    secrets, where that can be told."""
+
+    def __init__(self, message: str, clients: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.clients = clients
 
 
 class UnionFailed(Aborted):

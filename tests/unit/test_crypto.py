@@ -4,6 +4,7 @@ import copy
 import itertools
 import logging
 import pickle
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -14,13 +15,14 @@ from hypothesis import strategies as st
 
 from sfsl.crypto.aead import OVERHEAD, seal, unseal
 from sfsl.crypto.agreement import KeyPair, channel_keys, pair_mask_key, require_contributory
+from sfsl.crypto.decoding import correctable, decode
 from sfsl.crypto.identity import Identity, verify
 from sfsl.crypto.kdf import derive, digest, frame
 from sfsl.crypto.prg import CHUNK_BYTES, MaskStream, uniform
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.ring import F31, RINGS, Z32, Z64, Ring, ring_named
 from sfsl.crypto.secret import Secret
-from sfsl.crypto.shamir import PRIME, SHARE_BYTES, Interpolation, parse_share, split
+from sfsl.crypto.shamir import PRIME, SHARE_BYTES, Interpolation, as_secret, parse_share, split
 from sfsl.errors import AuthenticationFailed, InputError, InvalidMessage, KeyMismatch, ParameterError
 from sfsl.testing import SeededRandomness
 
@@ -210,6 +212,42 @@ def test_the_system_source_gives_what_is_asked() -> None:
     source = SystemRandomness()
     assert [len(source.bytes(count)) for count in (0, 1, 33)] == [0, 1, 33]
     assert source.bytes(32) != source.bytes(32)
+
+
+# -- decoding ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("threshold", "n"), [(2, 4), (3, 5), (5, 8), (7, 10), (3, 12), (21, 30)])
+def test_wrong_shares_are_found_up_to_half_of_those_to_spare(threshold: int, n: int) -> None:
+    points = [3 * k + 1 for k in range(n)]
+    source = random.Random(n)
+    value = secret("shared")
+    right = [parse_share(share) for share in split(value, threshold, points, SeededRandomness(n))]
+    most = correctable(n, threshold)
+    assert most >= 1
+    for bad in range(most + 1):
+        for _ in range(5):
+            shares, wrong = list(right), sorted(source.sample(range(n), bad))
+            for place in wrong:
+                shares[place] = (shares[place] + source.randrange(1, PRIME)) % PRIME
+            found = decode(points, shares, threshold)
+            assert found is not None
+            assert as_secret(found[0]).reveal() == value.reveal()
+            assert found[1] == [points[place] for place in wrong]
+    shares = [(share + (place < most + 1)) % PRIME for place, share in enumerate(right)]
+    found = decode(points, shares, threshold)
+    assert found is None or found[0] != int.from_bytes(value.reveal(), "big")  # one more than can be found
+
+
+@pytest.mark.parametrize("value", [bytes(32), b"\xff" * 32])
+def test_decoding_at_the_edges(value: bytes) -> None:
+    points = list(range(1, 8))
+    shares = [parse_share(share) for share in split(Secret(value), 3, points, SeededRandomness("edges"))]
+    shares[2] = 5
+    found = decode(points, shares, 3)
+    assert found == (int.from_bytes(value, "big"), [3])
+    assert decode(points, [0] * 7, 3) == (0, [])
+    assert decode(points, [0, 9, 0, 0, 8, 0, 0], 3) == (0, [2, 5])
 
 
 # -- sharing ---------------------------------------------------------------------------------------

@@ -125,6 +125,48 @@ def test_only_an_invitation_can_be_declined(tmp_path: Path, exchange: str) -> No
     run(scenario())
 
 
+# -- shares that do not fit ------------------------------------------------------------------------
+
+
+def misdeals(guest: Guest) -> None:
+    """It publishes other commitments than belong to the seeds that it shares."""
+    keys = guest.message.keys
+    other = msgspec.structs.replace(keys, commitments=keys.commitments[::-1])
+    guest.machine._session._keys = other
+    guest.message = msgspec.structs.replace(guest.message, keys=other)
+
+
+def test_whoever_misdeals_is_left_out_for_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path, cohort=8, min_cohort=7, check_in_seconds=20.0) as world:
+            guests = world.clients(8)
+            misdeals(guests[3])
+            ends = await whole_round(guests)
+            assert {end.outcome for end in ends} == {"aborted"}
+            assert world.coordinator.totals.left_out == 1
+            for rest in (600, 1200):
+                for guest in guests:
+                    guest.fresh()
+                    guest.check_in()
+                assert (await guests[3].play()).outcome == "not-chosen"
+                others = [asyncio.create_task(guest.play()) for guest in guests if guest is not guests[3]]
+                await asyncio.sleep(0.05)
+                world.advance(21)
+                assert {end.outcome for end in await asyncio.gather(*others)} == {"committed"}
+                world.advance(rest)
+                for guest in guests:
+                    guest.fresh()
+                misdeals(guests[3])
+                assert {end.outcome for end in await whole_round(guests)} == {"aborted"}
+            assert world.coordinator.totals.left_out == 3
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
+    said = [one.getMessage() for one in caplog.records if "left out for" in one.getMessage()]
+    assert [one.rsplit(" ", 2)[1] for one in said] == ["10", "20", "40"]
+    assert all("dealt shares that do not fit" in one for one in said)
+
+
 # -- rounds ----------------------------------------------------------------------------------------
 
 

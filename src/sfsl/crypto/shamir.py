@@ -53,10 +53,13 @@ class Interpolation:
 
     def secret(self, shares: Sequence[int]) -> Secret:
         """The secret behind the shares, in the order of the points."""
-        total = sum(w * s for w, s in zip(self._weights, shares, strict=True)) % PRIME
-        if total >> (8 * SECRET_BYTES):
-            raise KeyMismatch("the shares do not belong to one secret")
-        return Secret(total.to_bytes(SECRET_BYTES, "big"))
+        return as_secret(sum(w * s for w, s in zip(self._weights, shares, strict=True)) % PRIME)
+
+
+def as_secret(element: int) -> Secret:
+    if element >> (8 * SECRET_BYTES):
+        raise KeyMismatch("the shares do not belong to one secret")
+    return Secret(element.to_bytes(SECRET_BYTES, "big"))
 
 
 def _weight(point: int, points: Sequence[int]) -> int:

@@ -12,17 +12,19 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
+from functools import partial
 
 from sfsl.codec import Message
-from sfsl.crypto.agreement import pair_mask_key, require_contributory
+from sfsl.crypto.agreement import KeyPair, pair_mask_key, require_contributory
 from sfsl.crypto.identity import verify
 from sfsl.crypto.secret import Secret
-from sfsl.crypto.shamir import Interpolation, parse_share
+from sfsl.crypto.shamir import parse_share
 from sfsl.errors import (
     Aborted,
     AuthenticationFailed,
     ConflictingMessage,
     InvalidMessage,
+    KeyMismatch,
     ParameterError,
     TooFewClients,
     UnexpectedSender,
@@ -46,12 +48,12 @@ from sfsl.secagg.messages import (
     UnmaskShares,
 )
 from sfsl.secagg.params import Layout, SessionParams
+from sfsl.secagg.rebuilding import Rebuilding
 from sfsl.secagg.rows import Bits, pack_requesters, parse_request
 from sfsl.secagg.total import Opened, RunningTotal
 from sfsl.secagg.transcript import (
     binding,
     lists_parts,
-    point,
     request_parts,
     requests_digest,
     require_distinct,
@@ -369,17 +371,9 @@ class Server:
         """Rebuild one secret per client, check it, and take the masks off the total."""
         current = self._sum
         masker = Masker(current.ring, current.total, current.layout)
-        weights: dict[tuple[int, ...], Interpolation] = {}
         alive = set(self._survivors)
         # All secrets first: if one is missing or wrong, nothing has been opened.
-        seeds = {position: self._seed(position, weights) for position in self._survivors}
-        keys = {
-            position: require_key_pair(
-                self._rebuild(position, weights), self._keys[position].masks[self._sum_index]
-            )
-            for position in self._dropped
-            if alive.intersection(self._peers[position])
-        }
+        seeds, keys = self._secrets()
         for position, seed in seeds.items():
             key = self_mask_key(seed, self._binding, current.context, position)
             masker.subtract(key, current.rows[position])
@@ -403,23 +397,41 @@ class Server:
         self.phase = Phase.OPENED
         log.debug("round %s: opened a sum of %d", self._params.round_id.hex(), len(self._survivors))
 
-    def _seed(self, position: int, weights: dict[tuple[int, ...], Interpolation]) -> Secret:
-        seed = self._rebuild(position, weights)
-        require_seed(seed, self._keys[position].commitments[self._sum_index])
-        return seed
+    def _secrets(self) -> tuple[dict[int, Secret], dict[int, KeyPair]]:
+        """Each survivor's seed and each dropout's key pair, as published; or who dealt what does not fit."""
+        rebuilding, wrong = Rebuilding(self._params.threshold), list[KeyMismatch]()
+        alive = set(self._survivors)
+        seeds, keys = {}, {}
+        for position in self._sum.participants:
+            if position not in alive and not alive.intersection(self._peers[position]):
+                continue  # it shared masks with nobody who is left
+            published, shares = self._keys[position], self._shares_of(position)
+            try:
+                if position in alive:
+                    seed = partial(_seed, published.commitments[self._sum_index])
+                    seeds[position] = rebuilding.secret(published.client, shares, seed)
+                else:
+                    pair = partial(_pair, published.masks[self._sum_index])
+                    keys[position] = rebuilding.secret(published.client, shares, pair)
+            except KeyMismatch as error:
+                wrong.append(error)
+        if wrong:
+            raise KeyMismatch(str(wrong[0]), tuple(client for error in wrong for client in error.clients))
+        if rebuilding.doubted:
+            corrected = len(rebuilding.doubted)
+            log.warning("round %s: corrected shares of %d clients", self._params.round_id.hex(), corrected)
+        return seeds, keys
 
-    def _rebuild(self, position: int, weights: dict[tuple[int, ...], Interpolation]) -> Secret:
+    def _shares_of(self, position: int) -> dict[int, int]:
+        """By holder, those that arrived of one client's secret."""
         group = sorted((position, *self._peers[position]))
-        holders = [k for k in group if position in self._shares.get(k, {})]
-        if len(holders) < self._params.threshold:
+        shares = {k: self._shares[k][position] for k in group if position in self._shares.get(k, {})}
+        if len(shares) < self._params.threshold:
             raise TooFewClients(
-                f"{len(holders)} shares of client {self._keys[position].client!r} arrived, "
+                f"{len(shares)} shares of client {self._keys[position].client!r} arrived, "
                 f"{self._params.threshold} are needed; {self._closed()}"
             )
-        points = tuple(point(k) for k in holders[: self._params.threshold])
-        if points not in weights:
-            weights[points] = Interpolation(points)
-        return weights[points].secret([self._shares[k][position] for k in holders[: len(points)]])
+        return shares
 
     @property
     def round_id(self) -> bytes:
@@ -454,3 +466,12 @@ class Server:
 
     def __repr__(self) -> str:
         return f"Server({self._params.clients} clients, {self.phase.name})"
+
+
+def _seed(published: bytes, secret: Secret) -> Secret:
+    require_seed(secret, published)
+    return secret
+
+
+def _pair(published: bytes, secret: Secret) -> KeyPair:
+    return require_key_pair(secret, published)

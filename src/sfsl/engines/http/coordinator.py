@@ -8,7 +8,7 @@ way is never gone on with: nobody but this process knows its tickets.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
@@ -23,7 +23,7 @@ from sfsl.engines.http.running import CHECK_IN, Bill, RunningRound
 from sfsl.engines.http.settings import CoordinatorSettings
 from sfsl.engines.http.status import Status, Totals
 from sfsl.engines.metrics import RoundLine
-from sfsl.errors import Aborted, SfslError, StoreError
+from sfsl.errors import Aborted, KeyMismatch, SfslError, StoreError
 from sfsl.privacy.selection import choose_uniformly
 from sfsl.rounds import RoundOutcome, RoundServer
 from sfsl.submodel import ModelSpec, RowMaps, RowStore
@@ -180,6 +180,8 @@ class Coordinator:
             raise
         except SfslError as error:
             reason = str(error)
+            if isinstance(error, KeyMismatch):
+                self._leave_out(number, error.clients)
         except Exception:
             log.exception("round %d failed by a mistake of this program", number)
             reason = "the server made a mistake; its log says which"
@@ -196,6 +198,15 @@ class Coordinator:
         else:
             self._tell("committed", number, f"round {number} is committed")
         self._members, self._running = {}, None
+
+    def _leave_out(self, number: int, clients: Collection[str]) -> None:
+        for client in clients:
+            minutes = self.desk.leave_out(client) / 60
+            log.warning(
+                "client %s dealt shares that do not fit its keys and ended round %d: left out for %.0f min",
+                client, number, minutes,
+            )  # fmt: skip
+        self.totals.left_out += len(clients)
 
     async def _exchanges(self, number: int, cohort: Cohort, bill: Bill) -> RoundOutcome:
         running, outbound = await self._work(lambda: self._begin(number, cohort, bill))

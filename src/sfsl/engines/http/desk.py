@@ -29,6 +29,9 @@ from sfsl.secagg.transcript import require_keys
 
 SUMS = 2
 _FULL_WAIT_MS = 30_000
+_FIRST_REST_SECONDS = 600.0
+_LONGEST_REST_SECONDS = 86_400.0
+RESTS = "secrets that this client shared ended a round; it is left out of rounds for a while"
 SHUTTING = "the server is shutting down; check in again later"
 
 
@@ -70,6 +73,7 @@ class Desk:
         self._today = today
         self._conversations = Conversations(settings.most_clients)
         self._invited: tuple[int, set[str]] | None = None
+        self._rests: dict[str, tuple[int, float]] = {}  # how often so far, and until when
 
     # -- check-in ------------------------------------------------------------------------------
 
@@ -95,6 +99,8 @@ class Desk:
             days = -self._today() % (self._settings.period_days * DAY_MS) / DAY_MS
             why = f"this client was invited in this period already; the next begins in {days:.2f} days"
             added.end("not-chosen", self.round, why)
+        elif self._rests_now(client):
+            added.end("not-chosen", self.round, RESTS)
         else:
             self.waiting[client] = added
             self.changed.set()
@@ -128,6 +134,19 @@ class Desk:
             self._invited = (period, set(self._registry.invited(period)))
         return self._invited[1]
 
+    def leave_out(self, client: str) -> float:
+        """Whoever ended a round for all is in none for a while, twice as long each time; how long. This is
+        forgotten when the server starts again: it keeps rounds going, and punishes nobody."""
+        times = self._rests.pop(client, (0, 0.0))[0] + 1
+        seconds = min(_LONGEST_REST_SECONDS, _FIRST_REST_SECONDS * 2.0 ** (times - 1))
+        self._rests[client] = (times, self._clock() + seconds)
+        if len(self._rests) > self._settings.most_clients:
+            del self._rests[next(iter(self._rests))]
+        return seconds
+
+    def _rests_now(self, client: str) -> bool:
+        return client in self._rests and self._clock() < self._rests[client][1]
+
     def eligible(self) -> Collection[str]:
         """Who waits and may be chosen. Whoever was not heard for long is let go."""
         silence = 2 * self._settings.poll_seconds + 5
@@ -138,6 +157,8 @@ class Desk:
                 self.dismiss(one, "left-out", why)
             elif client in turn_over:
                 self.dismiss(one, "not-chosen", "this client was invited in this period already")
+            elif self._rests_now(client):
+                self.dismiss(one, "not-chosen", RESTS)
         return self.waiting.keys()
 
     def choose(self, clients: Collection[str]) -> Cohort | None:

@@ -35,6 +35,7 @@ def text(status: Status, totals: Totals) -> str:
     )
     add("dropouts_total", "counter", "Clients that did not answer, by exchange.", _by(totals.dropped))
     add("declined_total", "counter", "Invitations that clients declined.", {"": totals.declined})
+    add("left_out_total", "counter", "Clients left out for ending a round.", {"": totals.left_out})
     add("late_total", "counter", "Answers that came too late.", {"": totals.late})
     add("phase_seconds_total", "counter", "Wall time, by exchange.", _by(totals.wall_seconds))
     add("server_cpu_seconds_total", "counter", "CPU time of the rounds' thread.", _by(totals.server_seconds))

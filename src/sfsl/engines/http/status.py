@@ -52,6 +52,7 @@ class Totals:
     aborted: int = 0
     late: int = 0
     declined: int = 0
+    left_out: int = 0
     bytes_up: Counter[str] = field(default_factory=Counter)
     bytes_down: Counter[str] = field(default_factory=Counter)
     dropped: Counter[str] = field(default_factory=Counter)
