@@ -48,6 +48,7 @@ format: $(VENV)/.installed  ## Put the code into shape.
 vectors: $(VENV)/.installed  ## Make our known-answer vectors again.
 	$(BIN)/python tests/vectors/make.py
 	$(BIN)/python tests/vectors/make_http.py
+	$(BIN)/python tests/vectors/make_network.py
 
 $(FLOWER_VENV)/.installed: bench/requirements-flower.txt
 	$(PYTHON) -m venv $(FLOWER_VENV)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from second_client.privacy import RandomizedResponse
 from second_client.rounds import Model, Round, Train
 from second_client.secagg import Policy, Session, sign
 from second_client.wire import Refused, decode, digest, encode, require
@@ -53,6 +54,7 @@ class SecondClient:
         *,
         policy: Policy | None = None,
         known: Mapping[str, bytes] | None = None,
+        response: RandomizedResponse | None = None,
     ) -> None:
         place = urlsplit(url)
         require(place.scheme == "https" and place.hostname is not None, "not https")
@@ -65,6 +67,7 @@ class SecondClient:
         self.public = self._identity.public_key().public_bytes_raw()
         self.id = digest("client id", self.public)[:16].hex()
         self._policy, self._known = policy or Policy(), known
+        self._response = response or RandomizedResponse(os.urandom(32))
         self._deployment: bytes | None = None
         self._ahead_ms = 0
 
@@ -152,7 +155,7 @@ class SecondClient:
     def check_in(self, real: Mapping[str, Sequence[int]], train: Train) -> None:
         """With new keys. A round that was under way goes on without us (5.3)."""
         session = Session(self.id, self._policy, identity=self._identity, known=self._known)
-        self._round = Round(session, self.model, real, train)
+        self._round = Round(session, self.model, real, self._response, train)
         body = encode("check-in", model=self.model.digest, keys=session.keys)
         checked = decode(self._expect(self._request("POST", "/v1/check-in", body), 200).body, "checked-in")
         self._ticket, self.received = checked["ticket"].hex(), 0

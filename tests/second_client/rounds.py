@@ -6,13 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from second_client.privacy import RandomizedResponse
 from second_client.secagg import Draw, Session, stream
 from second_client.union import encoding
 from second_client.wire import (
+    Forbidden,
     bitmap,
     decode,
     digest,
     encode,
+    insist,
     pack,
     read_bitmap,
     read_requesters,
@@ -77,6 +80,7 @@ class Update:
     dense: np.ndarray
     samples: int
     rows: dict[str, dict[int, tuple[np.ndarray, int]]] = field(default_factory=dict)
+    histograms: np.ndarray | None = None  # clicks by bin, then others, where held-out samples were scored
 
 
 Train = Callable[[Download], Update]
@@ -110,21 +114,19 @@ ORDER_ACTIVE = [
 
 
 class Round:
-    """Answers the messages of one round, each once, in their order.
-
-    ``real`` is the client's rows of each shared table. It asks for exactly these: randomized response and
-    the durable debits of privacy.md are left out here, and a client for people has to have them.
-    """
+    """Answers the messages of one round, each once, in their order. ``real``: rows of each shared table."""
 
     def __init__(
         self,
         session: Session,
         model: Model,
         real: Mapping[str, Sequence[int]],
+        response: RandomizedResponse,
         train: Train,
-        max_clip: float = 10,
+        max_clip: float = 10.0,
     ) -> None:
         self._session, self._model, self._train, self._max_clip = session, model, train, max_clip
+        self._response = response
         self._real = {name: np.array(sorted(rows), np.int64) for name, rows in real.items()}
         self._awaited = list(ORDER if session.known is None else ORDER_ACTIVE)
         self._handlers = {
@@ -138,9 +140,12 @@ class Round:
 
     def answer(self, data: bytes) -> bytes:
         message = decode(data, self._awaited[0])
-        answer = self._handlers[message["type"]](message)
-        del self._awaited[0]
-        return answer
+        try:
+            return self._handlers[message["type"]](message)
+        except Forbidden:
+            return encode("decline", round_id=message["roster"]["params"]["round_id"])
+        finally:
+            del self._awaited[0]  # whatever became of it, no message is answered twice
 
     def _invitation(self, message: dict[str, Any]) -> bytes:
         self._params = params = message["round"]
@@ -153,7 +158,7 @@ class Round:
             bits = 63 if one["ring"] == "z64" else 31
             most = one["max_weight"] * one["levels"]
             require(one["cohort"] * most < 2**bits and most <= 2**52, "sums that could overflow")
-            require(one["clip"] <= self._max_clip, "too wide a clip")
+            insist(one["clip"] <= self._max_clip, "too wide a clip")
             require(session["clients"] <= one["cohort"], "more clients than planned for")
             same = ("ring", "cohort")
             require(all(one[name] == update["rows"][name] for name in same), "two rings or cohorts")
@@ -198,7 +203,8 @@ class Round:
         for table in self._model.shared:
             name, rows = table["name"], table["rows"]
             shared[name] = indices[(offset <= indices) & (indices < offset + rows)] - offset
-            asked[name] = np.intersect1d(shared[name], self._real[name])
+            union, real = shared[name].tolist(), self._real[name].tolist()
+            asked[name] = shared[name][self._response.asks(name, union, real, self._session.draw)]
             offset += rows
         self._rows, self._asked = self._model.with_derived(shared), self._model.with_derived(asked)
         self._bitmaps = [
@@ -227,12 +233,15 @@ class Round:
             "update", self._context, digest("union indices", self._packed), digest("dense", message["dense"])
         )
         self._session.start(1, layout, message["participants"], caller, requests)
+        asked = sum(len(self._asked[one["name"]]) * (one["width"] + 1) for one in summed)
+        require(layout["dense"] + asked <= self._session.policy.max_words, "too large an upload")
         update = self._train(self._download(message))
         tables = [self._row_words(table, update) for table in summed]
         dense = quantized(
             update.dense[None], np.array([update.samples]), params["update"]["dense"], self._session.draw
         )
-        words = [dense[0], np.zeros(2 * bins, np.uint64)]
+        scores = np.zeros(2 * bins) if update.histograms is None else update.histograms
+        words = [dense[0], scores.astype(np.uint64)]
         covered = {place: [np.ones(layout["dense"], bool)] for place in others}
         for table, rows in zip(summed, tables, strict=True):
             bits = shared_by[table["name"]]  # one line per other participant

@@ -12,7 +12,19 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from second_client.wire import Refused, ascending, be32, derive, digest, encode, frame, joined, pack, require
+from second_client.wire import (
+    Refused,
+    ascending,
+    be32,
+    derive,
+    digest,
+    encode,
+    frame,
+    insist,
+    joined,
+    pack,
+    require,
+)
 
 Draw = Callable[[int], bytes]  # so many fresh random bytes
 
@@ -168,20 +180,20 @@ class Session:
         clients, threshold, sums = params["clients"], params["threshold"], params["sums"]
         active, everyone = self.known is not None, [member["keys"] for member in members]
         require(not self._shares, "these keys have answered a roster")
-        require(params["active"] == active and len(sums) == len(self._masks), "another mode or other sums")
+        insist(params["active"] == active and len(sums) == len(self._masks), "another mode or other sums")
         require(params["neighbours"] is None and threshold <= clients <= 512, "not a complete graph")
         require(not active or threshold >= 2 * clients // 3 + 1, "too low a threshold")
         require(len({one["label"] for one in sums}) == len(sums), "a label twice")
         require(sums[0]["layout"] is not None, "the first sum's layout is missing")
-        require(clients >= self.policy.min_clients, "too few clients")
-        require(threshold >= self.policy.min_threshold, "too low a threshold")
+        insist(clients >= self.policy.min_clients, "too few clients")
+        insist(threshold >= self.policy.min_threshold, "too low a threshold")
         for one in sums:
             layout = one["layout"]
             if layout is None or layout["tables"]:
-                require(one["min_contributors"] >= self.policy.min_contributors, "too few contributors")
+                insist(one["min_contributors"] >= self.policy.min_contributors, "too few contributors")
             if layout is not None:
                 rows = sum(table["rows"] for table in layout["tables"])
-                require(max(layout["dense"], rows // 32) <= self.policy.max_words, "too many words")
+                insist(max(layout["dense"], rows // 32) <= self.policy.max_words, "too many words")
         require([member["position"] for member in members] == list(range(clients)), "other positions")
         require(everyone.count(self.keys) == 1, "our keys are not there once")
         require(len({keys["client"] for keys in everyone}) == clients, "an id twice")

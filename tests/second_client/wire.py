@@ -18,9 +18,18 @@ class Refused(Exception):
     """What came is not what the specification allows. Nothing has changed, and nothing is answered."""
 
 
+class Forbidden(Refused):
+    """An invitation that is well-formed, but not within our policy: declined aloud (network.md 5.2)."""
+
+
 def require(condition: bool, what: str) -> None:
     if not condition:
         raise Refused(what)
+
+
+def insist(condition: bool, what: str) -> None:
+    if not condition:
+        raise Forbidden(what)
 
 
 # -- labels (secure-aggregation.md 2.2) --------------------------------------------------------------

@@ -1,0 +1,157 @@
+"""network.json and the primitives' vectors against the second client, which was written from docs/spec."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from second_client import wire
+from second_client.privacy import RandomizedResponse
+from second_client.rounds import Download, Model, Round, Update
+from second_client.secagg import Policy, Session, split, stream
+from second_client.union import encoding
+from second_client.wire import Refused, encode, read_requesters, read_set
+from vectors import make_network
+
+HERE = Path(__file__).parent
+
+
+def vectors(name: str) -> Any:
+    return json.loads((HERE / f"{name}.json").read_text())
+
+
+NETWORK = vectors("network")
+
+
+def named(cases: Any) -> Any:
+    return [pytest.param(one, id=one["name"]) for one in cases]
+
+
+class Tape:
+    """Recorded random bytes, all of which have to be used."""
+
+    def __init__(self, data: str) -> None:
+        self.rest = bytes.fromhex(data)
+
+    def __call__(self, count: int) -> bytes:
+        taken, self.rest = self.rest[:count], self.rest[count:]
+        assert len(taken) == count
+        return taken
+
+
+def test_the_file_is_what_the_code_gives() -> None:
+    assert make_network.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize("case", named(NETWORK["rounds"]))
+def test_a_round_byte_for_byte(case: Any) -> None:
+    tape = Tape(case["random"])
+    known = case["known"] and {client: bytes.fromhex(key) for client, key in case["known"].items()}
+    identity = Ed25519PrivateKey.from_private_bytes(bytes.fromhex(case["seed"]))
+    session = Session(case["client"], Policy(), identity=identity, known=known, draw=tape)
+    digest = bytes.fromhex(NETWORK["model_digest"])
+    assert encode("check-in", model=digest, keys=session.keys).hex() == case["check_in"]
+
+    def train(download: Download) -> Update:
+        rows = {
+            table: {
+                row: (np.array(moves), count) for row, count, moves in some if row in download.rows[table]
+            }
+            for table, some in case["update"]["rows"].items()
+        }
+        given = case["update"]["histograms"]
+        histograms = np.concatenate(given) if given else None
+        return Update(np.array(case["update"]["dense"]), case["update"]["samples"], rows, histograms)
+
+    model = Model(
+        digest, NETWORK["model"]["tables"], NETWORK["model"]["dense"], np.array(NETWORK["category_of"])
+    )
+    response = RandomizedResponse(bytes.fromhex(case["period_key"]), tuple(case["p"]))
+    round_ = Round(session, model, {"item": case["real"]}, response, train)
+    assert len(case["exchanges"]) == (8 if known else 6)
+    for exchange in case["exchanges"]:
+        assert round_.answer(bytes.fromhex(exchange["message"])).hex() == exchange["answer"]
+    assert not tape.rest
+
+
+@pytest.mark.parametrize("case", named(NETWORK["sets"]))
+def test_encoded_sets(case: Any) -> None:
+    tape = Tape(case["random"])
+    made = encoding(case["union"] | {"seed": bytes.fromhex(case["union"]["seed"])})
+    words = made.fill(case["indices"], tape)
+    assert made.ring == case["ring"]
+    assert made.length == len(words)
+    assert words.astype("<u4").tobytes().hex() == case["words"]
+    assert not tape.rest
+
+
+def test_messages_of_the_network_page() -> None:
+    key = bytes(range(32))
+    made = {
+        "enrol": encode("enrol", public_key=key),
+        "checked-in": encode("checked-in", ticket=key[:16], acknowledged=3),
+        "decline": encode("decline", round_id=key[:16]),
+    }
+    assert {one["name"]: one["bytes"] for one in NETWORK["messages"]} == {
+        name: data.hex() for name, data in made.items()
+    }
+
+
+def test_words_of_permanent_answers_that_the_specification_writes_out() -> None:
+    response = RandomizedResponse(bytes(range(32)))
+    assert [f"{word:016x}" for word in response.words("goods", [0, 1, 2, 143533, 2**63 - 1])] == [
+        "5a8c4c391e23a547",
+        "ecdda55a22123cfa",
+        "691a96aae2df9420",
+        "8f8cb5d8ac178b18",
+        "cd25e79b53b5ae9c",
+    ]
+
+
+def test_packed_sets_and_requesters() -> None:
+    packing = vectors("packing")
+    for case in packing["sets"]:
+        data = bytes.fromhex(case["bytes"])
+        assert read_set(data, len(case["numbers"]), case["domain"]) == case["numbers"]
+    for case in packing["sets_refused"]:
+        with pytest.raises(Refused):
+            read_set(bytes.fromhex(case["bytes"]), case["count"], case["domain"])
+    for case in packing["requesters"]:
+        bits = read_requesters(bytes.fromhex(case["bytes"]), len(case["bits"]))
+        assert "".join(map(str, bits.astype(int))) == case["bits"]
+    for case in packing["requesters_refused"]:
+        with pytest.raises(Refused):
+            read_requesters(bytes.fromhex(case["bytes"]), case["size"])
+
+
+def test_messages_that_a_client_receives() -> None:
+    codec = vectors("codec")
+    read = 0
+    for case in codec["messages"]:
+        data = bytes.fromhex(case["bytes"])
+        assert b"\x01" + wire.pack(wire.unpack(data[1:])) == data
+        if case["message"]["type"] in wire.INCOMING:
+            wire.decode(data, case["message"]["type"])
+            read += 1
+    assert read >= 3
+    for case in codec["refused"]:
+        data = bytes.fromhex(case["bytes"])
+        if len(data) <= case["limit"]:  # a larger one is refused before it is read
+            with pytest.raises(Refused):
+                wire.decode(data, *wire.INCOMING)
+
+
+def test_streams_and_shares() -> None:
+    for case in vectors("streams")["streams"]:
+        words = stream(bytes.fromhex(case["key"]), case["ring"], case["skip"] + len(case["words"]) // 8)
+        size = 8 if case["ring"] == "z64" else 4
+        found = words[case["skip"] :].astype(f"<u{size}").tobytes().hex()
+        assert found.startswith(case["words"]) or case["words"].startswith(found)
+    for case in vectors("shamir")["split"]:
+        tape = Tape(case["random"])
+        shares = split(bytes.fromhex(case["secret"]), case["threshold"], case["points"], tape)
+        assert [share.hex() for share in shares] == case["shares"]
+        assert not tape.rest
