@@ -1,6 +1,7 @@
 """A swarm of real clients: the same sums as the local engine, and faults that are survived."""
 
 import asyncio
+import time
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from sfsl.data import hold_out_last  # noqa: E402
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
 from sfsl.engines.chance import Chance  # noqa: E402
 from sfsl.engines.device import Device  # noqa: E402
+from sfsl.engines.http.running import exchanges  # noqa: E402
 from sfsl.engines.local import LocalEngine  # noqa: E402
 from sfsl.engines.settings import RoundSettings  # noqa: E402
 from sfsl.engines.simulation import Simulation  # noqa: E402
@@ -131,6 +133,21 @@ def test_a_swarm_makes_the_model_of_the_local_engine_bit_by_bit() -> None:
     dense = world.server.store.read_dense().values
     assert np.array_equal(dense, world.engine.simulation.store.read_dense().values)
     assert not np.array_equal(dense, world.task.initial_dense())
+
+
+def test_what_a_round_takes_by_exchange() -> None:
+    world = World()
+    start = time.perf_counter()
+    report = world.run(world.swarm(2))
+    took = time.perf_counter() - start
+    found = report.exchanges()
+    assert list(found) == list(exchanges(active=False))
+    for one in found.values():
+        assert 0 < one["slowest"] < one["all"] < CLIENTS * one["slowest"]
+        assert one["overhead"] == one["wall"] - one["slowest"]
+    assert 0 < 2 * sum(one["wall"] for one in found.values()) < took
+    work = [one["slowest"] for one in found.values()]
+    assert max(work) == found["submodel"]["slowest"]  # it has the training in it
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in LOSSES])

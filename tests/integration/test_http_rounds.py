@@ -21,6 +21,7 @@ from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
 from sfsl.engines.chance import Chance  # noqa: E402
 from sfsl.engines.http.planning import RoundState  # noqa: E402
 from sfsl.engines.http.registry import Registry  # noqa: E402
+from sfsl.engines.http.running import exchanges  # noqa: E402
 from sfsl.engines.http.signing import client_id  # noqa: E402
 from sfsl.engines.local import LocalEngine  # noqa: E402
 from sfsl.engines.simulation import Simulation  # noqa: E402
@@ -106,9 +107,11 @@ def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path) -> None:
     engine = LocalEngine(
         Simulation(fleet.task, fleet.devices, local, settings, seed=run.run.seed, alone=True)
     )
+    samples = []
     for _ in range(ROUNDS):
         report = engine.run(sorted(fleet.devices))
         assert report.aborted is None
+        samples.append(report.samples)
         local.commit(report.commit)
     with LmdbStore.open(tmp_path / "state" / "store") as remote:
         assert remote.round == local.round == ROUNDS
@@ -122,6 +125,11 @@ def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path) -> None:
                 assert np.array_equal(ours, theirs)
     lines = read_lines(tmp_path / "state" / "metrics.jsonl")
     assert [(line.round, line.survivors) for line in lines] == [(1, CLIENTS), (2, CLIENTS)]
+    assert [line.samples for line in lines] == samples
+    assert all(samples)
+    for line in lines:
+        assert list(line.exchange_seconds) == list(exchanges(active=False))
+        assert 0 < sum(line.exchange_seconds.values()) < line.wall_seconds
 
 
 def free_port() -> int:

@@ -102,6 +102,7 @@ def summary(report: "SwarmReport", clients: int, seconds: float) -> dict[str, An
         "rounds": {kind: ended.count(kind) for kind in ("committed", "aborted")},
         "check_ins": dict(report.attempts),
         "faults": dict(report.traffic.faults),
+        "exchanges": report.exchanges(),
         "latencies": report.latencies(),
         "statuses": {str(status): count for status, count in sorted(report.traffic.statuses.items())},
         "declined": dict(report.declined.most_common(20)),
@@ -214,6 +215,13 @@ def _print(screen: Console, result: Mapping[str, Any]) -> None:
         f"{rounds['aborted']} aborted",
         highlight=False,
     )
+    columns = ("wall", "slowest", "overhead", "all")
+    spent = [(name, *(shown(one[key]) for key in columns)) for name, one in result["exchanges"].items()]
+    if spent:
+        title = (
+            "A round by exchange, seconds: all in all; the slowest client's computing; the rest; everyone's"
+        )
+        screen.print(table(title, ("exchange", *columns), spent))
     rows = [
         (kind, *(shown(one[key]) for key in ("requests", "p50", "p95", "p99")))
         for kind, one in result["latencies"].items()

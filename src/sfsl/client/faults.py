@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import re
 import time
+from array import array
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -66,7 +67,7 @@ class Traffic:
     """What went over the network: faults by kind, seconds by kind of request, statuses."""
 
     faults: Counter[str] = field(default_factory=Counter)
-    seconds: dict[str, list[float]] = field(default_factory=dict)
+    seconds: "dict[str, array[float]]" = field(default_factory=dict)
     statuses: Counter[int] = field(default_factory=Counter)
 
 
@@ -141,7 +142,7 @@ class FaultyTransport(httpx.AsyncBaseTransport):
         finally:
             await response.aclose()
         kind = request.url.path.split("/")[2] if request.url.path.count("/") > 1 else request.url.path
-        self._traffic.seconds.setdefault(kind, []).append(time.perf_counter() - start)
+        self._traffic.seconds.setdefault(kind, array("d")).append(time.perf_counter() - start)
         self._traffic.statuses[response.status_code] += 1
         return response, content
 

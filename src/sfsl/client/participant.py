@@ -4,6 +4,7 @@ Nothing here is global; everything that has a clock or chance in it comes in as 
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -55,16 +56,26 @@ _STEPS: dict[type[Message], Callable[[RoundClient, Any], Message]] = {
 
 
 @dataclass(frozen=True)
+class Work:
+    """One message of a round: when it was here, and the CPU seconds that its answer took, without those of
+    decoding the message."""
+
+    at: float
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Attempt:
     """How one check-in ended. ``outcome`` "declined": by this client, for the reason ``why``.
 
-    ``whole``: this client went through the round to its last exchange.
+    ``whole``: this client went through the round to its last exchange. ``work``: by message, in order.
     """
 
     outcome: Outcome | str
     why: str = ""
     round: int | None = None
     whole: bool = False
+    work: tuple[Work, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,7 @@ class Participant:
 
     ``run`` is a coroutine to cancel at any time: a round under way goes on without this client, what was
     debited stays debited, and what it learned about itself is kept. ``now`` is in the time zone of the
-    memory's days.
+    memory's days. ``clock`` counts seconds, ``cpu`` those that the thread it is asked in has computed.
     """
 
     link: Link
@@ -115,6 +126,8 @@ class Participant:
     training: Executor | None = None
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     now: Callable[[], datetime] = datetime.now
+    clock: Callable[[], float] = time.perf_counter
+    cpu: Callable[[], float] = time.thread_time
 
     async def run(self, rounds: int | None = None, *, wait: bool = True) -> list[Attempt]:
         """Take part until ``rounds`` were gone through whole. Without ``wait``, stop where only the next
@@ -235,6 +248,8 @@ class _Conversation:
         self._rounding = rounding
         self.number: int | None = None
         self._refused = ""
+        self._spent = 0.0
+        self._work: list[Work] = []
 
     async def hold(self) -> Attempt:
         link, received = self._owner.link, 0
@@ -243,13 +258,16 @@ class _Conversation:
             if isinstance(got, Over):
                 return self._over(got)
             received += 1
+            at, self._spent = self._owner.clock(), 0.0
             try:
                 message = await self._answer(got)
+                answer = self._timed(CODEC.encode, message)
             except StateError:
                 raise
             except SfslError as reason:  # whoever's fault: it is a dropout
                 return self._owner._declined(str(reason), self.number)
-            over = await link.answer(self._ticket, received, CODEC.encode(message))
+            self._work.append(Work(at, self._spent))
+            over = await link.answer(self._ticket, received, answer)
             if isinstance(message, Decline):
                 return self._owner._declined(self._refused, self.number)
             if over is not None:
@@ -261,7 +279,6 @@ class _Conversation:
         return self._owner.settings.large if large else self._owner.settings.small
 
     async def _answer(self, message: Message) -> Message:
-        owner, client = self._owner, self._client
         if isinstance(message, Invitation):
             return await self._join(message)
         if isinstance(message, Submodel):
@@ -269,13 +286,23 @@ class _Conversation:
         step = _STEPS.get(type(message))
         if step is None:
             raise WrongPhase(f"{type(message).__name__}, which no server sends")
-        return await owner._steadily(step, client, message)
+        return await self._computed(step, self._client, message)
+
+    async def _computed(self, act: Callable[..., Result], *given: Any) -> Result:
+        return await self._owner._steadily(self._timed, act, *given)
+
+    def _timed(self, act: Callable[..., Result], *given: Any) -> Result:
+        start = self._owner.cpu()
+        try:
+            return act(*given)
+        finally:
+            self._spent += self._owner.cpu() - start
 
     async def _join(self, invitation: Invitation) -> Message:
         owner, number, params = self._owner, invitation.round.number, invitation.roster.params
         try:
             owner.trainer.require(invitation.round.training)
-            answer = await owner._steadily(self._client.handle_invitation, invitation)
+            answer = await self._computed(self._client.handle_invitation, invitation)
         except Refused as reason:
             # Said aloud, so that nobody waits: the invitation and fixed settings decided it. What comes
             # after this line may depend on this client's data, and is declined by silence.
@@ -289,14 +316,15 @@ class _Conversation:
 
     async def _train(self, submodel: Submodel) -> Message:
         owner, number = self._owner, self.number or 0
-        download = await owner._steadily(self._client.handle_submodel, submodel)
+        download = await self._computed(self._client.handle_submodel, submodel)
         rows = sum(map(len, download.asked.values()))
         owner.notify(Event("training", f"Training on a submodel of {rows:,} rows", number))
         own = {name: owner.personal.read(name, rows) for name, rows in owner.trainer.personal.items()}
         loop = asyncio.get_running_loop()
-        lesson = await loop.run_in_executor(owner.training, owner.trainer.train, download, own, number)
-        await owner._steadily(owner.personal.keep, lesson.personal)
-        return await owner._steadily(self._client.create_update, lesson.trained)
+        train = partial(self._timed, owner.trainer.train, download, own, number)
+        lesson = await loop.run_in_executor(owner.training, train)
+        await self._computed(owner.personal.keep, lesson.personal)
+        return await self._computed(self._client.create_update, lesson.trained)
 
     def _say_sent(self) -> None:
         phase, notify = self._client.phase, self._owner.notify
@@ -310,7 +338,7 @@ class _Conversation:
     def _over(self, over: Over) -> Attempt:
         whole = self._client.phase is Phase.FINISHED and over.outcome in ("committed", "aborted")
         number = self.number if self.number is not None else over.round
-        attempt = Attempt(over.outcome, over.why, number, whole)
+        attempt = Attempt(over.outcome, over.why, number, whole, tuple(self._work))
         kind: Outcome = next((one for one in OUTCOMES if one == over.outcome), "aborted")
         why = f": {over.why}" if over.why and kind != "committed" else ""
         self._owner.notify(Event(kind, _told(kind, whole) + why, number))

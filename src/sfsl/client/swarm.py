@@ -6,13 +6,16 @@ which have no durable ledger here: a swarm is made of simulated devices, never o
 """
 
 import asyncio
+import math
 import re
 import ssl
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import date
+from itertools import pairwise
 
 import httpx
 import numpy as np
@@ -23,13 +26,14 @@ from sfsl.client.events import Event
 from sfsl.client.faults import FaultyTransport, NetworkFaults, Traffic, Vanished
 from sfsl.client.link import Link
 from sfsl.client.model import ClientModel
-from sfsl.client.participant import Attempt, Participant, Settings
+from sfsl.client.participant import Attempt, Participant, Settings, Work
 from sfsl.client.personal import PersonalRows
 from sfsl.client.training import DeviceTrainer
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.engines.chance import Chance
 from sfsl.engines.device import Device, SimulatedAnswers
+from sfsl.engines.http.running import exchanges
 from sfsl.errors import AuthenticationFailed, SfslError, StateError
 from sfsl.privacy import IndexPrivacy
 from sfsl.privacy.tables import Indices
@@ -102,9 +106,25 @@ class SwarmSettings:
 
 
 @dataclass
+class Exchange:
+    """What one exchange took. ``at``: when the first client had its message. ``slowest``: the most CPU
+    seconds that a client's answer took; ``all``: those of all clients together."""
+
+    at: float = math.inf
+    slowest: float = 0.0
+    all: float = 0.0
+
+    def add(self, work: Work) -> None:
+        self.at = min(self.at, work.at)
+        self.slowest = max(self.slowest, work.seconds)
+        self.all += work.seconds
+
+
+@dataclass
 class SwarmReport:
     """``ended``: rounds by number and how they ended. ``attempts``: check-ins by how they ended.
-    ``errors``: what clients met and said, by kind. ``failed``: clients that had to give up, and why."""
+    ``errors``: what clients met and said, by kind. ``failed``: clients that had to give up, and why.
+    ``work``: committed rounds by number, their exchanges in order and then their end."""
 
     ended: dict[int, str] = field(default_factory=dict)
     attempts: Counter[str] = field(default_factory=Counter)
@@ -112,6 +132,29 @@ class SwarmReport:
     errors: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
+    work: dict[int, list[Exchange]] = field(default_factory=dict)
+
+    def note_work(self, attempt: Attempt, now: float) -> None:
+        """Of a client that went through a committed round."""
+        steps = (*attempt.work, Work(now, 0.0))
+        known = self.work.setdefault(attempt.round or 0, [Exchange() for _ in steps])
+        for exchange, work in zip(known, steps, strict=True):
+            exchange.add(work)
+
+    def exchanges(self) -> dict[str, dict[str, float]]:
+        """Seconds of a committed round by exchange, means over rounds: until the next message is there, the
+        slowest client's own computing, the difference, which is the protocol's and the machine's, and what
+        all clients computed together."""
+        found: dict[str, list[tuple[float, float, float]]] = {}
+        for steps in self.work.values():
+            names = exchanges(active=len(steps) > len(exchanges(active=False)) + 1)
+            for name, (one, after) in zip(names, pairwise(steps), strict=True):
+                found.setdefault(name, []).append((after.at - one.at, one.slowest, one.all))
+        means = {name: [float(one) for one in np.mean(some, axis=0)] for name, some in found.items()}
+        return {
+            name: {"wall": wall, "slowest": slowest, "overhead": wall - slowest, "all": all_}
+            for name, (wall, slowest, all_) in means.items()
+        }
 
     def latencies(self) -> dict[str, dict[str, float]]:
         """Seconds by kind of request: how many, and percentiles."""
@@ -237,6 +280,8 @@ class Swarm:
         report.attempts[attempt.outcome] += 1
         if attempt.outcome == "declined":
             report.declined[attempt.why] += 1
+        if attempt.whole and attempt.outcome == "committed":
+            report.note_work(attempt, time.perf_counter())
         if attempt.round is not None and attempt.outcome in ("committed", "aborted"):
             report.ended[attempt.round] = attempt.outcome
         if wanted is not None and len(report.ended) >= wanted:

@@ -19,7 +19,8 @@ class RoundLine(msgspec.Struct, frozen=True):
     before it, from securely summed histograms, and at most ``auc_secure_error`` from that of the scores
     themselves; None where that is a lot, as in the first round, whose bins are too wide.
     ``unknown_rows``: rows that clients' data names and the model does not have. ``opened``: rows with at
-    least one contributor. ``training_seconds`` and ``wall_seconds`` are those of this whole process.
+    least one contributor. ``training_seconds`` and ``wall_seconds`` are those of this whole process;
+    ``exchange_seconds``, on a network: from when an exchange's messages are there until it is closed.
     """
 
     round: Annotated[int, Meta(ge=1)]
@@ -46,6 +47,7 @@ class RoundLine(msgspec.Struct, frozen=True):
     server_seconds: dict[str, Number]
     training_seconds: Number
     wall_seconds: Number
+    exchange_seconds: dict[str, Number] = {}
 
     def encode(self) -> bytes:
         """JSON; what is not a number is null there."""

@@ -27,7 +27,7 @@ class Rebuilding:
         self._weights: dict[tuple[int, ...], Interpolation] = {}
 
     def secret(self, dealer: str, shares: Mapping[int, int], checked: Callable[[Secret], T]) -> T:
-        """What ``checked`` makes of it, which raises ``KeyMismatch``. ``shares`` are by holder, and enough."""
+        """What ``checked`` makes of it, which raises ``KeyMismatch``. ``shares``: by holder, and enough."""
         chosen = sorted(shares, key=lambda holder: (holder in self.doubted, holder))[: self._threshold]
         points = tuple(map(point, chosen))
         if points not in self._weights:

@@ -76,12 +76,15 @@ class Applied:
     """The next commit, and what it came from, by table: rows that moved, and rows whose sums were refused.
 
     ``dense_refused``: the dense part's sum is one that no honest cohort can make, so it does not move.
+    ``samples``: the weight of the dense part's sum, to which each client adds the samples it trained on, up
+    to the largest weight.
     """
 
     commit: Commit
     moved: dict[str, int]
     refused: dict[str, int]
     dense_refused: bool
+    samples: int = 0
 
 
 def encode_update(
@@ -155,6 +158,7 @@ def apply_sums(
         {name: len(block.rows) for name, block in blocks.items()},
         refused,
         bool(dense_sum.refused),
+        int(dense_sum.weights[0]),
     )
 
 

@@ -102,7 +102,7 @@ def committed(outcome: RoundOutcome | None, number: int, state: RoundState) -> C
 def line_of(
     number: int, cohort: int, bill: Bill, outcome: RoundOutcome | None, aborted: str | None, seconds: float
 ) -> RoundLine:
-    """What only clients know (samples, losses, seconds of theirs) is not in it."""
+    """What only clients know (losses, rows unknown to the model, seconds of theirs) is not in it."""
     auc, error = secure_auc(outcome)
     return RoundLine(
         round=number,
@@ -113,7 +113,7 @@ def line_of(
         late=bill.late,
         declined={"Decline": bill.declined} if bill.declined else {},
         diverged=0,
-        samples=0,
+        samples=outcome.applied.samples if outcome else 0,
         unknown_rows=0,
         loss=None,
         auc=None,
@@ -131,4 +131,5 @@ def line_of(
         server_seconds=dict(bill.server_seconds),
         training_seconds=0.0,
         wall_seconds=seconds,
+        exchange_seconds=dict(bill.wall_seconds),
     )
