@@ -17,7 +17,8 @@ from deployment import settings
 from second_client import client
 from second_client.client import SecondClient
 from second_client.rounds import Download, Update
-from second_client.wire import digest, encode
+from second_client.secagg import Policy
+from second_client.wire import Refused, digest, encode
 from sfsl import secagg
 from sfsl.client import Backoff, ClientModel, DurableMemory, Lesson, Link, Participant, PersonalRows
 from sfsl.client.participant import Settings
@@ -367,6 +368,40 @@ def test_one_leaves_and_the_others_open_what_it_shared(
             check(world, rest, before)
             (line,) = world.lines
             assert (line.cohort, line.survivors) == (4, 3)
+
+    run(scenario)
+
+
+def test_a_client_whose_policy_forbids_the_round_declines_it(tmp_path: Path, tls: Path) -> None:
+    async def scenario() -> None:
+        async with World(tmp_path, tls, cohort=4) as world:
+            clients = [world.second(person) for person in PEOPLE[:3]]
+            clients.append(world.second(PEOPLE[3], policy=Policy(min_clients=5)))
+            await asyncio.gather(*(world.thread(one.join) for one in clients))
+            before = snapshot(world)
+            ends = await asyncio.gather(
+                *(
+                    world.thread(one.take_part, {"item": person.rows}, person.train)
+                    for one, person in zip(clients, PEOPLE, strict=True)
+                )
+            )
+            assert [end.outcome for end in ends] == ["committed"] * 3 + ["left-out"]
+            check(world, PEOPLE[:3], before)
+
+    run(scenario)
+
+
+def test_a_server_of_another_authority_or_deployment_is_not_dealt_with(tmp_path: Path, tls: Path) -> None:
+    create_authority(tmp_path / "other", "other", 2, now=datetime.now(UTC))
+
+    async def scenario() -> None:
+        async with World(tmp_path, tls, cohort=3) as world:
+            stranger = SecondClient(world.url, str(tmp_path / "other/authority.pem"), seed(PEOPLE[0]))
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await world.thread(stranger.join)
+            one = world.second(PEOPLE[0], deployment=bytes(16))
+            with pytest.raises(Refused, match="another deployment"):
+                await world.thread(one.join)
 
     run(scenario)
 

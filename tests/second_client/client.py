@@ -44,7 +44,8 @@ class RoundOver(Exception):
 
 
 class SecondClient:
-    """``seed`` is the identity's; ``known`` (active mode) the public keys of all, by id."""
+    """``seed`` is the identity's; ``known`` (active mode) the public keys of all, by id; ``deployment`` the
+    one that was met before, which a client that ends keeps (1.1)."""
 
     def __init__(
         self,
@@ -55,6 +56,7 @@ class SecondClient:
         policy: Policy | None = None,
         known: Mapping[str, bytes] | None = None,
         response: RandomizedResponse | None = None,
+        deployment: bytes | None = None,
     ) -> None:
         place = urlsplit(url)
         require(place.scheme == "https" and place.hostname is not None, "not https")
@@ -68,7 +70,7 @@ class SecondClient:
         self.id = digest("client id", self.public)[:16].hex()
         self._policy, self._known = policy or Policy(), known
         self._response = response or RandomizedResponse(os.urandom(32))
-        self._deployment: bytes | None = None
+        self._deployment = deployment
         self._ahead_ms = 0
 
     def close(self) -> None:
