@@ -45,6 +45,7 @@ CHECK_IN_BYTES = 2048
 _TICKET = re.compile("[0-9a-f]{32}")
 _NUMBER = re.compile("0|[1-9][0-9]{0,2}")
 _AFTER = re.compile("after=(0|[1-9][0-9]{0,2})")
+_PATH = re.compile(rb"/[a-z0-9/.-]*")  # there is no other character in any of our paths, nor a "%"
 _STATUS_SECONDS = 1.0
 _READ = "sfsl.read"  # in the scope of a request whose body was read to its end
 _HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
@@ -87,7 +88,7 @@ class Server:
         self._status: tuple[float, Status] | None = None
 
     def routes(self) -> list[Route]:
-        return [
+        routes = [
             Route("/v1/about", self.about, methods=["GET"]),
             Route("/v1/model", self.model, methods=["GET"]),
             Route("/v1/enrol", self.enrol, methods=["POST"]),
@@ -99,6 +100,11 @@ class Server:
             Route("/status.json", self.status_json, methods=["GET"]),
             Route("/", self.page, methods=["GET"]),
         ]
+        # Starlette adds HEAD to every GET. A client has no use for it, and it would deliver a message.
+        for route in routes:
+            if route.methods and route.path.startswith("/v1/"):
+                route.methods.discard("HEAD")
+        return routes
 
     # -- for clients ---------------------------------------------------------------------------
 
@@ -249,6 +255,8 @@ class Guard:
         try:
             address = scope["client"][0] if scope.get("client") else ""
             self._addresses.take(address, time.monotonic())
+            if not _PATH.fullmatch(scope["raw_path"]):  # another spelling of a path is not that path
+                raise HTTPException(404)
             await self._app(scope, receive, marked)
         except ClientDisconnect:
             self._refused["Disconnected"] += 1
