@@ -25,6 +25,7 @@ from sfsl.client.backoff import Backoff
 from sfsl.client.events import Event
 from sfsl.client.faults import FaultyTransport, NetworkFaults, Traffic, Vanished
 from sfsl.client.link import Link
+from sfsl.client.memory import Memory
 from sfsl.client.model import ClientModel
 from sfsl.client.participant import Attempt, Participant, Settings, Work
 from sfsl.client.personal import PersonalRows
@@ -124,7 +125,8 @@ class Exchange:
 class SwarmReport:
     """``ended``: rounds by number and how they ended. ``attempts``: check-ins by how they ended.
     ``errors``: what clients met and said, by kind. ``failed``: clients that had to give up, and why.
-    ``work``: committed rounds by number, their exchanges in order and then their end."""
+    ``whole``: committed rounds that a client went through. ``work``: committed rounds by number, their
+    exchanges in order and then their end."""
 
     ended: dict[int, str] = field(default_factory=dict)
     attempts: Counter[str] = field(default_factory=Counter)
@@ -132,6 +134,7 @@ class SwarmReport:
     errors: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
+    whole: Counter[str] = field(default_factory=Counter)
     work: dict[int, list[Exchange]] = field(default_factory=dict)
 
     def note_work(self, attempt: Attempt, now: float) -> None:
@@ -166,7 +169,8 @@ class SwarmReport:
 
 
 class Swarm:
-    """``devices`` by name; ``identities`` and ``privacy`` under the same names."""
+    """``devices`` by name; ``identities`` and ``privacy`` under the same names. ``memories`` gives each its
+    own, such as a durable one; else they are simulated."""
 
     def __init__(
         self,
@@ -182,12 +186,14 @@ class Swarm:
         plain: bool = False,
         network: Callable[[], httpx.AsyncBaseTransport] | None = None,
         seen: Callable[[str, Event], None] = lambda name, event: None,
+        memories: Callable[[str], Memory] | None = None,
     ) -> None:
         self._server, self._plain, self._tls = server, plain, tls
         self._model, self._devices, self._identities, self._privacy = model, devices, identities, privacy
         self._chance, self._settings = chance, settings
         self._network = network or self._sockets
         self._seen = seen
+        self._memories = memories or self._simulated
         self._randomness = SystemRandomness()
         self.report = SwarmReport()
 
@@ -234,7 +240,7 @@ class Swarm:
             participant = Participant(
                 link=link,
                 model=self._model,
-                memory=SimulatedMemory(self._chance, name, self._privacy[name], settings.every),
+                memory=self._memories(name),
                 trainer=DeviceTrainer(
                     device, lambda number: self._chance.shuffle(name, number), settings.local
                 ),
@@ -247,11 +253,11 @@ class Swarm:
                 training=training,
             )
             try:
-                await self._take_part(participant)
+                await self._take_part(name, participant)
             except SfslError as error:
                 self.report.failed[name] = f"{type(error).__name__}: {error}"
 
-    async def _take_part(self, participant: Participant) -> None:
+    async def _take_part(self, name: str, participant: Participant) -> None:
         enrolled, idle, strange = False, 0, 0
         pause = Backoff(self._randomness, self._settings.pause_s, self._settings.longest_pause_s)
         while True:
@@ -269,23 +275,27 @@ class Swarm:
                     raise
                 enrolled = False
                 continue
-            self._note(attempt)
+            self._note(name, attempt)
             strange = 0
             idle = 0 if attempt.whole else idle + 1
             if idle:
                 await asyncio.sleep(pause.delay(idle - 1))
 
-    def _note(self, attempt: Attempt) -> None:
+    def _note(self, name: str, attempt: Attempt) -> None:
         report, wanted = self.report, self._settings.rounds
         report.attempts[attempt.outcome] += 1
         if attempt.outcome == "declined":
             report.declined[attempt.why] += 1
         if attempt.whole and attempt.outcome == "committed":
+            report.whole[name] += 1
             report.note_work(attempt, time.perf_counter())
         if attempt.round is not None and attempt.outcome in ("committed", "aborted"):
             report.ended[attempt.round] = attempt.outcome
         if wanted is not None and len(report.ended) >= wanted:
             self._done.set()
+
+    def _simulated(self, name: str) -> Memory:
+        return SimulatedMemory(self._chance, name, self._privacy[name], self._settings.every)
 
     def _sockets(self) -> httpx.AsyncBaseTransport:
         if self._tls is None:

@@ -23,6 +23,7 @@ _HEAD_BYTES = 16 << 10
 _KEEP_ALIVE_SECONDS = 75
 _GRACEFUL_SECONDS = 5
 _HANDSHAKE_SECONDS = 10.0
+_GOODBYE_SECONDS = 1.0  # a client that waits for nothing does not say goodbye, and is not waited for
 _SPARE_FILES = 256
 
 
@@ -100,13 +101,14 @@ class _Server(uvicorn.Server):
             )
             return made
 
-        seconds = _HANDSHAKE_SECONDS if self._context is not None else None
+        secured = self._context is not None
         self.servers = [
             await self._loop.create_server(
                 connection,
                 sock=sock,
                 ssl=self._context,
-                ssl_handshake_timeout=seconds,
+                ssl_handshake_timeout=_HANDSHAKE_SECONDS if secured else None,
+                ssl_shutdown_timeout=_GOODBYE_SECONDS if secured else None,
                 backlog=self.config.backlog,
             )
             for sock in sockets or ()

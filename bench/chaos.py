@@ -1,0 +1,397 @@
+"""Chaos: a real server process, killed again and again, and real clients on a bad network.
+
+    python bench/chaos.py --rounds 200 --clients 40 --kills 10 --faults 0.2 --seed 1 --out out/chaos
+
+``sfsl serve`` runs over TLS on loopback in a process of its own; the clients, with their ledgers on disk, in
+this one. SIGKILL comes at moments that follow from the seed, at any point of a round. Afterwards what must
+hold is checked from what is on disk and in the logs (``chaos_checks``); the verdicts are printed as JSON, and
+the exit status is 1 if something does not hold.
+"""
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import platform
+import random
+import signal
+import socket
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chaos_checks import Evidence, growths, verdicts
+from sfsl.client.events import Event
+from sfsl.client.faults import KINDS, LOSSES, NetworkFaults
+from sfsl.client.link import trusted
+from sfsl.client.memory import DurableMemory
+from sfsl.client.model import ClientModel
+from sfsl.client.swarm import Swarm, SwarmReport, SwarmSettings
+from sfsl.crypto.identity import Identity
+from sfsl.crypto.kdf import digest
+from sfsl.crypto.randomness import SystemRandomness
+from sfsl.engines.chance import Chance
+from sfsl.engines.http.registry import Registry
+from sfsl.engines.http.signing import client_id
+from sfsl.models.package import describe, package_digest
+from sfsl.privacy import Budget, Calendar, ClientState
+from sfsl.privacy.tables import Indices
+from sfsl.run.fleet import build_fleet, client_privacy
+from sfsl.run.metrics import read_lines
+from sfsl.run.toml import read_sections
+from sfsl.serve.config import from_all_sections
+from sfsl.submodel import LmdbStore
+from sfsl.training import LocalSettings
+
+_SAMPLE_SECONDS = 0.5
+_STALL_SECONDS = 120.0
+_KEPT = ("checked-in", "committed", "aborted")
+_BUDGET = Budget(math.inf, math.inf, 10**6)  # made-up devices; a person's is asked once
+_CALENDAR = Calendar(start=date(2026, 1, 1), days=3650)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``kills`` fall in distinct rounds, each after a part of a round that is drawn evenly."""
+
+    rounds: int
+    clients: int
+    kills: int
+    faults: float
+    seed: int
+
+    def moments(self) -> dict[int, float]:
+        source = random.Random(self.seed)  # noqa: S311 -- a plan, not a secret
+        numbers = source.sample(range(2, self.rounds), self.kills)
+        return {number: source.random() for number in sorted(numbers)}
+
+
+class CountedMemory(DurableMemory):
+    """A client's real ledger, and how often it was asked for the client's set."""
+
+    exposed = 0
+
+    def expose(self, round_id: bytes) -> dict[str, Indices]:
+        self.exposed += 1
+        return super().expose(round_id)
+
+
+class Processes:
+    """The server, started as often as it is killed, and how much memory each of its processes had."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "log.txt"
+        self.memory: list[list[tuple[float, float]]] = []
+        self.kills: list[float] = []
+        self._command = [sys.executable, "-m", "sfsl", "serve", str(folder / "serve.toml")]
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def running(self) -> asyncio.subprocess.Process:
+        if self._process is None:
+            raise RuntimeError("the server was not started")
+        return self._process
+
+    async def start(self) -> None:
+        with open(self.log, "a") as log:
+            self._process = await asyncio.create_subprocess_exec(*self._command, stdout=log, stderr=log)
+        self.memory.append([])
+
+    async def kill(self) -> None:
+        self.running.send_signal(signal.SIGKILL)
+        self.kills.append(time.time())
+        await self.running.wait()
+
+    def measure(self) -> None:
+        if self.running.returncode is None:
+            self.memory[-1].append((time.time(), resident(self.running.pid)))
+
+    def close(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+
+class Chaos:
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan, self.folder = plan, folder
+        self.told: dict[str, list[tuple[float, str, int | None]]] = {}
+        self.memories: dict[str, CountedMemory] = {}
+        self.mine: list[tuple[float, float]] = []
+        self.unhandled: list[str] = []
+        self.server = Processes(folder)
+        self._port = free_port()
+        (folder / "serve.toml").write_text(self._settings())
+        self._config = from_all_sections(read_sections(folder / "serve.toml"))
+        self._fleet = build_fleet(self._config.run)
+        self._names = sorted(self._fleet.devices)[: plan.clients]
+        randomness = SystemRandomness()
+        self.identities = {name: Identity.generate(randomness) for name in self._names}
+
+    def _settings(self) -> str:
+        plan = self.plan
+        return f"""
+[data]
+users = {plan.clients}
+scale = 0.03
+[model]
+width = 8
+[round]
+clients = {plan.clients}
+min_contributors = 2
+[serve]
+port = {self._port}
+state = "{self.folder / "state"}"
+rounds = {plan.rounds}
+enrolment = "open"
+period_days = 0
+largest_set = 300
+check_in_seconds = 8
+phase_seconds = 5
+training_seconds = 10
+poll_seconds = 4
+grace_seconds = 2
+"""
+
+    # -- running -------------------------------------------------------------------------------
+
+    async def run(self) -> SwarmReport:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: self.unhandled.append(str(context)))
+        await self.server.start()
+        while not (self.folder / "state/tls/authority.pem").exists():
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(0.5)
+        swarm = self._swarm()
+        playing = asyncio.create_task(swarm.run())
+        measuring = asyncio.create_task(self._measure())
+        try:
+            await self._torment(playing)
+        finally:
+            self.server.close()
+            for task in (playing, measuring):
+                task.cancel()
+            for ended in await asyncio.gather(playing, measuring, return_exceptions=True):
+                if isinstance(ended, Exception):
+                    self.unhandled.append(repr(ended))
+            for memory in self.memories.values():
+                memory.state.close()
+        return swarm.report
+
+    async def _torment(self, playing: "asyncio.Task[SwarmReport]") -> None:
+        """Kill as planned, start again; until the server has had its rounds, or nothing goes on."""
+        moments = self.plan.moments()
+        seen, latest, changed = 0, 0, time.monotonic()
+        took = [2.0]
+        with open(self.server.log) as log:
+            while self.server.running.returncode is None or seen < self.plan.rounds:
+                for line in log.readlines():
+                    if "clients invited" in line:
+                        now = time.monotonic()
+                        took = [*took[-9:], now - changed]
+                        seen, latest, changed = seen + 1, int(line.split(" round ")[1].split()[0]), now
+                if latest in moments and self.server.running.returncode is None:
+                    await asyncio.sleep(moments.pop(latest) * statistics.median(took))
+                    await self.server.kill()
+                    await self.server.start()
+                if self.server.running.returncode is not None:
+                    if self.server.running.returncode != 0:
+                        self.unhandled.append(f"the server ended with {self.server.running.returncode}")
+                    return
+                if playing.done() or time.monotonic() - changed > _STALL_SECONDS:
+                    self.unhandled.append("the clients stopped, or no round began for long")
+                    return
+                await asyncio.sleep(0.02)
+
+    async def _measure(self) -> None:
+        while True:
+            self.server.measure()
+            self.mine.append((time.time(), resident(os.getpid())))
+            await asyncio.sleep(_SAMPLE_SECONDS)
+
+    def _swarm(self) -> Swarm:
+        run, task = self._config.run, self._fleet.task
+        model = ClientModel(package_digest(describe(task)), task.spec, task.row_maps)
+        privacy = client_privacy(run, self._names)
+        training = run.training
+
+        def seen(name: str, event: Event) -> None:
+            if event.kind in _KEPT:
+                self.told.setdefault(name, []).append((time.time(), event.kind, event.round))
+
+        def memory(name: str) -> CountedMemory:
+            home = self.folder / "clients" / name
+            home.mkdir(parents=True)
+            client = client_id(self.identities[name].public)
+            state = ClientState.create(home / "state", client=client, calendar=_CALENDAR, budget=_BUDGET)
+            needed = self._fleet.devices[name].needed
+            shared = {table: needed[table] for table in model.tables.shared}
+            made = self.memories[name] = CountedMemory(
+                state, privacy[name], model.tables, shared,
+                today=lambda: datetime.now(UTC).date(), randomness=SystemRandomness(),
+            )  # fmt: skip
+            return made
+
+        share = self.plan.faults / len(KINDS)
+        return Swarm(
+            f"https://127.0.0.1:{self._port}",
+            model,
+            self._fleet.devices,
+            self.identities,
+            privacy,
+            Chance(task, self._fleet.devices, run.run.seed),
+            SwarmSettings(
+                rounds=None,
+                every=0,
+                row_seed=digest("seed of a run", str(run.run.seed).encode()),
+                local=LocalSettings(
+                    training.batch_size,
+                    training.epochs,
+                    training.learning_rate,
+                    training.decay,
+                    training.clip,
+                ),
+                faults=NetworkFaults(dict.fromkeys(KINDS, share), self.plan.seed),
+                longest_pause_s=2.0,
+            ),
+            tls=trusted(self.folder / "state/tls/authority.pem"),
+            seen=seen,
+            memories=memory,
+        )
+
+    # -- what there is afterwards --------------------------------------------------------------
+
+    def evidence(self, report: SwarmReport) -> Evidence:
+        """From the disk, where it is about what is durable."""
+        state = self.folder / "state"
+        ids = {name: client_id(identity.public) for name, identity in self.identities.items()}
+        ledgers = {}
+        for name in self.memories:
+            with ClientState.open(
+                self.folder / "clients" / name / "state", client=ids[name], budget=_BUDGET
+            ) as own:
+                ledgers[name] = own.ledger
+        with Registry(state / "registry.sqlite") as registry:
+            counted = {name: registry.acknowledged(client) for name, client in ids.items()}
+        with LmdbStore.open(state / "store") as store:
+            store_round = store.round
+        return Evidence(
+            rounds=self.plan.rounds,
+            log=self.server.log.read_text(),
+            kills=self.server.kills,
+            lines=read_lines(state / "metrics.jsonl"),
+            store_round=store_round,
+            told=self.told,
+            whole=self._whole(report),
+            exposed={name: memory.exposed for name, memory in self.memories.items()},
+            ledgers=ledgers,
+            acknowledged=counted,
+            server=self.server.memory,
+            swarm=self.mine,
+            unhandled=self.unhandled,
+            failed=report.failed,
+        )
+
+    def _whole(self, report: SwarmReport) -> dict[str, int]:
+        return {name: report.whole[name] for name in self._names}
+
+
+def resident(pid: int) -> float:
+    """MiB of a process in memory; of one that has just ended, none."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return 0.0
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def summary(plan: Plan, found: Evidence, report: SwarmReport, seconds: float) -> dict[str, Any]:
+    judged = verdicts(found)
+    begun = found.begun()
+    aborted = Counter(
+        " ".join("N" if word.isdigit() else word for word in (line.aborted or "").split()[:7])
+        for line in found.lines
+        if line.aborted is not None
+    )
+    check_ins = sum(report.attempts.values())
+    struck = sum(report.traffic.faults.values())
+    walls = [line.wall_seconds for line in found.lines]
+    return {
+        "plan": asdict(plan),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
+        "seconds": seconds,
+        "verdicts": {name: "ok" if not wrong else wrong[:20] for name, wrong in judged.items()},
+        "rounds": {
+            "begun": len(begun),
+            "cut short by a kill": len(begun) - len(found.lines),
+            "committed": sum(line.aborted is None for line in found.lines),
+            "aborted": dict(aborted),
+            "seconds, median": statistics.median(walls) if walls else None,
+        },
+        "clients": {
+            "check-ins": dict(report.attempts),
+            "struck": struck,
+            "struck, share of check-ins": struck / max(1, check_ins),
+            "faults": dict(report.traffic.faults),
+            "lost to their round": sum(report.traffic.faults[kind] for kind in LOSSES),
+            "in the sum, mean": statistics.fmean(
+                [line.survivors for line in found.lines if line.aborted is None] or [0]
+            ),
+            "exposures": sum(found.exposed.values()),
+            "counted by the server": sum(found.acknowledged.values()),
+            "errors": dict(report.errors.most_common(12)),
+        },
+        "kills": len(found.kills),
+        "MiB, first and last quarter": growths(found),
+        "exchanges": report.exchanges(),
+    }
+
+
+def chaos(plan: Plan, folder: Path) -> tuple[dict[str, Any], Evidence]:
+    folder.mkdir(mode=0o700, parents=True)
+    torch.set_num_threads(1)
+    start = time.perf_counter()
+    run = Chaos(plan, folder)
+    report = asyncio.run(run.run())
+    found = run.evidence(report)
+    return summary(plan, found, report, time.perf_counter() - start), found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--clients", type=int, default=40)
+    parser.add_argument("--kills", type=int, default=10, help="of the server, with SIGKILL")
+    parser.add_argument("--faults", type=float, default=0.2, help="share of a round's clients, of all kinds")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("out/chaos"), help="a folder that is not there yet")
+    options = parser.parse_args()
+    plan = Plan(options.rounds, options.clients, options.kills, options.faults, options.seed)
+    result, _ = chaos(plan, options.out)
+    text = json.dumps(result, indent=2)
+    (options.out / "chaos.json").write_text(text + "\n")
+    print(text)
+    verdict: Mapping[str, Any] = result["verdicts"]
+    if any(wrong != "ok" for wrong in verdict.values()):
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""What must hold after a chaos run, from what was written down: logs, store, ledgers, memory.
+
+Each check returns what violates it, in words; nothing is a good sign.
+"""
+
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from sfsl.engines.metrics import RoundLine
+from sfsl.privacy.ledger import Ledger
+
+_BEGUN = re.compile(r"^(\S+ \S+) INFO round (\d+) \(([0-9a-f]{32})\): (\d+) clients invited$", re.MULTILINE)
+_ENDED = re.compile(r"^\S+ \S+ (?:INFO|WARNING) round (\d+) (committed|aborted): (.+)$", re.MULTILINE)
+_BAD = re.compile(r"^.*(?:Traceback|mistake of this program|ERROR|CRITICAL).*$", re.MULTILINE)
+# A process is flat if its median of the last quarter of its rounds is at most so much above the first's.
+FLAT_SHARE, FLAT_MIB = 0.05, 4.0
+_LEAST_ROUNDS = 8  # of a server process, for quarters to mean something
+_WARM_UP = 2  # rounds in which a process takes what it then keeps
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A round that was begun: when, its number, its id, how many were invited."""
+
+    at: float
+    number: int
+    id: str
+    cohort: int
+
+
+@dataclass
+class Evidence:
+    """``told``: what each client said, as (when, kind, round). ``exposed``: how often its memory was asked
+    for its set. ``acknowledged``: the server's count. ``server``: memory of each of its processes, and
+    ``swarm`` of the clients', as (when, MiB)."""
+
+    rounds: int
+    log: str
+    kills: Sequence[float]
+    lines: Sequence[RoundLine]
+    store_round: int
+    told: Mapping[str, Sequence[tuple[float, str, int | None]]]
+    whole: Mapping[str, int]
+    exposed: Mapping[str, int]
+    ledgers: Mapping[str, Ledger]
+    acknowledged: Mapping[str, int]
+    server: Sequence[Sequence[tuple[float, float]]]
+    swarm: Sequence[tuple[float, float]]
+    unhandled: Sequence[str] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def begun(self) -> list[Begun]:
+        return [
+            Begun(datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp(), int(number), name, int(cohort))
+            for at, number, name, cohort in _BEGUN.findall(self.log)
+        ]
+
+
+def commits(found: Evidence) -> list[str]:
+    """No commit is lost or doubled: store, metrics, log and what clients were told agree."""
+    wrong = []
+    numbers = [line.round for line in found.lines]
+    if numbers != list(range(1, found.rounds + 1)):
+        wrong.append(f"metrics.jsonl has rounds {numbers[:3]} … {numbers[-3:]}, not 1 to {found.rounds}")
+    if found.store_round != found.rounds:
+        wrong.append(f"the store is at round {found.store_round}, not {found.rounds}")
+    ended = {line.round: "committed" if line.aborted is None else "aborted" for line in found.lines}
+    logged: dict[int, list[str]] = {}
+    for number, how, _ in _ENDED.findall(found.log):
+        logged.setdefault(int(number), []).append(how)
+    for number, ends in logged.items():
+        if ends != [ended.get(number)]:
+            wrong.append(f"round {number} is {ended.get(number)}, but the log says {', '.join(ends)}")
+    ids = [one.id for one in found.begun()]
+    if len(set(ids)) != len(ids):
+        wrong.append("a round id was used twice")
+    for name, events in found.told.items():
+        for _, kind, number in events:
+            if kind in ("committed", "aborted") and number is not None and ended.get(number) != kind:
+                wrong.append(f"{name} was told that round {number} is {kind}, it is {ended.get(number)}")
+    return wrong
+
+
+def explained(found: Evidence) -> list[str]:
+    """Every aborted round has its reason in the log; one without an end was cut short by a kill."""
+    wrong = []
+    reasons = {int(number): why for number, how, why in _ENDED.findall(found.log) if how == "aborted"}
+    for line in found.lines:
+        if line.aborted is not None and (not line.aborted or line.aborted not in reasons.get(line.round, "")):
+            wrong.append(f"round {line.round} aborted, and the log does not say why")
+    begun = found.begun()
+    ends = [(int(number), how) for number, how, _ in _ENDED.findall(found.log)]
+    for place, one in enumerate(begun):
+        last = place + 1 == len(begun)
+        until = float("inf") if last else begun[place + 1].at
+        killed = any(one.at <= kill <= until for kill in found.kills)
+        if not killed and not any(number == one.number for number, _ in ends):
+            wrong.append(f"round {one.number} ({one.id}) has no end, and nobody killed the server")
+    return wrong
+
+
+def in_step(found: Evidence) -> list[str]:
+    """A client checks in once for each round: no two rounds begin without it noticing the first."""
+    wrong, begun = [], [one.at for one in found.begun()]
+    for name, events in found.told.items():
+        times = [at for at, kind, _ in events if kind == "checked-in"]
+        for early, late in zip(times, [*times[1:], float("inf")], strict=True):
+            # One round it was in, and one that it missed.
+            missed = sum(early < at < late for at in begun) - 1
+            if missed > 1:
+                wrong.append(f"{name} slept through {missed} rounds")
+        if not times:
+            wrong.append(f"{name} never checked in")
+    return wrong
+
+
+def charged(found: Evidence) -> list[str]:
+    """Exposures: each is debited on disk before it leaves, and the server counts none that it did not get."""
+    wrong = []
+    for name, ledger in found.ledgers.items():
+        exposed, counted, whole = found.exposed[name], found.acknowledged[name], found.whole.get(name, 0)
+        if ledger.begun != exposed or ledger.exposures != exposed:
+            wrong.append(f"{name}: {exposed} sets were made, its ledger has {ledger.begun}")
+        if ledger.lost:
+            wrong.append(f"{name} took its state for an old copy")
+        if not whole <= counted <= exposed:
+            wrong.append(f"{name}: in {whole} whole rounds, {exposed} exposures, the server counts {counted}")
+    return wrong
+
+
+def handled(found: Evidence) -> list[str]:
+    """No unhandled exception, on either side."""
+    return [
+        *(f"server: {line}" for line in _BAD.findall(found.log)),
+        *(f"clients: {one}" for one in found.unhandled),
+        *(f"{name} gave up: {why}" for name, why in found.failed.items()),
+    ]
+
+
+def flat(found: Evidence) -> list[str]:
+    """Memory does not grow: medians of the first and the last quarter of a process's rounds."""
+    wrong = []
+    for name, growth in growths(found).items():
+        first, last = growth
+        if last > first * (1 + FLAT_SHARE) + FLAT_MIB:
+            wrong.append(f"{name} grew from {first:.1f} to {last:.1f} MiB")
+    return wrong
+
+
+def growths(found: Evidence) -> dict[str, tuple[float, float]]:
+    """MiB in the first and the last quarter, of the clients and of each server process that ran for long."""
+    begun = [one.at for one in found.begun()]
+    processes = {"clients": found.swarm}
+    processes |= {f"server {number}": samples for number, samples in enumerate(found.server, 1)}
+    medians = {}
+    for name, samples in processes.items():
+        if not samples:
+            continue
+        mine = [at for at in begun if samples[0][0] <= at <= samples[-1][0]][_WARM_UP:]
+        if len(mine) < _LEAST_ROUNDS:
+            continue
+        quarter = max(1, len(mine) // 4)
+        early, late = (mine[0], mine[quarter]), (mine[-quarter], samples[-1][0])
+        first, last = (
+            statistics.median(
+                [mib for at, mib in samples if start <= at <= end] or [samples[-1][1]],
+            )
+            for start, end in (early, late)
+        )
+        medians[name] = (first, last)
+    return medians
+
+
+CHECKS: dict[str, Callable[[Evidence], list[str]]] = {
+    "no commit lost or doubled": commits,
+    "every end explained": explained,
+    "no client out of step for longer than a round": in_step,
+    "exposures charged on both sides": charged,
+    "no unhandled exception": handled,
+    "memory flat": flat,
+}
+
+
+def verdicts(found: Evidence) -> dict[str, list[str]]:
+    return {name: check(found) for name, check in CHECKS.items()}
