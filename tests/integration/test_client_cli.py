@@ -13,11 +13,13 @@ torch = pytest.importorskip("torch")
 
 from typer.testing import CliRunner  # noqa: E402
 
+import sfsl.models.package  # noqa: E402
 from sfsl.cli import app, join, swarm  # noqa: E402
 from sfsl.cli.output import progress_console  # noqa: E402
 from sfsl.client.faults import KINDS, NetworkFaults  # noqa: E402
+from sfsl.client.link import Link  # noqa: E402
 from sfsl.engines.http.authority import create_authority, issue_server  # noqa: E402
-from sfsl.errors import AuthenticationFailed, InputError, StateError  # noqa: E402
+from sfsl.errors import AuthenticationFailed, InputError, InvalidMessage, StateError  # noqa: E402
 from sfsl.privacy import PRESETS, Budget, Calendar  # noqa: E402
 from sfsl.run.metrics import read_lines  # noqa: E402
 from sfsl.serve.config import from_all_sections  # noqa: E402
@@ -115,6 +117,33 @@ def test_five_joins_make_a_round_and_their_budget_is_spent(tmp_path: Path) -> No
     assert "1 of 1 exposures" in said[0][-1][1] or "exposures" in dict(said[0])["declined"]
     (line,) = read_lines(tmp_path / "state/metrics.jsonl")
     assert (line.cohort, line.survivors) == (5, 5)
+
+
+def test_a_model_that_is_not_the_announced_one_is_not_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever serves another package than it names would train this client on something else."""
+    place, genuine, built = Place(tmp_path), Link.model, []
+
+    async def another(self: Link) -> bytes:
+        package = await genuine(self)
+        return package[:-1] + bytes([package[-1] ^ 1])
+
+    monkeypatch.setattr(Link, "model", another)
+    monkeypatch.setattr(sfsl.models.package, "build", lambda package: built.append(package))
+
+    async def main() -> None:
+        async with place as url, asyncio.timeout(30):
+            data, home = samples(tmp_path / "0.csv", 0), tmp_path / "me"
+            with pytest.raises(InvalidMessage, match="not the one that it announces"):
+                await join._run(
+                    url, data, home, place.ca, None, terms(), None, False, False, lambda *_, **__: None
+                )
+            assert place._deployment.coordinator.registry.count() == 0
+
+    asyncio.run(main())
+    assert not built
+    assert not (tmp_path / "me/deployment").exists()  # it has joined nobody
 
 
 def test_a_swarm_under_every_fault(tmp_path: Path) -> None:

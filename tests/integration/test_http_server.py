@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,17 @@ import httpx
 import pytest
 
 from deployment import Deployment, Wire, serve
+from sfsl.client import Backoff, Link
+from sfsl.crypto.identity import Identity
+from sfsl.crypto.randomness import SystemRandomness
 from sfsl.engines.http.app import AppLimits
 from sfsl.engines.http.authority import create_authority, issue_server
 from sfsl.engines.http.guarded import ConnectionLimits
+from sfsl.engines.http.messages import CODEC, CheckIn
 from sfsl.engines.http.serve import Listen, _bound
 from sfsl.engines.http.serve import serve as serve_forever
 from sfsl.errors import InputError, KeyFileError
+from sfsl.secagg import Client, Policy
 
 START_SECONDS = 60
 
@@ -213,13 +218,13 @@ def test_no_more_connections_than_allowed(tmp_path: Path, tls: Path) -> None:
         held = []
         refused = 0
         for _ in range(12):
-            reader, writer = await raw(url, tls)
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
             try:
-                answer = await asyncio.wait_for(reader.read(4096), 5)
-            except ConnectionError:
-                answer = b""
-            refused += not answer
+                reader, writer = await raw(url, tls)
+            except ConnectionError:  # before TLS
+                refused += 1
+                continue
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await asyncio.wait_for(reader.read(4096), 5)).startswith(b"HTTP/1.1 200")
             held.append(writer)
         assert refused == 4
         for writer in held:
@@ -348,6 +353,44 @@ def test_the_command_starts_stops_and_comes_back(tmp_path: Path, tls: Path) -> N
         again = httpx.get(f"{second.url()}/v1/about", verify=trusting(tls)).json()
         assert (again["deployment"], again["model"]) == (about["deployment"], about["model"])
         assert second.stop(signal.SIGINT) == 0
+
+
+async def invited(url: str, tls: Path) -> None:
+    """Three clients come, and are in a round that nobody answers."""
+    randomness = SystemRandomness()
+    async with AsyncExitStack() as stack:
+        links = []
+        for _ in range(3):
+            identity = Identity.generate(randomness)
+            made = Link(url, identity, tls=trusting(tls), backoff=Backoff(randomness), randomness=randomness)
+            links.append(await stack.enter_async_context(made))
+        tickets = []
+        for link in links:
+            model = bytes.fromhex((await link.about()).model)
+            await link.enrol()
+            policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=10**6)
+            keys = Client(link.client, policy, randomness, sums=2).create_keys()
+            tickets.append((await link.check_in(CODEC.encode(CheckIn(model, keys)))).ticket)
+        for link, ticket in zip(links, tickets, strict=True):
+            assert type(await link.next(ticket, 0, limit=10**6)).__name__ == "Invitation"
+
+
+def test_a_second_signal_aborts_the_round_that_the_first_lets_finish(tmp_path: Path, tls: Path) -> None:
+    patient = ("serve.grace_seconds=300", "serve.phase_seconds=300", "serve.training_seconds=300")
+    with command(tmp_path, tls, *(word for one in patient for word in ("--set", one))) as running:
+        url = running.url()
+        asyncio.run(asyncio.wait_for(invited(url, tls), 30))
+        os.kill(running.process.pid, signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            running.process.wait(1.5)
+        health = httpx.get(f"{url}/healthz", verify=trusting(tls))
+        assert (health.status_code, health.json()["status"]) == (503, "stopping")
+        assert running.stop(signal.SIGTERM) == 0
+        said = running.said()
+    assert "round 1 aborted: the server was told to stop before the round was over" in said
+    assert "Stopped after round 1" in said
+    assert "Traceback" not in said
+    assert json.loads((tmp_path / "state/metrics.jsonl").read_text())["aborted"].startswith("the server was")
 
 
 def test_two_servers_cannot_share_a_folder(tmp_path: Path, tls: Path) -> None:

@@ -1,6 +1,7 @@
 """A client's link: what it retries, what it refuses, and what it never sends twice in two forms."""
 
 import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
@@ -425,3 +426,43 @@ def test_tls_of_an_unknown_authority_is_refused(tmp_path: Path, known: bool) -> 
         with pytest.raises(AuthenticationFailed, match="certificate is not trusted"):
             asyncio.run(main())
         assert not heard
+
+
+def test_it_goes_through_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it connects to is said by its owner alone: a variable must not put someone in between."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        body = json.dumps(ABOUT).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await writer.drain()
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        proxy = await asyncio.start_server(lambda *_: proxied.append(1), "127.0.0.1", 0)
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            for spelling in (name, name.lower()):
+                monkeypatch.setenv(spelling, f"http://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        randomness = SeededRandomness("proxy")
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with (
+            server,
+            proxy,
+            asyncio.timeout(10),
+            Link(
+                url,
+                Identity.generate(randomness),
+                plain=True,
+                backoff=Backoff(randomness),
+                randomness=randomness,
+            ) as link,
+        ):
+            assert (await link.about()).round == ABOUT["round"]
+
+    asked: list[bytes] = []
+    proxied: list[int] = []
+    asyncio.run(main())
+    assert len(asked) == 1
+    assert asked[0].startswith(b"GET /v1/about ")
+    assert not proxied

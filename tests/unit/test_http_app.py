@@ -377,7 +377,7 @@ def test_status_metrics_and_page(tmp_path: Path) -> None:
         assert float(samples["sfsl_auc"]) == world.lines[0].auc_secure
         up = float(samples['sfsl_bytes_total{exchange="submodel",direction="up"}'])
         assert up == 3 * world.lines[0].bytes_up["submodel"]
-        assert samples['sfsl_refused_total{error="RoundOver"}'] == "3"
+        assert not any("RoundOver" in name for name in samples)  # three conversations ended, as they should
         assert float(samples['sfsl_phase_seconds_total{exchange="union"}']) > 0
         for line in text.splitlines():
             assert re.fullmatch(

@@ -93,7 +93,7 @@ class Home:
 
 def read_roster(path: Path) -> dict[str, bytes]:
     """The public keys of all clients by their ids, from a list as a server has it: one key a line."""
-    return {client_id(public): public for public in Enrolment.listed(path)._read()}
+    return {client_id(public): public for public in Enrolment.listed(path).read()}
 
 
 def _replace(path: Path, data: bytes) -> None:

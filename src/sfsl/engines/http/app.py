@@ -33,6 +33,7 @@ from sfsl.errors import (
     InvalidMessage,
     Oversize,
     RemoteError,
+    RoundOver,
     ShuttingDown,
 )
 
@@ -268,7 +269,8 @@ class Guard:
 
     def _failed(self, error: Exception) -> Response:
         if isinstance(error, RemoteError):
-            self._refused[type(error).__name__] += 1
+            if not isinstance(error, RoundOver):  # which is how every conversation ends
+                self._refused[type(error).__name__] += 1
             return replies.refusal(error)
         if isinstance(error, HTTPException):
             kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HttpError")

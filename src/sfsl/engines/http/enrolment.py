@@ -36,7 +36,7 @@ class Enrolment:
         """Mode "list": a file of public keys, one a line in hexadecimal, ``#`` starts a comment. It is read
         again when it changes. A key taken off it keeps who is enrolled already: revoke them."""
         rule = cls("list", path=Path(path))
-        rule._read()  # what is wrong with it shows at the start
+        rule.read()  # what is wrong with it shows at the start
         return rule
 
     @classmethod
@@ -56,16 +56,17 @@ class Enrolment:
         return registry.enrol(public, now_ms)
 
     def _require(self, registry: "Registry", client: str, public: bytes) -> None:
-        if self._path is not None and bytes(public) not in self._read():
+        if self._path is not None and bytes(public) not in self.read():
             raise Refused(
                 f"client {client} is not on this server's list; ask its operator to add the public key"
             )
         if self._most is not None and registry.count() >= self._most:
             raise Refused(f"this server takes {self._most} clients and has them")
 
-    def _read(self) -> frozenset[bytes]:
+    def read(self) -> frozenset[bytes]:
         """The list, from the disk if it changed. A list with a mistake admits nobody."""
-        assert self._path is not None  # noqa: S101 -- only called in mode "list"
+        if self._path is None:
+            raise InputError('only mode "list" has a list of keys')
         try:
             with open(self._path, "rb") as file:
                 status = os.fstat(file.fileno())
