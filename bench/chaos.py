@@ -123,7 +123,6 @@ class Processes:
 class Chaos:
     def __init__(self, plan: Plan, folder: Path) -> None:
         self.plan, self.folder = plan, folder
-        self.told: dict[str, list[tuple[float, str, int | None]]] = {}
         self.memories: dict[str, CountedMemory] = {}
         self.mine: list[tuple[float, float]] = []
         self.unhandled: list[str] = []
@@ -133,6 +132,7 @@ class Chaos:
         self._config = from_all_sections(read_sections(folder / "serve.toml"))
         self._fleet = build_fleet(self._config.run)
         self._names = sorted(self._fleet.devices)[: plan.clients]
+        self.told: dict[str, list[tuple[float, str, int | None]]] = {name: [] for name in self._names}
         randomness = SystemRandomness()
         self.identities = {name: Identity.generate(randomness) for name in self._names}
 
@@ -225,7 +225,7 @@ grace_seconds = 2
 
         def seen(name: str, event: Event) -> None:
             if event.kind in _KEPT:
-                self.told.setdefault(name, []).append((time.time(), event.kind, event.round))
+                self.told[name].append((time.time(), event.kind, event.round))
 
         def memory(name: str) -> CountedMemory:
             home = self.folder / "clients" / name

@@ -107,13 +107,14 @@ def in_step(found: Evidence) -> list[str]:
     wrong, begun = [], [one.at for one in found.begun()]
     for name, events in found.told.items():
         times = [at for at, kind, _ in events if kind == "checked-in"]
+        if not times:
+            wrong.append(f"{name} never checked in")
+            continue
         for early, late in zip(times, [*times[1:], float("inf")], strict=True):
             # One round it was in, and one that it missed.
             missed = sum(early < at < late for at in begun) - 1
             if missed > 1:
                 wrong.append(f"{name} slept through {missed} rounds")
-        if not times:
-            wrong.append(f"{name} never checked in")
     return wrong
 
 
