@@ -79,13 +79,28 @@ def _stack(task: Task, dense: Values, works: Sequence[ClientWork], orders: Seque
             block[place, : len(work.rows[table.name])] = work.values[table.name]
         tables[table.name] = torch.from_numpy(block)
     each = [work.data.local_columns(work.rows) for work in works]
+    starts = np.cumsum([0, *(len(work.data) for work in works)])
+    shifted = [
+        np.where(order >= 0, order + start, FILLER) for order, start in zip(orders, starts, strict=False)
+    ]
     return Stack(
         dense={name: own[name].repeat(len(works), *[1] * own[name].ndim) for name in task.dense_shapes},
         tables=tables,
-        columns={name: torch.from_numpy(_filled([one[name] for one in each])) for name in each[0]},
-        order=torch.from_numpy(_filled(orders)),
+        columns={name: torch.from_numpy(_joined([one[name] for one in each])) for name in each[0]},
+        order=torch.from_numpy(_filled(shifted)),
         losses=torch.zeros(len(works)),
     )
+
+
+def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """One behind another along the samples; sequences are filled up to the longest."""
+    shape = np.max([one.shape[1:] for one in columns], axis=0)
+    joined = np.full((sum(map(len, columns)), *shape.astype(int)), FILLER, dtype=columns[0].dtype)
+    start = 0
+    for one in columns:
+        joined[(slice(start, start + len(one)), *map(slice, one.shape[1:]))] = one
+        start += len(one)
+    return joined
 
 
 def _filled(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -5,11 +5,11 @@ with the most first; clients that are done fall away at the end. On a GPU steps 
 over these buffers and replayed, so that a pass costs what the device computes and nothing in Python.
 
 Rows of a table that the module only looks up (``Task.looked_up``) are fetched once per step, and gradients
-are those of what was fetched: work in proportion to a batch, not to a client's rows.
+are those of what was fetched: work in proportion to a small batch, not to a client's rows.
 """
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,10 +19,12 @@ from torch.func import functional_call, grad_and_value, vmap
 from sfsl.training.local import LocalSettings
 from sfsl.training.task import Batch, Parameters, Task, parameter_of
 
-# Steps in one graph, and how many fewer clients have graphs of their own.
+# Steps in one graph, and how many fewer clients have graphs of their own, which take long if compiled.
 STEPS_PER_GRAPH = 8
-_SHRINK = 0.8
+_SHRINK, _SHRINK_COMPILED = 0.8, 0.35
 _LEAST_LIVE = 4
+# Lookups of a step from which on it is better to have gradients of all of a client's rows.
+_MANY = 512
 
 Learn = Callable[[Parameters, Parameters, Mapping[str, Tensor], Batch, Tensor, Tensor], tuple[Tensor, ...]]
 
@@ -31,8 +33,8 @@ Learn = Callable[[Parameters, Parameters, Mapping[str, Tensor], Batch, Tensor, T
 class Stack:
     """Buffers for a number of clients. A table has one row more than any client, which fillers point to.
 
-    ``columns``: [clients, samples, ...], with positions in the client's own rows; -1 fills up.
-    ``order``: [clients, steps, batch], which samples each step takes; -1 fills up.
+    ``columns``: [samples, ...] of all clients, with positions in their client's own rows; -1 fills up.
+    ``order``: [clients, steps, batch], which of all samples each step takes; -1 fills up.
     ``losses``: [clients], summed over samples; a trainer writes them.
     """
 
@@ -47,7 +49,7 @@ class Stack:
         return Stack(
             {name: one[:clients] for name, one in self.dense.items()},
             {name: one[:clients] for name, one in self.tables.items()},
-            {name: one[:clients] for name, one in self.columns.items()},
+            self.columns,
             self.order[:clients],
             self.losses[:clients],
         )
@@ -71,17 +73,14 @@ class StackTrainer:
     ) -> None:
         self._stack, self._settings = stack, settings
         self._tables = {table.name: parameter_of(table) for table in task.tables}
-        self._holding = {
-            table: [name for name, one in holds.items() if one == table and name in stack.columns]
-            for table in task.looked_up
-        }
-        self._slopes = vmap(grad_and_value(_mean_loss(task)))
-        self._learn: Learn = torch.compile(self._learned, dynamic=True) if compiled else self._learned
+        self._holding = _holding(task, stack, holds)
+        self._slopes = vmap(grad_and_value(_mean_loss(task, self._holding)))
+        self._learn: Learn = torch.compile(self._learned, dynamic=False) if compiled else self._learned
         device = stack.order.device
         self._rate = torch.zeros((), device=device)
         self._number = torch.zeros(1, dtype=torch.int64, device=device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._sizes = _sizes(len(stack.order))
+        self._sizes = _sizes(len(stack.order), _SHRINK_COMPILED if compiled else _SHRINK)
         task.module.train()
 
     def run(self, steps: Sequence[int], rate: float) -> None:
@@ -117,7 +116,7 @@ class StackTrainer:
         """The next step of all clients of a stack."""
         chosen = stack.order.index_select(1, self._number).squeeze(1)
         weight = (chosen >= 0).to(torch.float32)
-        batch = _taken(stack.columns, chosen.clamp_min(0))
+        batch = {name: column[chosen.clamp_min(0)] for name, column in stack.columns.items()}
         places, fetched = self._fetch(stack.tables, batch)
         parameters = stack.dense | {
             self._tables[name]: one for name, one in stack.tables.items() if name not in places
@@ -174,8 +173,16 @@ class StackTrainer:
         return losses * weight.sum(1), *moved
 
 
-def _mean_loss(task: Task) -> Callable[[Parameters, Batch, Tensor], Tensor]:
-    module = _with_fetched(task)
+def _holding(task: Task, stack: Stack, holds: Mapping[str, str]) -> dict[str, list[str]]:
+    """The columns that look up rows of each table of which a step looks up few."""
+    found = {table: [name for name, one in holds.items() if one == table] for table in task.looked_up}
+    batch = stack.order.shape[2]
+    lookups = {name: batch * stack.columns[name][:1].numel() for name in holds if name in stack.columns}
+    return {table: some for table, some in found.items() if sum(map(lookups.__getitem__, some)) <= _MANY}
+
+
+def _mean_loss(task: Task, fetched: Iterable[str]) -> Callable[[Parameters, Batch, Tensor], Tensor]:
+    module = _with_fetched(task, fetched)
 
     def mean_loss(parameters: Parameters, batch: Batch, weight: Tensor) -> Tensor:
         output = functional_call(module, parameters, (batch,))
@@ -185,9 +192,9 @@ def _mean_loss(task: Task) -> Callable[[Parameters, Batch, Tensor], Tensor]:
     return mean_loss
 
 
-def _with_fetched(task: Task) -> nn.Module:
+def _with_fetched(task: Task, tables: Iterable[str]) -> nn.Module:
     module = copy.deepcopy(task.module)
-    for table in task.looked_up:
+    for table in tables:
         own = module.get_submodule(table)
         assert isinstance(own, nn.Embedding)  # noqa: S101 -- the task has checked it
         parent, _, name = table.rpartition(".")
@@ -214,16 +221,11 @@ def _square(rows: Tensor) -> Tensor:
     return (rows.unsqueeze(1) @ rows.unsqueeze(2)).flatten()
 
 
-def _taken(columns: Mapping[str, Tensor], chosen: Tensor) -> dict[str, Tensor]:
-    who = torch.arange(len(chosen), device=chosen.device).unsqueeze(1)
-    return {name: column[who, chosen] for name, column in columns.items()}
-
-
-def _sizes(clients: int) -> list[int]:
+def _sizes(clients: int, shrink: float) -> list[int]:
     """How many live clients have graphs: all, and ever fewer."""
     sizes = [clients]
     while sizes[-1] > _LEAST_LIVE:
-        sizes.append(max(_LEAST_LIVE, int(_SHRINK * sizes[-1])))
+        sizes.append(max(_LEAST_LIVE, int(shrink * sizes[-1])))
     return sizes
 
 

@@ -1,0 +1,148 @@
+"""A fleet's samples on a device, and cohorts gathered from them.
+
+Everything about a cohort is flat: all samples, and all rows of a table, of one client after the other. How
+many there are is known here without asking the device, so that nothing has to wait for it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sfsl.data.compact import CompactClients, Ragged
+from sfsl.data.samples import NO_ROW, Indices
+
+
+@dataclass(frozen=True)
+class FlatRows:
+    """Rows of one table. ``place``: among its client's rows; ``start``: where each client's begin."""
+
+    row: Tensor
+    client: Tensor
+    place: Tensor
+    start: Tensor
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """``chosen`` clients, by their numbers, and on the device; ``steps`` and ``samples`` of each at most."""
+
+    chosen: Indices
+    numbers: Tensor
+    samples: Indices
+    sample: Tensor
+    client: Tensor
+    start: Tensor
+    rows: Mapping[str, FlatRows]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What can be trained with the rows asked for: which samples, and all columns."""
+
+    keep: Tensor
+    columns: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _Stretches:
+    values: Tensor
+    start: Tensor
+    stop: Tensor
+
+
+class ResidentClients:
+    def __init__(self, clients: CompactClients, device: torch.device) -> None:
+        self.host = clients
+        self.device = device
+        self.holds = clients.tables
+        self._offsets = self._there(clients.offsets)
+        self._singles = {name: self._there(one) for name, one in clients.singles.items()}
+        self._sequences = {name: self._stretches(one) for name, one in clients.sequences.items()}
+        self._rows = {name: self._stretches(one) for name, one in clients.rows.items()}
+        self._derived = {name: self._there(one) for name, one in clients.derived.items()}
+        self._places = torch.arange(clients.longest, device=device)
+
+    def largest(self, table: str) -> int:
+        """The most rows that any client has."""
+        rows = self.host.rows[table]
+        return int((rows.stop - rows.start).max(initial=0))
+
+    def cohort(self, chosen: Indices) -> Cohort:
+        """These clients, the one with the most samples first."""
+        chosen = chosen[np.argsort(-self.host.samples[chosen], kind="stable")]
+        numbers = self._there(chosen)
+        samples = self.host.samples[chosen]
+        sample, client, start = self._flat(self._offsets[numbers], samples)
+        rows = {}
+        for name, listed in self.host.rows.items():
+            counts = (listed.stop - listed.start)[chosen]
+            at, owner, first = self._flat(self._rows[name].start[numbers], counts)
+            place = torch.arange(len(at), device=self.device) - first[owner]
+            rows[name] = FlatRows(self._rows[name].values[at].to(torch.int64), owner, place, first)
+        return Cohort(chosen, numbers, samples, sample, client, start, rows)
+
+    def keep(self, cohort: Cohort, asked: Mapping[str, Tensor]) -> Kept:
+        """By the rules of ``Samples.keep``: a sample whose single row is missing goes; a sequence keeps the
+        rows that are there, and one with nothing left takes its sample with it."""
+        columns: dict[str, Tensor] = {}
+        keep = torch.ones(len(cohort.sample), dtype=torch.bool, device=self.device)
+        for name, values in self._singles.items():
+            columns[name] = values[cohort.sample]
+            table = self.holds.get(name, "")
+            if table in asked:
+                columns[name] = columns[name].to(torch.int64)
+                keep &= asked[table][cohort.rows[table].start[cohort.client] + columns[name]]
+        for name, stretches in self._sequences.items():
+            columns[name], present = self._sequence(cohort, name, stretches, asked)
+            keep &= present
+        for name, leader in self.host.follows.items():
+            columns[name] = self._following(cohort, name, columns[leader], self.holds[leader])
+        return Kept(keep, columns)
+
+    def _sequence(
+        self, cohort: Cohort, name: str, stretches: _Stretches, asked: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        at = stretches.start[cohort.sample].unsqueeze(1) + self._places
+        there = at < stretches.stop[cohort.sample].unsqueeze(1)
+        values = stretches.values[torch.where(there, at, 0)].to(torch.int64)
+        table = self.holds[name]
+        if table in asked:
+            first = cohort.rows[table].start[cohort.client].unsqueeze(1)
+            there &= asked[table][torch.where(there, first + values, 0)]
+        # What is there moves to the front, in its order; the rest lands beyond the end, which is cut off.
+        end = values.shape[1]
+        to = torch.where(there, there.cumsum(1) - 1, end)
+        moved = torch.full((len(values), end + 1), NO_ROW, device=self.device)
+        return moved.scatter_(1, to, values)[:, :end], there.any(1)
+
+    def _following(self, cohort: Cohort, name: str, leader: Tensor, source: str) -> Tensor:
+        first = self._rows[source].start[cohort.numbers][cohort.client]
+        at = first.reshape(-1, *[1] * (leader.ndim - 1)) + leader
+        found = self._derived[self.holds[name]][at.clamp_min(0)].to(torch.int64)
+        return torch.where(leader >= 0, found, NO_ROW)
+
+    def _flat(self, start: Tensor, counts: Indices) -> tuple[Tensor, Tensor, Tensor]:
+        """Stretches one behind another: each place, the stretch it is of, and where each begins here."""
+        total = int(counts.sum())
+        owner = torch.repeat_interleave(
+            torch.arange(len(counts), device=self.device), self._there(counts), output_size=total
+        )
+        first = self._there(np.cumsum(counts) - counts)
+        return (start - first)[owner] + torch.arange(total, device=self.device), owner, first
+
+    def _stretches(self, ragged: Ragged) -> _Stretches:
+        return _Stretches(*(self._there(one) for one in (ragged.values, ragged.start, ragged.stop)))
+
+    def _there(self, array: NDArray[Any]) -> Tensor:
+        own = torch.from_numpy(np.ascontiguousarray(array))
+        if self.device.type == "cuda":
+            own = own.pin_memory()
+        return own.to(self.device, non_blocking=True)

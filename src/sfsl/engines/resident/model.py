@@ -1,0 +1,121 @@
+"""A model whole on a device, and how sums of updates move it: ``sfsl.submodel`` in torch."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sfsl.submodel import Averaging, Quantization, RowSet, RowStore, ServerStep, Table
+from sfsl.training.task import Parameters, Task
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Sums over clients: [rows, width] and [rows], whole numbers."""
+
+    values: Tensor
+    weights: Tensor
+
+
+class ResidentModel:
+    """Tables have one row more than the model, which fillers point to and nobody reads.
+
+    ``touched`` says which rows any round moved since the last ``changes``.
+    """
+
+    def __init__(self, task: Task, store: RowStore, device: torch.device) -> None:
+        self.task, self.device = task, device
+        self.tables: dict[str, Tensor] = {}
+        self.states: dict[str, Tensor] = {}
+        self.touched: dict[str, Tensor] = {}
+        for table in task.tables:
+            block = store.read_rows(table.name, RowSet(np.arange(table.rows)))
+            self.tables[table.name] = self._padded(block.values)
+            self.states[table.name] = self._padded(block.state)
+            self.touched[table.name] = torch.zeros(table.rows + 1, dtype=torch.bool, device=device)
+        self.maps = {table.name: self._map(table) for table in task.tables if table.source}
+        dense = store.read_dense()
+        self.dense = torch.from_numpy(dense.values).to(device)
+        self.dense_state = torch.from_numpy(dense.state).to(device)
+
+    def dense_parameters(self) -> Parameters:
+        """The dense part by name."""
+        shapes = self.task.dense_shapes
+        pieces = torch.split(self.dense, [shape.numel() for shape in shapes.values()])
+        return {name: one.reshape(shape) for (name, shape), one in zip(shapes.items(), pieces, strict=True)}
+
+    def move_rows(self, table: str, rows: Tensor, moves: Tensor, moved: Tensor, step: ServerStep) -> None:
+        """``rows`` once each; those of which ``moved`` is false stay as they are."""
+        own, state = self.tables[table], self.states[table]
+        values, new = stepped(step, own[rows], state[rows], moves)
+        keep = moved.unsqueeze(1)
+        own[rows] = torch.where(keep, values, own[rows])
+        if step.slots:
+            state[rows] = torch.where(keep.unsqueeze(2), new, state[rows])
+        self.touched[table][rows] |= moved
+
+    def move_dense(self, moves: Tensor, moved: Tensor, step: ServerStep) -> None:
+        values, state = stepped(step, self.dense[None], self.dense_state[None], moves[None])
+        self.dense.copy_(torch.where(moved, values[0], self.dense))
+        self.dense_state.copy_(torch.where(moved, state[0], self.dense_state))
+
+    def _map(self, table: Table) -> Tensor:
+        """The row of a derived table for each row of its source, and for a filler."""
+        source = next(one for one in self.task.tables if one.name == table.source)
+        rows = self.task.row_maps.rows_of(table.name, np.arange(source.rows))
+        return torch.from_numpy(np.append(rows, table.rows)).to(self.device)
+
+    def _padded(self, rows: NDArray[np.float32]) -> Tensor:
+        own = torch.from_numpy(rows)
+        return torch.cat([own, own.new_zeros((1, *own.shape[1:]))]).to(self.device)
+
+
+def encoded(
+    deltas: Tensor, weights: Tensor, how: Quantization, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Weighted updates as whole numbers, rounded by chance, and the weights: ``Quantization.encode``."""
+    capped = weights.clamp_max(how.max_weight)
+    scaled = deltas.to(torch.float64).clamp(-how.clip, how.clip) / how.clip
+    scaled *= (capped * how.levels).unsqueeze(1)
+    below = scaled.floor()
+    draws = torch.rand(scaled.shape, generator=generator, device=deltas.device, dtype=torch.float64)
+    return below.to(torch.int64) + (draws < scaled - below), capped
+
+
+def decoded(sums: Moved, how: Quantization, contributors: Tensor) -> tuple[Tensor, Tensor]:
+    """Summed words as numbers, and weights: ``Quantization.decode``."""
+    largest = contributors.clamp_max(how.cohort) * how.max_weight
+    weights = torch.where((sums.weights < 0) | (sums.weights > largest), 0, sums.weights)
+    bound = (weights * how.levels).to(torch.float64).unsqueeze(1)
+    return torch.clamp(wrapped(sums.values, how.ring).to(torch.float64), -bound, bound) * how.unit, weights
+
+
+def wrapped(values: Tensor, ring: str) -> Tensor:
+    """As the ring has them: signed numbers of 32 bits, or of 64 as they are."""
+    return values.to(torch.int32).to(torch.int64) if ring == "z32" else values
+
+
+def averaged(values: Tensor, weights: Tensor, how: Averaging) -> Tensor:
+    """``Averaging.moves``."""
+    moves = values / weights.clamp_min(how.kappa).unsqueeze(1)
+    moves = torch.where((weights == 0).unsqueeze(1), 0.0, moves)
+    if how.max_move is not None:
+        moves = moves * (how.max_move / moves.norm(dim=1, keepdim=True).clamp_min(how.max_move))
+    return moves
+
+
+def stepped(step: ServerStep, values: Tensor, state: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
+    """``ServerStep.apply``."""
+    old = state.to(torch.float64)
+    if step.kind == "add":
+        return (values + step.rate * moves).to(torch.float32), state
+    if step.kind == "adagrad":
+        second = old[:, 0] + moves**2
+        move, new = step.rate * moves / (second.sqrt() + step.tau), second.unsqueeze(1)
+    else:
+        first = step.beta1 * old[:, 0] + (1 - step.beta1) * moves
+        second = step.beta2 * old[:, 1] + (1 - step.beta2) * moves**2
+        move, new = step.rate * first / (second.sqrt() + step.tau), torch.stack([first, second], dim=1)
+    return (values + move).to(torch.float32), new.to(torch.float32)
