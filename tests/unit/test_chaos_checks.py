@@ -34,9 +34,9 @@ def line(number: int, aborted: str | None = None) -> RoundLine:
     empty: dict[str, Any] = {}
     return RoundLine(
         round=number, aborted=aborted, cohort=3, survivors=3, dropped=empty, late=0, declined=empty,
-        diverged=0, samples=0, unknown_rows=0, loss=None, auc=None, auc_secure=None, auc_secure_error=None, union=empty,
-        opened=empty, moved=empty, refused=empty, bytes_up=empty, bytes_down=empty, client_seconds=empty,
-        server_seconds=empty, training_seconds=0.0, wall_seconds=1.0,
+        diverged=0, samples=0, unknown_rows=0, loss=None, auc=None, auc_secure=None, auc_secure_error=None,
+        union=empty, opened=empty, moved=empty, refused=empty, bytes_up=empty, bytes_down=empty,
+        client_seconds=empty, server_seconds=empty, training_seconds=0.0, wall_seconds=1.0,
     )  # fmt: skip
 
 
