@@ -302,7 +302,7 @@ class Calls:
                 value + b" ",
                 b"9" * 5000,
             )
-            headers[place] = (name, rng.choice(changed))
+            headers[place] = (name, rng.choice([one for one in changed if one != value]))
             if rng.random() < 0.3:
                 headers.append(headers[rng.randrange(len(headers))])
         return headers

@@ -1,6 +1,8 @@
 """HTTP/1.1 connections with bounds that uvicorn leaves out: how many, and how long a peer may dawdle."""
 
 import asyncio
+import socket
+import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,6 +11,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+_AT_ONCE = struct.pack("ii", 1, 0)  # a reset, and nothing lingers
 _NO_HTTP = b'{"error":"DecodeError","message":"this is not a request in HTTP/1.1"}'
 
 
@@ -23,33 +26,63 @@ class ConnectionLimits:
     drain_seconds: float = 120.0
 
 
+class Door(socket.socket):
+    """A listening socket that counts who is inside. Whoever is too many is out before TLS has cost anything:
+    connections that never finish their handshake are counted too."""
+
+    def __init__(self, listening: socket.socket, limits: ConnectionLimits) -> None:
+        super().__init__(listening.family, listening.type, listening.proto, fileno=listening.detach())
+        self._limits = limits
+        self._inside: Counter[str] = Counter()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        accepted, peer = super().accept()
+        address = str(peer[0])
+        if (
+            self._inside.total() >= self._limits.most
+            or self._inside[address] >= self._limits.most_per_address
+        ):
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+            accepted.close()
+            raise ConnectionAbortedError  # which the event loop takes for one that left by itself
+        return _Inside(accepted, self._inside, address), peer
+
+
+class _Inside(socket.socket):
+    """A connection; however it ends, its place is free again."""
+
+    def __init__(self, accepted: socket.socket, inside: Counter[str], address: str) -> None:
+        super().__init__(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())
+        self._leave: Callable[[], None] | None = lambda: _leave(inside, address)
+        inside[address] += 1
+
+    def close(self) -> None:
+        leave, self._leave = self._leave, None
+        super().close()
+        if leave is not None:
+            leave()
+
+
+def _leave(inside: Counter[str], address: str) -> None:
+    inside[address] -= 1
+    if not inside[address]:
+        del inside[address]
+
+
 def guarded(limits: ConnectionLimits) -> type[H11Protocol]:
-    """A protocol whose connections are bounded together."""
-    open_by_address: Counter[str] = Counter()
+    """A protocol whose peers may not dawdle."""
 
     class Guarded(H11Protocol):
         _head: asyncio.TimerHandle | None = None
         _drain: asyncio.TimerHandle | None = None
-        _address: str | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            address = self.client[0] if self.client else ""
-            if len(self.connections) > limits.most or open_by_address[address] >= limits.most_per_address:
-                transport.abort()
-                return
-            open_by_address[address] += 1
-            self._address = address
             self._head = self._later(limits.head_seconds)
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._forget_head()
             self._forget_drain()
-            if self._address is not None:
-                open_by_address[self._address] -= 1
-                if not open_by_address[self._address]:
-                    del open_by_address[self._address]
-                self._address = None
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:

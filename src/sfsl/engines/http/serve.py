@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sfsl.engines.http.coordinator import Coordinator
-from sfsl.engines.http.guarded import ConnectionLimits, guarded
+from sfsl.engines.http.guarded import ConnectionLimits, Door, guarded
 from sfsl.errors import InputError, KeyFileError
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ async def serve(app: ASGIApp, coordinator: Coordinator, listen: Listen, ready: C
     ``ready`` is told the URL. Raises what made the rounds end.
     """
     context = _tls(listen)
-    with _bound(listen) as sock:
+    with Door(_bound(listen), listen.connections) as sock:
         server = _Server(_config(app, listen), context)
         web = asyncio.create_task(server.serve([sock]))
         rounds = asyncio.create_task(coordinator.run())
