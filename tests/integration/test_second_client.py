@@ -399,6 +399,7 @@ def test_a_server_of_another_authority_or_deployment_is_not_dealt_with(tmp_path:
             stranger = SecondClient(world.url, str(tmp_path / "other/authority.pem"), seed(PEOPLE[0]))
             with pytest.raises(ssl.SSLCertVerificationError):
                 await world.thread(stranger.join)
+            stranger.close()
             one = world.second(PEOPLE[0], deployment=bytes(16))
             with pytest.raises(Refused, match="another deployment"):
                 await world.thread(one.join)

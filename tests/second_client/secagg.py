@@ -84,11 +84,11 @@ def stream(key: bytes, ring: str, words: int) -> np.ndarray:
     if ring == "f31":
         found &= np.uint64(F31)
         for place in np.flatnonzero(found == F31).tolist():
-            found[place] = _redrawn(key, place)
+            found[place] = redrawn(key, place)
     return found
 
 
-def _redrawn(key: bytes, place: int) -> int:
+def redrawn(key: bytes, place: int) -> int:
     attempt = 0
     while True:
         attempt += 1

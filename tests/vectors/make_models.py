@@ -108,8 +108,9 @@ def case(name: str, kind: str, slopes: str, width: int, categories: bool, dense_
     with torch.no_grad():
         logits = functional_call(task.module, task.parameters(dense, held), (batch,))
     rows = task.needed_rows(own)[0]
-    training = {"rate": 0.5, "batch_size": 8.0, "epochs": 2.0, "clip": 0.3}
-    settings = LocalSettings(8, 2, 0.5, 1.0, 0.3)
+    clip = 0.3 if categories else 30.0  # reached, and not
+    training = {"rate": 0.5, "batch_size": 8.0, "epochs": 2.0, "clip": clip}
+    settings = LocalSettings(8, 2, 0.5, 1.0, clip)
     picked = {table: held[table][some] for table, some in rows.items()}
     update = train_client(task, dense, ClientWork(rows, picked, own, seed=0), settings)
     moved = {

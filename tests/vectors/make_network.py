@@ -271,7 +271,9 @@ def content() -> Json:
                 "sketch, a top digit that is tried", [2**33 - 5], domain=2**33, encoding="sketch", capacity=1
             ),
             encoded("bloom", [0, 3, 39], domain=40, encoding="bloom", capacity=5, false_positive_rate=0.01),
-            encoded("bloom, partitions", [0, 7, 2**31 - 1], domain=2**31, encoding="bloom", capacity=10),
+            encoded(
+                "bloom, partitions", [0, 7, 2**30, 2**31 - 1], domain=2**31, encoding="bloom", capacity=10
+            ),
         ],
         "model": plain(MODEL),
         "category_of": CATEGORY_OF,
@@ -279,10 +281,10 @@ def content() -> Json:
         "rounds": [
             conversation(
                 "sketch",
-                "the second client leaves before its first upload; rows of fewer than two stay out",
+                "the second client leaves before its first upload; rows of fewer than three stay out",
                 encoding="sketch",
                 weights="samples",
-                least=2,
+                least=3,
                 bins=4,
                 gone=(1, "InboundShares"),
             ),

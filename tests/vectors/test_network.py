@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from second_client import wire
 from second_client.privacy import RandomizedResponse
 from second_client.rounds import Download, Model, Round, Update
-from second_client.secagg import Policy, Session, split, stream
+from second_client.secagg import Policy, Session, redrawn, split, stream
 from second_client.union import encoding
 from second_client.wire import Refused, encode, read_requesters, read_set
 from vectors import make_network
@@ -144,7 +144,29 @@ def test_messages_that_a_client_receives() -> None:
                 wire.decode(data, *wire.INCOMING)
 
 
+def test_only_the_shortest_form_is_read() -> None:
+    good = encode("checked-in", ticket=bytes(16), acknowledged=3)
+    assert wire.decode(good, "checked-in")["acknowledged"] == 3
+    head, number = good[:-1], good[-1:]
+    twice = bytes((1, 0x84)) + good[2:] + b"\xacacknowledged" + number
+    for bad in (
+        head + b"\xcc\x03",  # a number in a byte too many
+        good.replace(b"\xa4type", b"\xd9\x04type"),
+        good.replace(b"\xc4\x10", b"\xc5\x00\x10"),
+        bytes((1, 0xDE, 0, 3)) + good[2:],
+        good + b"\x00",
+        head,
+        twice,
+        head + b"\xcb" + bytes(8),  # a float
+        b"\x02" + good[1:],
+    ):
+        with pytest.raises(Refused):
+            wire.decode(bad, "checked-in")
+
+
 def test_streams_and_shares() -> None:
+    for case in vectors("streams")["redrawn"]:
+        assert redrawn(bytes.fromhex(case["key"]), case["position"]) == case["word"]
     for case in vectors("streams")["streams"]:
         words = stream(bytes.fromhex(case["key"]), case["ring"], case["skip"] + len(case["words"]) // 8)
         size = 8 if case["ring"] == "z64" else 4
