@@ -213,12 +213,12 @@ async def _many(process: Process, count: int, address: str, say: bytes, drip: bo
         opened = await asyncio.gather(*(process.open(address) for _ in range(batch)), return_exceptions=True)
         held += [one for one in opened if not isinstance(one, BaseException)]
     for _, writer in held:
-        with suppress(OSError):
+        if say and not writer.transport.is_closing():
             writer.write(say)
     for _ in range(6):
         await asyncio.sleep(0.6)
         for _, writer in held if drip else ():
-            with suppress(OSError):
+            if not writer.transport.is_closing():
                 writer.write(b"a")
     for _, writer in held:
         writer.transport.abort()

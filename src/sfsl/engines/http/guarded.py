@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+from asyncio import sslproto
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+_READ_BYTES = 32 << 10
 _AT_ONCE = struct.pack("ii", 1, 0)  # a reset, and nothing lingers
 _NO_HTTP = b'{"error":"DecodeError","message":"this is not a request in HTTP/1.1"}'
 
@@ -24,6 +26,12 @@ class ConnectionLimits:
     most_per_address: int = 1000
     head_seconds: float = 10.0
     drain_seconds: float = 120.0
+
+
+def lean_tls() -> None:
+    """asyncio gives every TLS connection of the process a buffer of 256 KiB to read into, also before it has
+    said anything; most of what an idle connection costs. A TLS record has 16 KiB at the most."""
+    sslproto.SSLProtocol.max_size = _READ_BYTES
 
 
 class Door(socket.socket):

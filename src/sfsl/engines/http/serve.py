@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from sfsl.engines.http.coordinator import Coordinator
-from sfsl.engines.http.guarded import ConnectionLimits, Door, guarded
+from sfsl.engines.http.guarded import ConnectionLimits, Door, guarded, lean_tls
 from sfsl.errors import InputError, KeyFileError
 
 log = logging.getLogger(__name__)
@@ -143,6 +143,7 @@ def _config(app: ASGIApp, listen: Listen) -> uvicorn.Config:
 def _tls(listen: Listen) -> ssl.SSLContext | None:
     if listen.certificate is None or listen.key is None:
         return None
+    lean_tls()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
