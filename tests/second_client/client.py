@@ -43,6 +43,29 @@ class RoundOver(Exception):
         self.outcome, self.number = outcome, number
 
 
+def client_id(public: bytes) -> str:
+    return digest("client id", public)[:16].hex()
+
+
+def signed_headers(
+    identity: Ed25519PrivateKey,
+    deployment: bytes,
+    method: str,
+    target: str,
+    body: bytes,
+    time_ms: int,
+    nonce: bytes,
+) -> dict[str, str]:
+    """The headers of one request (2.1, 2.2)."""
+    parts = (method.encode(), target.encode(), sha256(body).digest(), time_ms.to_bytes(8, "big"), nonce)
+    return {
+        "Sfsl-Client": client_id(identity.public_key().public_bytes_raw()),
+        "Sfsl-Time": str(time_ms),
+        "Sfsl-Nonce": nonce.hex(),
+        "Sfsl-Signature": sign(identity, "http request", deployment, *parts).hex(),
+    }
+
+
 class SecondClient:
     """``seed`` is the identity's; ``known`` (active mode) the public keys of all, by id; ``deployment`` the
     one that was met before, which a client that ends keeps (1.1)."""
@@ -67,7 +90,7 @@ class SecondClient:
         )
         self._identity = Ed25519PrivateKey.from_private_bytes(seed)
         self.public = self._identity.public_key().public_bytes_raw()
-        self.id = digest("client id", self.public)[:16].hex()
+        self.id = client_id(self.public)
         self._policy, self._known = policy or Policy(), known
         self._response = response or RandomizedResponse(os.urandom(32))
         self._deployment = deployment
@@ -78,24 +101,19 @@ class SecondClient:
 
     # -- requests (2, 5.6) -----------------------------------------------------------------------------
 
-    def _signed(self, method: str, target: str, body: bytes) -> dict[str, str]:
-        assert self._deployment is not None
-        moment, nonce = int(time.time() * 1000) + self._ahead_ms, os.urandom(16)
-        parts = (method.encode(), target.encode(), sha256(body).digest(), moment.to_bytes(8, "big"), nonce)
-        return {
-            "Sfsl-Client": self.id,
-            "Sfsl-Time": str(moment),
-            "Sfsl-Nonce": nonce.hex(),
-            "Sfsl-Signature": sign(self._identity, "http request", self._deployment, *parts).hex(),
-        }
-
     def _request(
         self, method: str, target: str, body: bytes = b"", *, signed: bool = True, limit: int = FRAME_LIMIT
     ) -> Answer:
         """One answer that means something: what asks for patience or for another signature is tried again."""
         pause, attempts = 1.0, 0
         while True:
-            headers = {"Accept-Encoding": "identity"} | (self._signed(method, target, body) if signed else {})
+            headers = {"Accept-Encoding": "identity"}
+            if signed:
+                assert self._deployment is not None
+                moment, nonce = int(time.time() * 1000) + self._ahead_ms, os.urandom(16)
+                headers |= signed_headers(
+                    self._identity, self._deployment, method, target, body, moment, nonce
+                )
             try:
                 answer = self._once(method, target, body, headers, limit)
             except ssl.SSLCertVerificationError:

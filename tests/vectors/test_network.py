@@ -9,6 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from second_client import wire
+from second_client.client import client_id, signed_headers
 from second_client.privacy import RandomizedResponse
 from second_client.rounds import Download, Model, Round, Update
 from second_client.secagg import Policy, Session, redrawn, split, stream
@@ -98,6 +99,58 @@ def test_messages_of_the_network_page() -> None:
     assert {one["name"]: one["bytes"] for one in NETWORK["messages"]} == {
         name: data.hex() for name, data in made.items()
     }
+
+
+def test_signed_requests() -> None:
+    http = vectors("http")
+    for one in http["identities"]:
+        assert client_id(bytes.fromhex(one["public_key"])) == one["client"]
+    for one in http["requests"]:
+        headers = signed_headers(
+            Ed25519PrivateKey.from_private_bytes(bytes.fromhex(one["seed"])),
+            bytes.fromhex(one["deployment"]),
+            one["method"],
+            one["target"],
+            bytes.fromhex(one["body"]),
+            one["time_ms"],
+            bytes.fromhex(one["random"]),
+        )
+        assert headers == one["headers"]
+
+
+@pytest.mark.parametrize("case", named(NETWORK["rounds"]))
+def test_sizes_of_messages(case: Any) -> None:
+    """network.md 4.5, where secure-aggregation.md has no formula of its own."""
+    for exchange in case["exchanges"]:
+        data = bytes.fromhex(exchange["message"])
+        message = wire.decode(data, *wire.INCOMING)
+        if message["type"] == "invitation":
+            params = message["round"]
+            roster = 1 + len(wire.pack(message["roster"]))
+            assert len(data) == 30 + roster + len(wire.pack(params))
+            assert 700 < len(wire.pack(params)) < 900
+        elif message["type"] == "union":
+            assert len(data) == 53 + u(message["count"]) + b(len(message["packed"]))
+        elif message["type"] == "submodel":
+            size = (
+                87
+                + 1
+                + sum(map(u, message["participants"]))
+                + 1
+                + sum(b(len(one)) for one in message["rows"])
+            )
+            size += b(len(message["dense"])) + b(len(message["requesters"])) + 1
+            size += sum(105 + 1 + sum(b(len(bits)) for bits in one["bitmaps"]) for one in message["requests"])
+            assert len(data) == size
+            assert len(message["dense"]) == 4 * NETWORK["model"]["dense"]
+
+
+def u(number: int) -> int:
+    return 1 if number < 128 else 2 if number < 256 else 3 if number < 65_536 else 5 if number < 2**32 else 9
+
+
+def b(length: int) -> int:
+    return length + (2 if length < 256 else 3 if length < 65_536 else 5)
 
 
 def test_words_of_permanent_answers_that_the_specification_writes_out() -> None:
