@@ -107,7 +107,7 @@ class StackTrainer:
             written += [self._stack.losses, self._number]
             kept = [one.clone() for one in written]
             self._number.zero_()
-            self._graphs[size] = _captured(lambda: self._step(self._stack.first(size)))
+            self._graphs[size] = captured(lambda: self._step(self._stack.first(size)))
             for one, old in zip(written, kept, strict=True):
                 one.copy_(old)
         return self._graphs[size]
@@ -229,7 +229,8 @@ def _sizes(clients: int, shrink: float) -> list[int]:
     return sizes
 
 
-def _captured(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
+def captured(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    """``STEPS_PER_GRAPH`` steps as one graph. A few are taken on the way."""
     beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):

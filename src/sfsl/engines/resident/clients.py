@@ -104,8 +104,28 @@ class ResidentClients:
             columns[name], present = self._sequence(cohort, name, stretches, asked)
             keep &= present
         for name, leader in self.host.follows.items():
-            columns[name] = self._following(cohort, name, columns[leader], self.holds[leader])
+            source = self._rows[self.holds[leader]].start[cohort.numbers][cohort.client]
+            columns[name] = self._derived_places(self.holds[name], source, columns[leader])
         return Kept(keep, columns)
+
+    def everywhere(self, sample: Tensor) -> dict[str, Tensor]:
+        """Any samples of any clients, with the model's row numbers in their columns."""
+        client = torch.searchsorted(self._offsets, sample, right=True) - 1
+        columns = {name: values[sample] for name, values in self._singles.items()}
+        for name, stretches in self._sequences.items():
+            at = stretches.start[sample].unsqueeze(1) + self._places
+            there = at < stretches.stop[sample].unsqueeze(1)
+            columns[name] = torch.where(there, stretches.values[torch.where(there, at, 0)], NO_ROW)
+        for name, leader in self.host.follows.items():
+            source = self._rows[self.holds[leader]].start[client]
+            columns[name] = self._derived_places(self.holds[name], source, columns[leader])
+        for name, table in self.holds.items():
+            rows = self._rows[table]
+            place = columns[name].to(torch.int64)
+            first = rows.start[client].reshape(-1, *[1] * (place.ndim - 1))
+            found = rows.values[torch.where(place >= 0, first + place, 0)].to(torch.int64)
+            columns[name] = torch.where(place >= 0, found, NO_ROW)
+        return columns
 
     def _sequence(
         self, cohort: Cohort, name: str, stretches: _Stretches, asked: Mapping[str, Tensor]
@@ -123,10 +143,10 @@ class ResidentClients:
         moved = torch.full((len(values), end + 1), NO_ROW, device=self.device)
         return moved.scatter_(1, to, values)[:, :end], there.any(1)
 
-    def _following(self, cohort: Cohort, name: str, leader: Tensor, source: str) -> Tensor:
-        first = self._rows[source].start[cohort.numbers][cohort.client]
-        at = first.reshape(-1, *[1] * (leader.ndim - 1)) + leader
-        found = self._derived[self.holds[name]][at.clamp_min(0)].to(torch.int64)
+    def _derived_places(self, table: str, first: Tensor, leader: Tensor) -> Tensor:
+        """Places in a derived table of what a column holds of its source."""
+        at = first.reshape(-1, *[1] * (leader.ndim - 1)) + leader.to(torch.int64)
+        found = self._derived[table][torch.where(leader >= 0, at, 0)].to(torch.int64)
         return torch.where(leader >= 0, found, NO_ROW)
 
     def _flat(self, start: Tensor, counts: Indices) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,0 +1,100 @@
+"""Interactions in a folder of flat files: made once, checked when opened, and mapped into memory.
+
+Millions of samples are at hand at once, and take memory only as far as they are looked at.
+"""
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from sfsl.data.interactions import Interactions
+from sfsl.errors import InputError
+
+MANIFEST = "manifest.json"
+_FORMAT = "sfsl interactions 1"
+
+
+class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    dtype: str
+    shape: tuple[int, ...]
+    sha256: str
+
+
+class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: str
+    about: str
+    arrays: dict[str, _File]
+
+
+def store_interactions(data: Interactions, folder: str | Path, *, about: str) -> None:
+    """Write a folder, whole or not at all. ``about`` says in words what it holds."""
+    folder = Path(folder)
+    if folder.exists():
+        raise InputError(f"{folder} exists already; choose another folder, or remove it")
+    aside = folder.with_name(folder.name + ".new")
+    try:
+        shutil.rmtree(aside, ignore_errors=True)  # of an earlier attempt that was cut short
+        aside.mkdir(parents=True)
+        files = {}
+        for name in Interactions.__dataclass_fields__:
+            array = getattr(data, name)
+            if array is not None:
+                np.save(aside / f"{name}.npy", array, allow_pickle=False)
+                files[name] = _File(array.dtype.str, array.shape, _sum(aside / f"{name}.npy"))
+        manifest = _Manifest(_FORMAT, about, files)
+        (aside / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+        aside.rename(folder)
+    except (OSError, ValueError) as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise InputError(f"cannot write {folder}: {error}") from None
+
+
+def load_stored(folder: str | Path) -> Interactions:
+    """Open a folder that ``store_interactions`` made. Every byte is checked against its manifest."""
+    folder = Path(folder)
+    manifest = _manifest(folder)
+    unknown = manifest.arrays.keys() - Interactions.__dataclass_fields__.keys()
+    if unknown:
+        raise InputError(f"{folder / MANIFEST} names {', '.join(sorted(unknown))}, which are no interactions")
+    arrays = {name: _mapped(folder / f"{name}.npy", known) for name, known in manifest.arrays.items()}
+    try:
+        return Interactions(**arrays)
+    except TypeError:
+        raise InputError(f"{folder} lacks arrays; store it again") from None
+
+
+def _manifest(folder: Path) -> _Manifest:
+    path = folder / MANIFEST
+    try:
+        manifest = msgspec.json.decode(path.read_bytes(), type=_Manifest)
+    except OSError as error:
+        raise InputError(f"{folder} holds no stored interactions: {error.strerror}: {path}") from None
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+    if manifest.format != _FORMAT:
+        raise InputError(f"{path} is in the format {manifest.format!r}; this version reads {_FORMAT!r}")
+    return manifest
+
+
+def _mapped(path: Path, known: _File) -> NDArray[Any]:
+    try:
+        if _sum(path) != known.sha256:
+            raise InputError(f"{path} is damaged: its checksum is not that of the manifest; store it again")
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+    if (array.dtype.str, array.shape) != (known.dtype, known.shape):
+        raise InputError(
+            f"{path} holds {array.dtype} of shape {array.shape}, and its manifest says otherwise"
+        )
+    return array
+
+
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
