@@ -314,7 +314,8 @@ _EXTRA: tuple[Headers, ...] = (
     [(b"content-encoding", b"gzip")], [(b"content-type", b"multipart/form-data; boundary=\xff")],
     [(b"cookie", b"a=b; " * 500)], [(b"x-forwarded-for", b"1.2.3.4, \xff")], [(b"host", b"evil\r\n")],
     [(b"expect", b"100-continue")], [(b"range", b"bytes=0-")], [(b"accept", b"*/*;q=\xff")],
-    [(b"x-http-method-override", b"DELETE")], [(b"transfer-encoding", b"chunked")], [(b"sfsl-other", b"1")],
+    [(b"x-http-method-override", b"DELETE")], [(b"transfer-encoding", b"chunked")],
+    [(b"transfer-encoding", b"chunked"), (b"content-length", b"3")], [(b"sfsl-other", b"1")],
     [(b"upgrade", b"websocket"), (b"connection", b"upgrade")], [(b"x" * 2000, b"y" * 2000)],
 )  # fmt: skip
 

@@ -1,6 +1,7 @@
 """What the fuzzers found, each by itself."""
 
 import asyncio
+import socket
 from pathlib import Path
 
 import msgspec
@@ -8,6 +9,7 @@ import pytest
 
 from cohort import Cohort, Stepper
 from fuzz.calls import Call, Site
+from sfsl.engines.http.guarded import ConnectionLimits, Door
 from sfsl.errors import InvalidMessage
 
 
@@ -49,3 +51,52 @@ def test_another_spelling_of_a_path_is_not_that_path(tmp_path: Path) -> None:
     asked = ("/metrics", "/metrics%0a", "/%6detrics", "/v1/about", "/v1/%61bout", "/v1/about%0A")
     found = asyncio.run(_statuses(tmp_path, *(("GET", path) for path in asked)))
     assert found == [200, 404, 404, 200, 404, 404]
+
+
+def test_a_length_given_in_two_ways_is_refused(tmp_path: Path) -> None:
+    """A proxy and a server that choose differently see two requests where the other sees one."""
+
+    async def statuses() -> list[int]:
+        chunked, length = (b"transfer-encoding", b"chunked"), (b"content-length", b"0")
+        async with Site(tmp_path, inside=False) as site:
+            return [
+                (await site.send(Call("unsigned", "GET", b"/v1/about", headers))).status
+                for headers in ([], [chunked], [length], [chunked, length])
+            ]
+
+    assert asyncio.run(statuses()) == [200, 200, 200, 400]
+
+
+def test_connections_count_before_tls_and_make_room_however_they_end(tmp_path: Path) -> None:
+    """Handshakes that nobody finished were not counted, and used up the files of the server."""
+    limits = ConnectionLimits(most=5, most_per_address=3)
+    with Door(socket.create_server(("127.0.0.1", 0)), limits) as door:
+
+        def come(address: str) -> socket.socket | None:
+            """The server's end, if it takes one more from there."""
+            peer = socket.create_connection(door.getsockname(), source_address=(address, 0))
+            peers.append(peer)
+            try:
+                return door.accept()[0]
+            except ConnectionAbortedError:
+                with pytest.raises(ConnectionResetError):
+                    peer.recv(1)
+                return None
+
+        peers: list[socket.socket] = []
+        inside = [come("127.0.0.2") for _ in range(3)]
+        assert all(inside)
+        assert come("127.0.0.2") is None  # of one address
+        inside += [come("127.0.0.3"), come("127.0.0.3")]
+        assert all(inside)
+        assert come("127.0.0.4") is None  # in all
+        for one in inside[:2]:
+            assert one is not None
+            one.close()
+            one.close()  # it leaves once
+        again = [come("127.0.0.2"), come("127.0.0.2"), come("127.0.0.2")]
+        assert [one is not None for one in again] == [True, True, False]
+        for each in (*inside, *again, *peers):
+            if each is not None:
+                each.close()
+        assert not door._inside

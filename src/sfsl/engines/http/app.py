@@ -258,6 +258,8 @@ class Guard:
             self._addresses.take(address, time.monotonic())
             if not _PATH.fullmatch(scope["raw_path"]):  # another spelling of a path is not that path
                 raise HTTPException(404)
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+                raise DecodeError("a body whose length is given in two ways")  # a proxy may take the other
             await self._app(scope, receive, marked)
         except ClientDisconnect:
             self._refused["Disconnected"] += 1
