@@ -32,7 +32,7 @@ demo: $(VENV)/.installed  ## Train DIN over private clients on the real protocol
 test: lint  ## All checks: style, types, layering, tests (minutes).
 	$(BIN)/python -m pytest -q -rfEs -n 2 --dist worksteal -m "not slow"
 
-test-slow: $(VENV)/.installed  ## The tests that take longer.
+test-slow: $(VENV)/.installed  ## The tests that take longer; SFSL_FUZZ_CASES and SFSL_FUZZ_SEED set how much wrong input.
 	$(BIN)/python -m pytest -q -m slow
 
 lint: $(VENV)/.installed  ## Style, types, import contracts.
