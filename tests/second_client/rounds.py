@@ -42,7 +42,9 @@ class Model:
         category_of = np.frombuffer(package["category_of"], f"<u{size}").astype(np.int64)
         expected = package["items"] if package["categories"] else 0
         require(len(category_of) == expected, "another number of items")
+        require(bool((category_of < package["categories"]).all()), "a category that is not there")
         spec = package["model"]
+        require(spec == _described(package), "a package whose parts do not make its model")
         return cls(digest("model package", data), spec["tables"], spec["dense"], category_of)
 
     @property
@@ -61,6 +63,28 @@ class Model:
             else rows[table["name"]]
             for table in self.summed
         }
+
+
+def _described(package: dict[str, Any]) -> dict[str, Any]:
+    """The tables and the dense size that follow from a package (models.md 1 to 3)."""
+    width, initial, plain = package["width"], package["initial"], package["kind"] == "logistic"
+    wanted = (2, "", 0.0) if plain else (width, package["slopes"] or "none", initial)
+    require((width, package["slopes"], initial) == wanted, "numbers that its kind does not have")
+    kinds = [
+        ("user", package["users"], 1 if plain else width, "personal", None),
+        ("item", package["items"], width, "shared", None),
+        ("category", package["categories"], width, "derived", "item"),
+    ]
+    tables = [
+        {"name": name, "rows": rows, "width": wide, "kind": kind, "source": source, "initial": initial}
+        for name, rows, wide, kind, source in kinds
+        if name != "category" or rows
+    ]
+    n = 2 * width if package["categories"] else width
+    m = width + 4 * n
+    attention = 80 * (4 * n + 1) + 40 * 81 + 41
+    din = 2 * m + attention + 200 * (m + 2) + 80 * 202 + 162
+    return {"tables": tables, "dense": 1 if plain else din}
 
 
 @dataclass
@@ -104,13 +128,7 @@ def quantized(delta: np.ndarray, weights: np.ndarray, params: dict[str, Any], dr
 # -- the round (round.md) ----------------------------------------------------------------------------
 
 ORDER = ["invitation", "inbound-shares", "unmask-request", "union", "submodel", "unmask-request"]
-ORDER_ACTIVE = [
-    *ORDER[:2],
-    "survivors",
-    *ORDER[2:5],
-    "survivors",
-    ORDER[5],
-]
+ORDER_ACTIVE = [*ORDER[:2], "survivors", *ORDER[2:5], "survivors", *ORDER[5:]]
 
 
 class Round:
@@ -196,7 +214,9 @@ class Round:
     def _union(self, message: dict[str, Any]) -> bytes:
         params = self._params["union"]
         require(message["round_id"] == self._session.round_id, "another round")
-        require(message["count"] <= 2 * self._encoding.capacity + 1024, "too large a union")
+        require(
+            0 < message["count"] <= 2 * self._encoding.capacity + 1024, "an empty union, or too large a one"
+        )
         self._packed = message["packed"]
         indices = np.array(read_set(self._packed, message["count"], params["domain"]), np.int64)
         offset, shared, asked = 0, {}, {}

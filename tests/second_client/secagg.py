@@ -235,7 +235,8 @@ class Session:
             require(all(int.from_bytes(share, "big") < PRIME for share in shares), "not a share")
             opened[sender] = shares
         self._shares |= opened
-        return sorted([*senders, self.position])
+        self._left = sorted([*senders, self.position])
+        return self._left
 
     def _started(self) -> bool:
         return len(self._shares) > 1
@@ -255,7 +256,7 @@ class Session:
     ) -> None:
         """``requests`` (active mode, with tables): all bitmaps, by participant and then by table."""
         require(ascending(participants) and self.position in participants, "other participants")
-        require(set(participants) <= self._shares.keys(), "a participant whose shares we lack")
+        require(set(participants) <= set(self._left), "a participant that had left")
         self._enough(participants)
         parts = [self.sums[number]["label"].encode(), pack(layout), be32(*participants), caller]
         if requests is not None:
@@ -327,7 +328,7 @@ class Session:
             for place, signature in message["signatures"]:
                 public = self.known[self.members[place]["client"]]
                 verify(public, signature, "survivors", *self._signed_lists(lists))
-        self._signed = None
+        self._signed, self._left = None, survivors
         # Of a survivor the seed's share, of a dropped client the mask key's: never both of one.
         shares = [
             self._shares[place][2 * self._number + (place in survivors)]

@@ -9,7 +9,7 @@ import pytest
 
 from second_client.models import Sample, din_logit, logistic_logit, succinct, train_logistic
 from second_client.rounds import Model
-from second_client.wire import decode
+from second_client.wire import Refused, decode, encode
 
 VECTORS: Any = json.loads((Path(__file__).parent / "models.json").read_text())
 CASES = [pytest.param(one, id=one["name"]) for one in VECTORS["models"]]
@@ -62,6 +62,22 @@ def test_the_second_client_trains_alike(case: Any) -> None:
         for row, count, moves in expected:
             assert by_row[table][row][1] == count
             np.testing.assert_allclose(by_row[table][row][0], moves, rtol=1e-4, atol=1e-6)
+
+
+def test_a_package_whose_parts_do_not_fit_is_refused() -> None:
+    package = decode(bytes.fromhex(VECTORS["models"][0]["package"]), "model-package")
+    fields = {name: value for name, value in package.items() if name != "type"}
+    Model.read(encode("model-package", **fields))
+    for change in (
+        {"items": fields["items"] + 1},
+        {"users": fields["users"] + 1},
+        {"category_of": b"\x03" + fields["category_of"][1:]},
+        {"model": fields["model"] | {"dense": 2}},
+        {"kind": "din", "slopes": "dice"},
+        {"slopes": "dice"},
+    ):
+        with pytest.raises(Refused):
+            Model.read(encode("model-package", **fields | change))
 
 
 def test_samples_that_rows_allow() -> None:
