@@ -3,14 +3,20 @@
 Each client has its own dense weights and rows, stacked; rows and sequences are filled up to the longest.
 Clients stand in order of their number of steps, and those that are done fall away at the end, so that
 nothing is computed for a client that has finished.
+
+What ``torch.func`` cannot vectorise is trained client by client: layers that draw, as dropout does, and
+forward passes that look at values to decide what to do.
 """
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from sfsl.training.local import (
     ClientWork,
@@ -18,13 +24,16 @@ from sfsl.training.local import (
     LocalUpdate,
     checked_update,
     sample_order,
+    train_client,
 )
-from sfsl.training.stack import Stack, StackTrainer
+from sfsl.training.stack import Stack, StackPlan, StackTrainer
 from sfsl.training.task import Indices, Parameters, Task, Values, parameter_of
 
 FILLER = -1
 # Clients in one pass. On a CPU more of them leave the cache and fill up more; fewer make more steps.
 TOGETHER = 50
+# Modules that could not be vectorised: nothing is tried, or said, twice.
+_ONE_BY_ONE: WeakSet[nn.Module] = WeakSet()
 
 
 def train_cohort(
@@ -36,7 +45,38 @@ def train_cohort(
     round_number: int = 0,
     together: int = TOGETHER,
 ) -> list[LocalUpdate]:
-    """What ``train_client`` gives for each, to floating-point tolerance; without dropout layers."""
+    """What ``train_client`` gives for each, to floating-point tolerance.
+
+    A module that cannot be vectorised is trained in a loop, with a warning the first time.
+    """
+    reason = None
+    if task.module not in _ONE_BY_ONE:
+        try:
+            return _train_in_passes(task, dense, cohort, settings, round_number, together)
+        except (RuntimeError, ValueError) as error:  # torch.func has no error of its own
+            if _out_of_memory(error):
+                raise
+            reason = error
+    # A model that is wrong in any case fails here too, with its own words.
+    updates = [train_client(task, dense, work, settings, round_number=round_number) for work in cohort]
+    if reason is not None:
+        _ONE_BY_ONE.add(task.module)
+        said = str(reason).strip().partition("\n")[0]
+        warnings.warn(
+            f"{type(task.module).__name__} cannot be vectorised; its clients train one by one: {said}",
+            stacklevel=2,
+        )
+    return updates
+
+
+def _train_in_passes(
+    task: Task,
+    dense: Values,
+    cohort: Sequence[ClientWork],
+    settings: LocalSettings,
+    round_number: int,
+    together: int,
+) -> list[LocalUpdate]:
     by_steps = sorted(range(len(cohort)), key=lambda client: -len(cohort[client].data))
     updates: dict[int, LocalUpdate] = {}
     for start in range(0, len(cohort), together):
@@ -46,14 +86,22 @@ def train_cohort(
     return [updates[client] for client in range(len(cohort))]
 
 
+def _out_of_memory(error: Exception) -> bool:
+    """A loop might fit where a stack does not, but whoever chose the size of a pass should hear of it."""
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
+
+
 def _train_together(
     task: Task, dense: Values, works: Sequence[ClientWork], settings: LocalSettings, round_number: int
 ) -> list[LocalUpdate]:
     """One pass; the client with the most steps comes first."""
     orders = [sample_order(work, settings) for work in works]
-    stack = _stack(task, dense, works, orders)
+    columns = _columns(works)
+    widths = {name: one.shape[1] if one.ndim == 2 else None for name, one in columns.items()}
+    plan = StackPlan.of(task, works[0].data.tables, widths, settings.batch_size)
+    stack = _stack(task, dense, works, orders, columns, plan)
     before = {name: one.clone() for name, one in _parameters(stack, task).items()}
-    trainer = StackTrainer(task, settings, stack, works[0].data.tables)
+    trainer = StackTrainer(task, settings, stack, plan)
     trainer.run([len(one) for one in orders], settings.rate(round_number))
     after = _parameters(stack, task)
     updates = []
@@ -69,7 +117,14 @@ def _parameters(stack: Stack, task: Task) -> Parameters:
     return stack.dense | {parameter_of(table): stack.tables[table.name] for table in task.tables}
 
 
-def _stack(task: Task, dense: Values, works: Sequence[ClientWork], orders: Sequence[Indices]) -> Stack:
+def _stack(
+    task: Task,
+    dense: Values,
+    works: Sequence[ClientWork],
+    orders: Sequence[Indices],
+    columns: Mapping[str, Tensor],
+    plan: StackPlan,
+) -> Stack:
     own = task.parameters(dense, works[0].values)
     tables = {}
     for table in task.tables:
@@ -78,7 +133,6 @@ def _stack(task: Task, dense: Values, works: Sequence[ClientWork], orders: Seque
         for place, work in enumerate(works):
             block[place, : len(work.rows[table.name])] = work.values[table.name]
         tables[table.name] = torch.from_numpy(block)
-    each = [work.data.local_columns(work.rows) for work in works]
     starts = np.cumsum([0, *(len(work.data) for work in works)])
     shifted = [
         np.where(order >= 0, order + start, FILLER) for order, start in zip(orders, starts, strict=False)
@@ -86,10 +140,15 @@ def _stack(task: Task, dense: Values, works: Sequence[ClientWork], orders: Seque
     return Stack(
         dense={name: own[name].repeat(len(works), *[1] * own[name].ndim) for name in task.dense_shapes},
         tables=tables,
-        columns={name: torch.from_numpy(_joined([one[name] for one in each])) for name in each[0]},
+        columns=plan.pack(columns, {name: one.shape[1] - 1 for name, one in tables.items()}),
         order=torch.from_numpy(_filled(shifted)),
         losses=torch.zeros(len(works)),
     )
+
+
+def _columns(works: Sequence[ClientWork]) -> dict[str, Tensor]:
+    each = [work.data.local_columns(work.rows) for work in works]
+    return {name: torch.from_numpy(_joined([one[name] for one in each])) for name in each[0]}
 
 
 def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -11,6 +11,7 @@ are those of what was fetched: work in proportion to a small batch, not to a cli
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -26,21 +27,71 @@ _LEAST_LIVE = 4
 # Lookups of a step from which on it is better to have gradients of all of a client's rows.
 _MANY = 512
 
-Learn = Callable[[Parameters, Parameters, Mapping[str, Tensor], Batch, Tensor, Tensor], tuple[Tensor, ...]]
+Learn = Callable[..., tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class StackPlan:
+    """How the columns of samples are laid out for a step.
+
+    ``widths``: of each column, the length of its sequences, or None. ``fetched``: the tables of which a
+    step looks up few rows, and the columns that hold them.
+    """
+
+    widths: Mapping[str, int | None]
+    fetched: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(
+        cls, task: Task, holds: Mapping[str, str], widths: Mapping[str, int | None], batch_size: int
+    ) -> Self:
+        """``holds``: which columns hold rows, and of which table."""
+        fetched = {}
+        for table in task.looked_up:
+            columns = tuple(name for name, one in holds.items() if one == table)
+            if batch_size * sum(widths[name] or 1 for name in columns) <= _MANY:
+                fetched[table] = columns
+        return cls(widths, fetched)
+
+    def pack(self, columns: Mapping[str, Tensor], fillers: Mapping[str, int]) -> "Columns":
+        """The rows that each sample looks up of each table side by side, with -1 become the filler."""
+        packed = {}
+        for table, names in self.fetched.items():
+            side_by_side = torch.cat([columns[name].reshape(len(columns[name]), -1) for name in names], dim=1)
+            packed[table] = torch.where(side_by_side >= 0, side_by_side, fillers[table]).to(torch.int64)
+        held = {name for names in self.fetched.values() for name in names}
+        return Columns(packed, {name: one for name, one in columns.items() if name not in held})
+
+    def unpack(self, table: str, slots: Tensor) -> dict[str, Tensor]:
+        """Columns again, of [clients, batch, lookups]."""
+        names = self.fetched[table]
+        parts = torch.split(slots, [self.widths[name] or 1 for name in names], dim=2)
+        return {
+            name: part.squeeze(2) if self.widths[name] is None else part
+            for name, part in zip(names, parts, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The samples of all clients. ``packed``, by table: [samples, lookups], places among the client's rows.
+    ``others``: columns as they are."""
+
+    packed: dict[str, Tensor]
+    others: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Stack:
     """Buffers for a number of clients. A table has one row more than any client, which fillers point to.
 
-    ``columns``: [samples, ...] of all clients, with positions in their client's own rows; -1 fills up.
     ``order``: [clients, steps, batch], which of all samples each step takes; -1 fills up.
     ``losses``: [clients], summed over samples; a trainer writes them.
     """
 
     dense: Parameters
     tables: Parameters
-    columns: dict[str, Tensor]
+    columns: Columns
     order: Tensor
     losses: Tensor
 
@@ -58,30 +109,23 @@ class Stack:
 class StackTrainer:
     """Trains what is in a stack, in place; again and again if it is refilled.
 
-    ``holds``: which columns hold rows, and of which table. ``compiled``: torch makes fewer and larger
-    kernels of a step, which takes it a minute once.
+    ``compiled``: torch makes fewer and larger kernels of a step, which takes it a minute once.
     """
 
     def __init__(
-        self,
-        task: Task,
-        settings: LocalSettings,
-        stack: Stack,
-        holds: Mapping[str, str],
-        *,
-        compiled: bool = False,
+        self, task: Task, settings: LocalSettings, stack: Stack, plan: StackPlan, *, compiled: bool = False
     ) -> None:
-        self._stack, self._settings = stack, settings
+        self._stack, self._settings, self._plan = stack, settings, plan
         self._tables = {table.name: parameter_of(table) for table in task.tables}
-        self._holding = _holding(task, stack, holds)
-        self._slopes = vmap(grad_and_value(_mean_loss(task, self._holding)))
+        products = stack.order.is_cuda and not compiled
+        self._slopes = vmap(grad_and_value(_mean_loss(task, plan.fetched, products)))
+        self._compiled = compiled
         self._learn: Learn = torch.compile(self._learned, dynamic=False) if compiled else self._learned
         device = stack.order.device
         self._rate = torch.zeros((), device=device)
         self._number = torch.zeros(1, dtype=torch.int64, device=device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self._sizes = _sizes(len(stack.order), _SHRINK_COMPILED if compiled else _SHRINK)
-        task.module.train()
 
     def run(self, steps: Sequence[int], rate: float) -> None:
         """``steps`` of each client, none with more than the one before it."""
@@ -107,7 +151,8 @@ class StackTrainer:
             written += [self._stack.losses, self._number]
             kept = [one.clone() for one in written]
             self._number.zero_()
-            self._graphs[size] = captured(lambda: self._step(self._stack.first(size)))
+            with torch._dynamo.config.patch(recompile_limit=1024):  # one for each size
+                self._graphs[size] = captured(lambda: self._step(self._stack.first(size)))
             for one, old in zip(written, kept, strict=True):
                 one.copy_(old)
         return self._graphs[size]
@@ -115,46 +160,41 @@ class StackTrainer:
     def _step(self, stack: Stack) -> None:
         """The next step of all clients of a stack."""
         chosen = stack.order.index_select(1, self._number).squeeze(1)
-        weight = (chosen >= 0).to(torch.float32)
-        batch = {name: column[chosen.clamp_min(0)] for name, column in stack.columns.items()}
-        places, fetched = self._fetch(stack.tables, batch)
-        parameters = stack.dense | {
-            self._tables[name]: one for name, one in stack.tables.items() if name not in places
+        at = chosen.clamp_min(0)
+        places = {name: one[at] for name, one in stack.columns.packed.items()}
+        index = {name: one.flatten(1).unsqueeze(2) for name, one in places.items()}
+        fetched = {
+            name: stack.tables[name].gather(1, one.expand(-1, -1, stack.tables[name].shape[2]))
+            for name, one in index.items()
         }
-        losses, *moved = self._learn(parameters, fetched, places, batch, weight, self._rate)
-        for (name, place), values in zip(places.items(), moved, strict=True):
-            stack.tables[name].scatter_(1, place.unsqueeze(2).expand_as(values), values)
+        parameters = stack.dense | {
+            self._tables[name]: one for name, one in stack.tables.items() if name not in fetched
+        }
+        fillers = {name: stack.tables[name].shape[1] - 1 for name in fetched}
+        others = {name: one[at] for name, one in stack.columns.others.items()}
+        losses, *moved = self._learn(parameters, fetched, places, fillers, others, chosen, self._rate)
+        for name, values in zip(fetched, moved, strict=True):
+            stack.tables[name].scatter_(1, index[name].expand_as(values), values)
         stack.losses.add_(losses)
         self._number.add_(1)
-
-    def _fetch(
-        self, tables: Parameters, batch: dict[str, Tensor]
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Where the rows of a batch lie, and what they are. The batch then counts what was fetched."""
-        places, fetched = {}, {}
-        for name, columns in self._holding.items():
-            table = tables[name]
-            rows = torch.cat([batch[column].flatten(1) for column in columns], dim=1).to(torch.int64)
-            there = rows >= 0
-            places[name] = torch.where(there, rows, table.shape[1] - 1)
-            index = places[name].unsqueeze(2).expand(-1, -1, table.shape[2])
-            fetched[name] = table.gather(1, index)
-            slots = torch.where(there, torch.arange(rows.shape[1], device=rows.device), -1)
-            sizes = [batch[column][0].numel() for column in columns]
-            for column, part in zip(columns, torch.split(slots, sizes, dim=1), strict=True):
-                batch[column] = part.reshape(batch[column].shape)
-        return places, fetched
 
     def _learned(
         self,
         parameters: Parameters,
         fetched: Parameters,
         places: Mapping[str, Tensor],
-        batch: Batch,
-        weight: Tensor,
+        fillers: Mapping[str, int],
+        others: Batch,
+        chosen: Tensor,
         rate: Tensor,
     ) -> tuple[Tensor, ...]:
         """Moves ``parameters`` in place; the loss of each client, and what was fetched, moved."""
+        weight = (chosen >= 0).to(torch.float32)
+        batch = dict(others)
+        for name, place in places.items():
+            # What was fetched lies in the order in which it is looked up.
+            slots = torch.arange(place[0].numel(), device=place.device).reshape(place.shape[1:])
+            batch |= self._plan.unpack(name, torch.where(place < fillers[name], slots, -1))
         given = parameters | {self._tables[name]: one for name, one in fetched.items()}
         slopes, losses = self._slopes(given, batch, weight)
         square = torch.stack([_square(slopes[name].flatten(1)) for name in parameters]).sum(0)
@@ -162,8 +202,8 @@ class StackTrainer:
         for name, place in places.items():
             own = slopes[self._tables[name]]
             # A row that was fetched twice moves by the sum of what was learned about it.
-            same = (place.unsqueeze(2) == place.unsqueeze(1)).to(own.dtype)
-            merged[name] = same @ own
+            flat = place.flatten(1)
+            merged[name] = (flat.unsqueeze(2) == flat.unsqueeze(1)).to(own.dtype) @ own
             square = square + (own * merged[name]).sum(dim=(1, 2))
         clip = self._settings.clip
         scale = rate * clip / square.sqrt().clamp_min(clip)
@@ -173,16 +213,10 @@ class StackTrainer:
         return losses * weight.sum(1), *moved
 
 
-def _holding(task: Task, stack: Stack, holds: Mapping[str, str]) -> dict[str, list[str]]:
-    """The columns that look up rows of each table of which a step looks up few."""
-    found = {table: [name for name, one in holds.items() if one == table] for table in task.looked_up}
-    batch = stack.order.shape[2]
-    lookups = {name: batch * stack.columns[name][:1].numel() for name in holds if name in stack.columns}
-    return {table: some for table, some in found.items() if sum(map(lookups.__getitem__, some)) <= _MANY}
-
-
-def _mean_loss(task: Task, fetched: Iterable[str]) -> Callable[[Parameters, Batch, Tensor], Tensor]:
-    module = _with_fetched(task, fetched)
+def _mean_loss(
+    task: Task, fetched: Iterable[str], products: bool
+) -> Callable[[Parameters, Batch, Tensor], Tensor]:
+    module = _with_fetched(task, fetched, products)
 
     def mean_loss(parameters: Parameters, batch: Batch, weight: Tensor) -> Tensor:
         output = functional_call(module, parameters, (batch,))
@@ -192,32 +226,34 @@ def _mean_loss(task: Task, fetched: Iterable[str]) -> Callable[[Parameters, Batc
     return mean_loss
 
 
-def _with_fetched(task: Task, tables: Iterable[str]) -> nn.Module:
+def _with_fetched(task: Task, tables: Iterable[str], products: bool) -> nn.Module:
     module = copy.deepcopy(task.module)
     for table in tables:
         own = module.get_submodule(table)
         assert isinstance(own, nn.Embedding)  # noqa: S101 -- the task has checked it
         parent, _, name = table.rpartition(".")
-        setattr(module.get_submodule(parent), name, _Fetched(own))
+        setattr(module.get_submodule(parent), name, _Fetched(own, products))
     return module.train()
 
 
 class _Fetched(nn.Module):
-    """An embedding of few rows. On a GPU it is a product: so is its gradient, which would be a sort."""
+    """An embedding of few rows. As a product, its gradient is one too, where a GPU would have to sort."""
 
-    def __init__(self, table: nn.Embedding) -> None:
+    def __init__(self, table: nn.Embedding, product: bool) -> None:
         super().__init__()
-        self.weight = table.weight
+        self.weight, self.product = table.weight, product
 
     def forward(self, rows: Tensor) -> Tensor:
-        if not rows.is_cuda:
+        if not self.product:
             return self.weight[rows]
         every = torch.arange(self.weight.shape[0], device=rows.device)
         return (rows.unsqueeze(-1) == every).to(self.weight.dtype) @ self.weight
 
 
 def _square(rows: Tensor) -> Tensor:
-    """The squared length of each row, read once."""
+    """The squared length of each row. On a CPU this way reads it once."""
+    if rows.is_cuda:
+        return rows.square().sum(1)
     return (rows.unsqueeze(1) @ rows.unsqueeze(2)).flatten()
 
 

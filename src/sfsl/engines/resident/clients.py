@@ -70,6 +70,20 @@ class ResidentClients:
         self._derived = {name: self._there(one) for name, one in clients.derived.items()}
         self._places = torch.arange(clients.longest, device=device)
 
+    @property
+    def widths(self) -> dict[str, int | None]:
+        """Of each column, the length of its sequences."""
+        host = self.host
+        known: dict[str, int | None] = dict.fromkeys(host.singles) | dict.fromkeys(
+            host.sequences, host.longest
+        )
+        return known | {name: known[leader] for name, leader in host.follows.items()}
+
+    @property
+    def kinds(self) -> dict[str, Tensor]:
+        """None of the values of each column that holds no rows."""
+        return {name: one[:0] for name, one in self._singles.items() if name not in self.holds}
+
     def largest(self, table: str) -> int:
         """The most rows that any client has."""
         rows = self.host.rows[table]

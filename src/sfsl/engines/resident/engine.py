@@ -22,7 +22,7 @@ from sfsl.engines.settings import RoundSettings
 from sfsl.errors import ParameterError
 from sfsl.privacy import IndexPrivacy
 from sfsl.submodel import PAPER, Table, UpdateParams
-from sfsl.training.stack import STEPS_PER_GRAPH, Stack, StackTrainer
+from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
 from sfsl.training.task import Indices
 
 Figures = dict[str, Tensor]
@@ -57,8 +57,9 @@ class ResidentEngine:
         if any((arm.model.task, arm.settings.local) != (self._task, self._local) for arm in arms):
             raise ParameterError("models that are trained side by side share their task and local settings")
         self._generator = torch.Generator(fleet.device)
+        self._plan = StackPlan.of(self._task, fleet.holds, fleet.widths, self._local.batch_size)
         self._stack = self._buffers()
-        self._trainer = StackTrainer(self._task, self._local, self._stack, fleet.holds, compiled=compiled)
+        self._trainer = StackTrainer(self._task, self._local, self._stack, self._plan, compiled=compiled)
 
     def prepare(self) -> None:
         """What a device takes time for once: capturing its graphs."""
@@ -83,11 +84,6 @@ class ResidentEngine:
         self._room = sum(most)
         steps = -(-most[-1] // self._local.batch_size) * self._local.epochs
         steps = -(-steps // STEPS_PER_GRAPH) * STEPS_PER_GRAPH
-        columns = {}
-        for name in [*host.singles, *host.sequences, *host.follows]:
-            width = () if name in host.singles or host.follows.get(name) in host.singles else (host.longest,)
-            kind = torch.int64 if name in host.tables else torch.from_numpy(host.singles[name][:0]).dtype
-            columns[name] = torch.zeros((self._room * arms, *width), dtype=kind, device=device)
         return Stack(
             dense={
                 name: torch.zeros((slots, *shape), device=device) for name, shape in task.dense_shapes.items()
@@ -96,9 +92,23 @@ class ResidentEngine:
                 table.name: torch.zeros((slots, fleet.largest(table.name) + 1, table.width), device=device)
                 for table in task.tables
             },
-            columns=columns,
+            columns=self._column_buffers(self._room * arms),
             order=torch.full((slots, steps, self._local.batch_size), -1, device=device),
             losses=torch.zeros(slots, device=device),
+        )
+
+    def _column_buffers(self, samples: int) -> Columns:
+        """Room for so many samples, in the shapes that packing one sample gives."""
+        fleet = self._fleet
+        none = torch.zeros(0, dtype=torch.int64, device=fleet.device)
+        columns = {name: none.reshape(0, *([width] if width else [])) for name, width in fleet.widths.items()}
+        columns |= {name: fleet.kinds[name].reshape(0) for name in fleet.kinds}
+        like = self._plan.pack(columns, dict.fromkeys(self._plan.fetched, 0))
+        return Columns(
+            *(
+                {name: one.new_zeros((samples, *one.shape[1:])) for name, one in some.items()}
+                for some in (like.packed, like.others)
+            )
         )
 
 
@@ -109,7 +119,7 @@ class _ArmRound:
         self._arms, self._place = len(engine._arms), place
         self._arm = engine._arms[place]
         self._task, self._fleet, self._stack = engine._task, engine._fleet, engine._stack
-        self._local, self._generator = engine._local, engine._generator
+        self._local, self._generator, self._plan = engine._local, engine._generator, engine._plan
         self._cohort, self._room = cohort, engine._room * place
         self._update = self._arm.settings.update_in(number)
         self._summed = self._task.spec.summed
@@ -186,8 +196,13 @@ class _ArmRound:
 
     def _fill(self) -> None:
         stack, kept, model = self._stack, self._kept, self._arm.model
-        for name, one in kept.columns.items():
-            stack.columns[name][self._room : self._room + len(one)] = one
+        here = slice(self._room, self._room + len(kept.keep))
+        fillers = {name: one.shape[1] - 1 for name, one in stack.tables.items()}
+        packed = self._plan.pack(kept.columns, fillers)
+        for name, one in packed.packed.items():
+            stack.columns.packed[name][here] = one
+        for name, one in packed.others.items():
+            stack.columns.others[name][here] = one
         for name, one in model.dense_parameters().items():
             stack.dense[name][self._place :: self._arms] = one
         for table in self._task.tables:
