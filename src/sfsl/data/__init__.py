@@ -10,16 +10,20 @@ from sfsl.data.samples import NO_ROW, Samples
 from sfsl.data.shakespeare import Role, load_shakespeare
 from sfsl.data.statistics import Statistics, describe
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao, bayes_auc
+from sfsl.data.words import NextWords, Speech, Windows, speech_of
 
 __all__ = [
     "NO_ROW",
     "Interactions",
     "LoadReport",
+    "NextWords",
     "Role",
     "Samples",
+    "Speech",
     "Statistics",
     "SyntheticSettings",
     "SyntheticTaobao",
+    "Windows",
     "assemble",
     "bayes_auc",
     "describe",
@@ -29,5 +33,6 @@ __all__ = [
     "load_parquet",
     "load_shakespeare",
     "load_taobao",
+    "speech_of",
     "with_negatives",
 ]

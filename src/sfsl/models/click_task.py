@@ -1,5 +1,9 @@
 """The tables of models that predict clicks: users, items, and categories where items have them."""
 
+from collections.abc import Callable
+from typing import Literal
+
+import torch
 from torch import nn
 
 from sfsl.data.interactions import Interactions
@@ -25,3 +29,22 @@ def click_task(module: nn.Module, data: Interactions, *, user: int, item: int, i
     return Task(
         module, tuple(tables), maps={"category": data.category_of}, looked_up=("user", "item", "category")
     )
+
+
+def recommender(
+    model: Callable[..., nn.Module],
+    data: Interactions,
+    *,
+    seed: int,
+    width: int,
+    slopes: Literal["dice", "prelu"],
+    initial: float,
+) -> Task:
+    """A model of goods for these users, items and categories; the dense part begins as ``seed`` says."""
+    categories = None if data.categories is None else len(data.categories)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = model(
+            len(data.users), len(data.items), categories, width=width, slopes=slopes, device="meta"
+        )
+    return click_task(module, data, user=width, item=width, initial=initial)

@@ -6,17 +6,16 @@ import torch
 from torch import Tensor, nn
 
 from sfsl.data.interactions import Interactions
-from sfsl.models.activations import activation
-from sfsl.models.click_task import click_task
+from sfsl.models.click_task import recommender
+from sfsl.models.goods import GoodsModel, click_logit, tower
 from sfsl.training.task import Batch, Task
 
 WIDTH = 18
 INITIAL = 0.05
 ATTENTION = (80, 40)
-TOWER = (200, 80)
 
 
-class DIN(nn.Module):
+class DIN(GoodsModel):
     """Columns: ``user``, ``item``, ``history``; with categories also ``item_category``, ``history_category``.
 
     With g = 36, the width of a good (embeddings of item and category side by side), the paper's 64,327
@@ -44,12 +43,8 @@ class DIN(nn.Module):
         slopes: Literal["dice", "prelu"] = "dice",
         device: str | None = None,
     ) -> None:
-        """``device`` is that of the tables; on ``meta`` they have a shape and no values."""
-        super().__init__()
-        self.user = nn.Embedding(users, width, device=device)
-        self.item = nn.Embedding(items, width, device=device)
-        self.category = nn.Embedding(categories, width, device=device) if categories else None
-        good = 2 * width if categories else width
+        super().__init__(users, items, categories, width, device)
+        good = self.good
         self.attention = nn.Sequential(
             nn.Linear(4 * good, ATTENTION[0]),
             nn.Sigmoid(),
@@ -59,26 +54,19 @@ class DIN(nn.Module):
         )
         self.scale = nn.Parameter(torch.ones(width + 4 * good))
         self.shift = nn.Parameter(torch.zeros(width + 4 * good))
-        self.tower = nn.Sequential(
-            nn.Linear(width + 4 * good, TOWER[0]),
-            activation(slopes, TOWER[0]),
-            nn.Linear(TOWER[0], TOWER[1]),
-            activation(slopes, TOWER[1]),
-            nn.Linear(TOWER[1], 2),
-        )
+        self.tower = tower(width + 4 * good, slopes)
 
     def forward(self, batch: Batch) -> Tensor:
-        """The logit of a click: the softmax over two outputs is the sigmoid of their difference."""
-        good = self._goods(batch, "item")
+        """The logit of a click."""
+        good = self.goods(batch, "item")
         present = (batch["history"] >= 0).unsqueeze(-1)
-        past = self._goods(batch, "history") * present
+        past = self.goods(batch, "history") * present
         relevance = self.attention[1:](self._compared(good, past))
         # A finite floor: a sample without a history attends to zeros, which softmax of -inf could not.
         share = torch.softmax(relevance.masked_fill(~present, -1e9), dim=-2)
         interest, total = (share * past).sum(dim=-2), past.sum(dim=-2)
         entry = torch.cat([self.user(batch["user"]), good, total, good * total, interest], dim=-1)
-        pair: Tensor = self.tower(entry * self.scale + self.shift)
-        return pair[..., 1] - pair[..., 0]
+        return click_logit(self.tower(entry * self.scale + self.shift))
 
     def _compared(self, good: Tensor, past: Tensor) -> Tensor:
         """The first layer of the attention, on (good, past, good - past, good x past).
@@ -92,12 +80,6 @@ class DIN(nn.Module):
         own = good @ (alone + difference).mT + layer.bias
         return past @ weight.mT + own.unsqueeze(-2)
 
-    def _goods(self, batch: Batch, name: str) -> Tensor:
-        goods: Tensor = self.item(batch[name].clamp_min(0))
-        if self.category is None:
-            return goods
-        return torch.cat([goods, self.category(batch[f"{name}_category"].clamp_min(0))], dim=-1)
-
 
 def din(
     data: Interactions,
@@ -108,8 +90,4 @@ def din(
     initial: float = INITIAL,
 ) -> Task:
     """DIN for these users, items and categories; the dense part begins as ``seed`` says."""
-    categories = None if data.categories is None else len(data.categories)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = DIN(len(data.users), len(data.items), categories, width=width, slopes=slopes, device="meta")
-    return click_task(module, data, user=width, item=width, initial=initial)
+    return recommender(DIN, data, seed=seed, width=width, slopes=slopes, initial=initial)

@@ -1,0 +1,155 @@
+"""Words as they were said, and windows of them: the words before, and the one that comes next."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfsl.data.samples import NO_ROW, Column, Indices, Samples
+from sfsl.data.shakespeare import Role
+from sfsl.errors import InputError
+
+# Letters, and apostrophes and hyphens between them.
+_WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
+CONTEXT = 10
+
+
+def words_of(lines: Sequence[str]) -> list[str]:
+    """In small letters; punctuation and numbers are no words."""
+    return [word for line in lines for word in _WORD.findall(line.lower())]
+
+
+@dataclass(frozen=True, repr=False)
+class NextWords:
+    """One client's windows, as columns ``context``, ``target`` and ``label`` (1: it did come next).
+
+    What a model of them needs beyond ``Samples``: how many words the client has, in the column ``known``;
+    and counts that say what a softmax does, in which every sample moves the row of every word.
+    """
+
+    samples: Samples
+
+    def __repr__(self) -> str:
+        return f"NextWords(<{len(self)} samples>)"
+
+    @property
+    def tables(self) -> Mapping[str, str]:
+        return self.samples.tables
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def rows(self) -> dict[str, Indices]:
+        return self.samples.rows()
+
+    def keep(self, rows: Mapping[str, Indices]) -> "NextWords":
+        return NextWords(self.samples.keep(rows))
+
+    def counts(self, rows: Mapping[str, Indices]) -> dict[str, Indices]:
+        return {table: np.full(len(some), len(self), np.int64) for table, some in rows.items()}
+
+    def local_columns(self, rows: Mapping[str, Indices]) -> dict[str, Column]:
+        known = np.full(len(self), len(rows.get("word", ())), np.int64)
+        return self.samples.local_columns(rows) | {"known": known}
+
+
+@dataclass(frozen=True, repr=False)
+class Speech:
+    """What each client said, word after word: that of client k is ``spoken[offsets[k]:offsets[k + 1]]``.
+
+    A word is its row in the table ``word``; ``vocabulary`` has the words themselves, in order.
+    """
+
+    vocabulary: Sequence[str]
+    offsets: Indices
+    spoken: NDArray[np.int32]
+
+    def __repr__(self) -> str:
+        return f"Speech(<{len(self.spoken)} words of {len(self.offsets) - 1} clients>)"
+
+    def windows(self, share: float, context: int = CONTEXT) -> tuple["Windows", "Windows"]:
+        """All windows for training, but for the last ``share`` of each client's, which are for testing.
+
+        For each word to be tested on there is one that did not come next: what the same client said half
+        its testing part away. Both have the same words equally often, so that a score which knows no more
+        than how common words are is worth an AUC of one half.
+        """
+        if not 0 < share < 1:
+            raise InputError(f"a share of {share} cannot be held out; it must lie between 0 and 1")
+        if context < 1:
+            raise InputError("a context has at least one word")
+        train, test, offered = [_NONE], [_NONE], [_NONE]
+        for start, stop in zip(self.offsets[:-1], self.offsets[1:], strict=True):
+            every = np.arange(start + 1, stop)  # the first word has none before it
+            held = int(share * len(every) + 1e-9)
+            train.append(every[: len(every) - held])
+            tested = every[len(every) - held :]
+            test += [tested, tested] if held > 1 else [tested]
+            offered += [tested, np.roll(tested, held // 2)] if held > 1 else [tested]
+        at = np.concatenate(train)
+        return Windows(self, at, at, context), Windows(
+            self, np.concatenate(test), np.concatenate(offered), context
+        )
+
+
+_NONE = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, repr=False)
+class Windows:
+    """Samples, client after client. That at place k has the words before ``at[k]``, and the word at
+    ``offered[k]`` as what may come next: if it is another place, it did not.
+    """
+
+    speech: Speech
+    at: Indices
+    offered: Indices
+    context: int
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def __repr__(self) -> str:
+        return f"Windows(<{len(self)} samples>)"
+
+    @property
+    def clients(self) -> Indices:
+        """Those that have samples."""
+        return np.flatnonzero(np.diff(self._offsets))
+
+    def client(self, number: int) -> NextWords:
+        return self.samples(np.arange(self._offsets[number], self._offsets[number + 1]))
+
+    def samples(self, positions: ArrayLike) -> NextWords:
+        """Any samples, by their places."""
+        chosen = np.asarray(positions, dtype=np.int64)
+        at, offered, spoken = self.at[chosen], self.offered[chosen], self.speech.spoken
+        first = self.speech.offsets[np.searchsorted(self.speech.offsets, at, side="right") - 1]
+        length = np.minimum(at - first, self.context)
+        place = np.arange(max(int(length.max(initial=0)), 1))
+        inside = place < length[:, None]
+        before = spoken[np.where(inside, (at - length)[:, None] + place, 0)] if len(spoken) else place
+        columns: dict[str, Column] = {
+            "context": np.where(inside, before, NO_ROW).astype(np.int64),
+            "target": spoken[offered].astype(np.int64),
+            "label": (at == offered).astype(np.float32),
+        }
+        return NextWords(Samples(columns, {"context": "word", "target": "word"}))
+
+    @cached_property
+    def _offsets(self) -> Indices:
+        return np.searchsorted(self.at, self.speech.offsets)
+
+
+def speech_of(roles: Sequence[Role]) -> Speech:
+    """Each role is a client. The vocabulary has every word that anyone says."""
+    said = [words_of(role.lines) for role in roles]
+    vocabulary, number = np.unique(
+        np.array([word for one in said for word in one], dtype=np.str_), return_inverse=True
+    )
+    if not len(vocabulary):
+        raise InputError("nobody in these roles says a word")
+    return Speech(tuple(vocabulary.tolist()), np.cumsum([0, *map(len, said)]), number.astype(np.int32))
