@@ -77,9 +77,15 @@ def _train_in_passes(
     round_number: int,
     together: int,
 ) -> list[LocalUpdate]:
-    by_steps = sorted(range(len(cohort)), key=lambda client: -len(cohort[client].data))
-    updates: dict[int, LocalUpdate] = {}
-    for start in range(0, len(cohort), together):
+    """Clients with much to do together, and those with nothing to do not at all."""
+    updates = {
+        client: train_client(task, dense, work, settings)
+        for client, work in enumerate(cohort)
+        if not len(work.data)
+    }
+    busy = [client for client in range(len(cohort)) if client not in updates]
+    by_steps = sorted(busy, key=lambda client: -len(cohort[client].data))
+    for start in range(0, len(by_steps), together):
         clients = by_steps[start : start + together]
         works = [cohort[client] for client in clients]
         updates |= zip(clients, _train_together(task, dense, works, settings, round_number), strict=True)
