@@ -57,7 +57,9 @@ class StackPlan:
         """The rows that each sample looks up of each table side by side, with -1 become the filler."""
         packed = {}
         for table, names in self.fetched.items():
-            side_by_side = torch.cat([columns[name].reshape(len(columns[name]), -1) for name in names], dim=1)
+            side_by_side = torch.cat(
+                [one.unsqueeze(1) if one.ndim == 1 else one for one in map(columns.__getitem__, names)], dim=1
+            )
             packed[table] = torch.where(side_by_side >= 0, side_by_side, fillers[table]).to(torch.int64)
         held = {name for names in self.fetched.values() for name in names}
         return Columns(packed, {name: one for name, one in columns.items() if name not in held})
