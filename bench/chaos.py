@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from chaos_checks import Evidence, growths, verdicts
+from chaos_checks import Evidence, quarters, verdicts
 from sfsl.client.events import Event
 from sfsl.client.faults import KINDS, LOSSES, NetworkFaults
 from sfsl.client.link import trusted
@@ -357,7 +357,7 @@ def summary(plan: Plan, found: Evidence, report: SwarmReport, seconds: float) ->
             "errors": dict(report.errors.most_common(12)),
         },
         "kills": len(found.kills),
-        "MiB, first and last quarter": growths(found),
+        "MiB, median of each quarter": quarters(found),
         "exchanges": report.exchanges(),
     }
 

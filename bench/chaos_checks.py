@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import pairwise
 
 from sfsl.engines.metrics import RoundLine
 from sfsl.privacy.ledger import Ledger
@@ -143,35 +144,30 @@ def handled(found: Evidence) -> list[str]:
 
 def flat(found: Evidence) -> list[str]:
     """Memory does not grow: medians of the first and the last quarter of a process's rounds."""
-    wrong = []
-    for name, growth in growths(found).items():
-        first, last = growth
-        if last > first * (1 + FLAT_SHARE) + FLAT_MIB:
-            wrong.append(f"{name} grew from {first:.1f} to {last:.1f} MiB")
-    return wrong
+    return [
+        f"{name} grew from {first:.1f} to {last:.1f} MiB"
+        for name, (first, *_, last) in quarters(found).items()
+        if last > first * (1 + FLAT_SHARE) + FLAT_MIB
+    ]
 
 
-def growths(found: Evidence) -> dict[str, tuple[float, float]]:
-    """MiB in the first and the last quarter, of the clients and of each server process that ran for long."""
+def quarters(found: Evidence) -> dict[str, list[float]]:
+    """Median MiB in each quarter of its rounds, of the clients and of each server process that ran for long.
+    Nonces are remembered for four minutes, so a server takes some more for so long."""
     begun = [one.at for one in found.begun()]
     processes = {"clients": found.swarm}
     processes |= {f"server {number}": samples for number, samples in enumerate(found.server, 1)}
     medians = {}
     for name, samples in processes.items():
-        if not samples:
-            continue
-        mine = [at for at in begun if samples[0][0] <= at <= samples[-1][0]][_WARM_UP:]
+        ends = [samples[0][0], samples[-1][0]] if samples else [0.0, 0.0]
+        mine = [at for at in begun if ends[0] <= at <= ends[1]][_WARM_UP:]
         if len(mine) < _LEAST_ROUNDS:
             continue
-        quarter = max(1, len(mine) // 4)
-        early, late = (mine[0], mine[quarter]), (mine[-quarter], samples[-1][0])
-        first, last = (
-            statistics.median(
-                [mib for at, mib in samples if start <= at <= end] or [samples[-1][1]],
-            )
-            for start, end in (early, late)
-        )
-        medians[name] = (first, last)
+        cuts = [*(mine[len(mine) * quarter // 4] for quarter in range(4)), ends[1]]
+        medians[name] = [
+            statistics.median(mib for at, mib in samples if start <= at <= end)
+            for start, end in pairwise(cuts)
+        ]
     return medians
 
 

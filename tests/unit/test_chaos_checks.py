@@ -94,7 +94,7 @@ def evidence() -> Any:
 def test_nothing_is_found_where_nothing_is_wrong() -> None:
     found = evidence()
     assert len(found.begun()) == ROUNDS + 1
-    assert set(checks.growths(found)) == {"clients", "server 1"}
+    assert set(checks.quarters(found)) == {"clients", "server 1"}
     assert checks.verdicts(found) == {name: [] for name in checks.CHECKS}
 
 
