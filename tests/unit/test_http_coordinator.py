@@ -167,6 +167,32 @@ def test_whoever_misdeals_is_left_out_for_a_while(tmp_path: Path, caplog: pytest
     assert all("dealt shares that do not fit" in one for one in said)
 
 
+def test_whoever_misdealt_and_waits_already_is_left_out_too(tmp_path: Path) -> None:
+    """It leaves before its secret is opened, and has checked in anew when it is."""
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path, cohort=10, min_cohort=9, check_in_seconds=20.0) as world:
+            guests = world.clients(10)
+            crook = guests[3]
+            misdeals(crook)
+            for guest in guests:
+                guest.check_in()
+            ends = await asyncio.gather(*(guest.play(leave_at=3 * (guest is crook)) for guest in guests))
+            assert [end.outcome for end in ends] == ["aborted"] * 3 + ["left-out"] + ["aborted"] * 6
+            waiting = asyncio.create_task(crook.play())
+            honest = [guest for guest in guests if guest is not crook]
+            for guest in honest:
+                guest.fresh()
+                guest.check_in()
+            playing = [asyncio.create_task(guest.play()) for guest in honest]
+            assert (await waiting).outcome == "not-chosen"
+            world.advance(21)
+            assert {end.outcome for end in await asyncio.gather(*playing)} == {"committed"}
+            assert [line.cohort for line in world.lines] == [10, 9]
+
+    run(scenario())
+
+
 # -- rounds ----------------------------------------------------------------------------------------
 
 
