@@ -26,6 +26,8 @@ from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret
 from sfsl.engines.http.authority import create_authority, issue_server
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 127/8 and /proc")
+
 SERVED_WITHIN = 60.0
 GROWTH = 96 << 20
 SPARE_FILES = 64
