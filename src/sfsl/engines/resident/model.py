@@ -1,5 +1,6 @@
 """A model whole on a device, and how sums of updates move it: ``sfsl.submodel`` in torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,6 +47,17 @@ class ResidentModel:
         pieces = torch.split(self.dense, [shape.numel() for shape in shapes.values()])
         return {name: one.reshape(shape) for (name, shape), one in zip(shapes.items(), pieces, strict=True)}
 
+    def state(self) -> dict[str, NDArray[np.float32]]:
+        """Everything about the model, as arrays of this machine."""
+        return {name: one.cpu().numpy() for name, one in self._parts().items()}
+
+    def restore(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+        """What ``state`` gave, in place."""
+        for name, one in self._parts().items():
+            if arrays[name].shape != tuple(one.shape):
+                raise ValueError(f"{name} has shape {arrays[name].shape}, not {tuple(one.shape)}")
+            one.copy_(torch.from_numpy(arrays[name]))
+
     def move_rows(self, table: str, rows: Tensor, moves: Tensor, moved: Tensor, step: ServerStep) -> None:
         """``rows`` once each; those of which ``moved`` is false stay as they are."""
         own, state = self.tables[table], self.states[table]
@@ -60,6 +72,13 @@ class ResidentModel:
         values, state = stepped(step, self.dense[None], self.dense_state[None], moves[None])
         self.dense.copy_(torch.where(moved, values[0], self.dense))
         self.dense_state.copy_(torch.where(moved, state[0], self.dense_state))
+
+    def _parts(self) -> dict[str, Tensor]:
+        parts = {"dense": self.dense, "dense state": self.dense_state}
+        for table in self.task.tables:
+            parts[f"rows of {table.name}"] = self.tables[table.name][:-1]
+            parts[f"state of {table.name}"] = self.states[table.name][:-1]
+        return parts
 
     def _map(self, table: Table) -> Tensor:
         """The row of a derived table for each row of its source, and for a filler."""

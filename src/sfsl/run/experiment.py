@@ -1,0 +1,234 @@
+"""Several schemes trained side by side on one device, for comparing them at the paper's scale.
+
+All arms see the same cohorts of the same fleet. A folder holds the curves and the last checkpoint, so that
+an experiment goes on in stretches as long as anyone likes, and a crash costs what came after the checkpoint.
+"""
+
+import csv
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from sfsl.crypto.kdf import digest
+from sfsl.data.compact import compact
+from sfsl.data.interactions import Interactions
+from sfsl.engines.centralized import CentralSettings
+from sfsl.engines.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
+from sfsl.engines.resident.central import ResidentCentral
+from sfsl.engines.resident.scoring import ResidentTest
+from sfsl.errors import InputError, ParameterError
+from sfsl.run.config import RunConfig
+from sfsl.run.fleet import Interacted, scheme_privacy
+from sfsl.run.setup import round_settings, slots
+from sfsl.submodel import MemoryStore, StoreSpec
+from sfsl.training.task import Indices, Task
+
+CURVES, STATE, SETTINGS = "curves.csv", "state.npz", "settings.json"
+_COLUMNS = ("arm", "round", "auc", "loss", "samples", "seconds")
+_COHORT = 1003  # its stream of the seed
+
+
+@dataclass(frozen=True)
+class Progress:
+    round: int
+    rounds: int
+    auc: Mapping[str, float]
+    seconds: float
+
+
+class Experiment:
+    """``arms``: settings by name. They share data, model, cohort size, training and seed."""
+
+    def __init__(
+        self,
+        out: Path,
+        arms: Mapping[str, RunConfig],
+        task: Task,
+        train: Interactions,
+        test: Interactions,
+        *,
+        device: torch.device,
+        most_tested: int = 1_000_000,
+        compiled: bool = False,
+    ) -> None:
+        first = next(iter(arms.values()))
+        for name, one in arms.items():
+            if _shared(one) != _shared(first):
+                raise ParameterError(f"{name}: arms share data, model, training, seed and cohort size")
+        self._out, self._arms, self._config = out, arms, first
+        history = first.data.max_history
+        self._fleet = ResidentClients(compact(train, history), device)
+        self._able = train.clients
+        self._test = ResidentTest(
+            task, Interacted(test, history), device, most=most_tested, seed=first.run.seed
+        )
+        self._models = {name: ResidentModel(task, _fresh(task, one), device) for name, one in arms.items()}
+        self._central = {
+            name: ResidentCentral(
+                self._fleet, self._models[name], self._central_settings(one), seed=one.run.seed
+            )
+            for name, one in arms.items()
+            if one.round.scheme == "centralized"
+        }
+        self._federated = [name for name in arms if name not in self._central]
+        self._engine = self._engine_of(compiled) if self._federated else None
+        self.round = 0
+        self._open()
+
+    def run(
+        self,
+        rounds: int,
+        *,
+        every: int,
+        stop_after: float = float("inf"),
+        checkpoint_seconds: float = 120.0,
+        seen: Callable[[Progress], None] = lambda progress: None,
+    ) -> int:
+        """Rounds up to ``rounds``, with AUCs after every ``every``; or until ``stop_after`` seconds are
+        over. Returns the last round, which is in the checkpoint."""
+        start = saved = time.monotonic()
+        if self._engine is not None:
+            self._engine.prepare()
+        while self.round < rounds and time.monotonic() - start < stop_after:
+            figures = self._advance()
+            if self.round % every == 0 or self.round in (1, rounds):
+                auc = self._evaluate(figures, time.monotonic() - start)
+                seen(Progress(self.round, rounds, auc, time.monotonic() - start))
+            if time.monotonic() - saved > checkpoint_seconds:
+                self._save()
+                saved = time.monotonic()
+        self._save()
+        return self.round
+
+    def _advance(self) -> dict[str, Mapping[str, torch.Tensor]]:
+        self.round += 1
+        found: dict[str, Mapping[str, torch.Tensor]] = {}
+        if self._engine is not None:
+            found |= zip(self._federated, self._engine.run(self.round, self._cohort()), strict=True)
+        return found | {name: central.run(self.round) for name, central in self._central.items()}
+
+    def _cohort(self) -> Indices:
+        draw = np.random.default_rng([_COHORT, self._config.run.seed, self.round])
+        return draw.choice(self._able, self._config.round.clients, replace=False)
+
+    def _evaluate(
+        self, figures: Mapping[str, Mapping[str, torch.Tensor]], seconds: float
+    ) -> dict[str, float]:
+        found = {}
+        with open(self._out / CURVES, "a", newline="", encoding="utf-8") as file:
+            lines = csv.writer(file)
+            for name, model in self._models.items():
+                found[name] = self._test.auc(model)
+                samples = int(figures[name]["samples"])
+                loss = float(figures[name]["loss"]) / samples if samples else float("nan")
+                lines.writerow(
+                    [name, self.round, f"{found[name]:.6f}", f"{loss:.6f}", samples, f"{seconds:.1f}"]
+                )
+        return found
+
+    def _engine_of(self, compiled: bool) -> ResidentEngine:
+        arms = []
+        for name in self._federated:
+            config = self._arms[name]
+            if config.privacy.mix:
+                raise ParameterError(f"{name}: a mix of privacy choices is for runs, not for experiments")
+            if config.round.min_contributors == "auto":
+                raise ParameterError(f"{name}: say round.min_contributors as a number; 1 is the paper")
+            privacy = scheme_privacy(config)
+            arms.append(Arm(name, self._models[name], round_settings(config, {}), privacy))
+        return ResidentEngine(
+            self._fleet,
+            arms,
+            clients=self._config.round.clients,
+            seed=self._config.run.seed,
+            compiled=compiled,
+        )
+
+    def _central_settings(self, config: RunConfig) -> CentralSettings:
+        own, training = config.centralized, config.training
+        samples = round(self._fleet.host.offsets[-1] / len(self._able) * config.round.clients)
+        return CentralSettings(
+            samples=samples,
+            optimizer=own.optimizer,
+            batch_size=own.batch_size,
+            learning_rate=own.learning_rate,
+            decay=training.decay,
+            clip=training.clip,
+        )
+
+    def _open(self) -> None:
+        """A new folder, or the checkpoint of one that has been begun."""
+        wanted = msgspec.json.encode({name: msgspec.to_builtins(one) for name, one in self._arms.items()})
+        try:
+            self._out.mkdir(parents=True, exist_ok=True)
+            settings, state = self._out / SETTINGS, self._out / STATE
+            if settings.exists() and settings.read_bytes() != wanted:
+                raise InputError(
+                    f"{self._out} holds an experiment with other settings; choose another folder"
+                )
+            settings.write_bytes(wanted)
+            if state.exists():
+                with np.load(state, allow_pickle=False) as arrays:
+                    self._restore(arrays)
+            self._trim_curves()
+        except (OSError, ValueError, KeyError) as error:
+            raise InputError(f"cannot go on with the experiment in {self._out}: {error}") from None
+
+    def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        for name, model in self._models.items():
+            model.restore({key: arrays[f"{name}/{key}"] for key in model.state()})
+        self.round = int(arrays["round"])
+
+    def _save(self) -> None:
+        arrays = {
+            f"{name}/{key}": one for name, model in self._models.items() for key, one in model.state().items()
+        }
+        aside = self._out / f"{STATE}.new"
+        try:
+            with open(aside, "wb") as file:
+                np.savez(file, allow_pickle=False, round=np.array(self.round), **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, self._out / STATE)
+        except OSError as error:
+            raise InputError(f"cannot write {self._out / STATE}: {error.strerror}") from None
+
+    def _trim_curves(self) -> None:
+        """The curves as far as the checkpoint has come."""
+        kept = [line for line in read_curves(self._out) if line[1] <= self.round]
+        with open(self._out / CURVES, "w", newline="", encoding="utf-8") as file:
+            lines = csv.writer(file)
+            lines.writerow(_COLUMNS)
+            lines.writerows([(name, number, f"{auc:.6f}", *rest) for name, number, auc, rest in kept])
+
+
+def read_curves(folder: Path) -> list[tuple[str, int, float, list[str]]]:
+    """Arm, round, AUC, and what else the line says."""
+    path = folder / CURVES
+    if not path.exists():
+        return []
+    with open(path, newline="", encoding="utf-8") as file:
+        return [(one[0], int(one[1]), float(one[2]), one[3:]) for one in list(csv.reader(file))[1:]]
+
+
+def _shared(config: RunConfig) -> tuple[object, ...]:
+    return config.data, config.model, config.training, config.run.seed, config.round.clients
+
+
+def _fresh(task: Task, config: RunConfig) -> MemoryStore:
+    spec = StoreSpec(
+        model=task.spec,
+        seed=digest("seed of a run", str(config.run.seed).encode()),
+        row_slots=slots(config, config.server.row_step),
+        dense_slots=slots(config, config.server.dense_step),
+        devices=True,
+    )
+    return MemoryStore(spec, task.initial_dense())
