@@ -142,8 +142,9 @@ class _ArmRound:
 
     def _ask(self, seed: int, period: int) -> Answers:
         privacy, cohort = self._arm.privacy, self._cohort
-        four = [privacy.p1, privacy.p2, privacy.p3, privacy.p4]
-        chances = torch.tensor(four, dtype=torch.float64).to(self._fleet.device).expand(len(cohort), 4)
+        column = torch.empty((len(cohort), 1), dtype=torch.float64, device=self._fleet.device)
+        four = (privacy.p1, privacy.p2, privacy.p3, privacy.p4)
+        chances = torch.cat([torch.full_like(column, one) for one in four], dim=1)
         return Answers(client_keys(cohort.numbers, seed, period), chances, self._generator)
 
     def _opened(self, asked: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -282,7 +283,7 @@ class _ArmRound:
         model, rows = self._arm.model, self._cohort.rows[table]
         kept = torch.where(fine[rows.client].unsqueeze(1), moves, 0.0)
         model.tables[table].index_add_(0, rows.row, kept)  # a personal row has one owner
-        model.touched[table][rows.row] = True
+        model.touched[table].index_fill_(0, rows.row, True)
 
     def _move_rows(
         self, table: Table, moves: Tensor, samples: Tensor, fine: Tensor, update: UpdateParams
