@@ -21,7 +21,7 @@ from sfsl.crypto.kdf import digest
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
 from sfsl.engines.centralized import CentralSettings
-from sfsl.engines.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
+from sfsl.engines.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
 from sfsl.engines.resident.central import ResidentCentral
 from sfsl.engines.resident.scoring import ResidentTest
 from sfsl.errors import InputError, ParameterError
@@ -108,9 +108,9 @@ class Experiment:
         self._save()
         return self.round
 
-    def _advance(self) -> dict[str, Mapping[str, torch.Tensor]]:
+    def _advance(self) -> dict[str, Figures]:
         self.round += 1
-        found: dict[str, Mapping[str, torch.Tensor]] = {}
+        found: dict[str, Figures] = {}
         if self._engine is not None:
             found |= zip(self._federated, self._engine.run(self.round, self._cohort()), strict=True)
         return found | {name: central.run(self.round) for name, central in self._central.items()}
@@ -119,16 +119,14 @@ class Experiment:
         draw = np.random.default_rng([_COHORT, self._config.run.seed, self.round])
         return draw.choice(self._able, self._config.round.clients, replace=False)
 
-    def _evaluate(
-        self, figures: Mapping[str, Mapping[str, torch.Tensor]], seconds: float
-    ) -> dict[str, float]:
+    def _evaluate(self, figures: Mapping[str, Figures], seconds: float) -> dict[str, float]:
         found = {}
         with open(self._out / CURVES, "a", newline="", encoding="utf-8") as file:
             lines = csv.writer(file)
             for name, model in self._models.items():
                 found[name] = self._test.auc(model)
-                samples = int(figures[name]["samples"])
-                loss = float(figures[name]["loss"]) / samples if samples else float("nan")
+                samples = int(figures[name].samples)
+                loss = float(figures[name].loss) / samples if samples else float("nan")
                 lines.writerow(
                     [name, self.round, f"{found[name]:.6f}", f"{loss:.6f}", samples, f"{seconds:.1f}"]
                 )

@@ -9,6 +9,7 @@ from torch.func import functional_call, grad_and_value
 
 from sfsl.engines.centralized import CentralSettings
 from sfsl.engines.resident.clients import ResidentClients
+from sfsl.engines.resident.engine import Figures
 from sfsl.engines.resident.model import ResidentModel
 from sfsl.training.stack import STEPS_PER_GRAPH, captured
 from sfsl.training.task import Batch, Parameters, Task, parameter_of
@@ -42,7 +43,7 @@ class ResidentCentral:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._epoch, self._permutation = -1, torch.zeros(0, dtype=torch.int64, device=device)
 
-    def run(self, number: int) -> dict[str, Tensor]:
+    def run(self, number: int) -> Figures:
         """Round ``number``, counted from 1."""
         settings = self._settings
         self._fill(number)
@@ -61,7 +62,7 @@ class ResidentCentral:
         for table in self._model.task.tables:
             self._model.touched[table.name][:-1] = True
         samples = torch.full((), settings.samples, device=self._order.device)
-        return {"samples": samples, "loss": self._loss.clone(), "diverged": (~self._loss.isfinite()).long()}
+        return Figures(samples, self._loss.clone(), (~self._loss.isfinite()).to(torch.int64))
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         states = [one for some in self._states.values() for one in some]

@@ -10,7 +10,7 @@ one cohort's steps has room for more.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -25,7 +25,26 @@ from sfsl.submodel import PAPER, Table, UpdateParams
 from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
 from sfsl.training.task import Indices
 
-Figures = dict[str, Tensor]
+
+@dataclass(frozen=True)
+class TableFigures:
+    """What happened to one table: ``union`` its rows, and fillers behind them; which of these were
+    ``opened``, and which ``moved``."""
+
+    union: Tensor
+    real: Tensor
+    opened: Tensor
+    moved: Tensor
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a round came to, on the device still. ``loss`` is summed over samples."""
+
+    samples: Tensor
+    loss: Tensor
+    diverged: Tensor
+    tables: dict[str, TableFigures] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -253,24 +272,25 @@ class _ArmRound:
         }
         losses = self._stack.losses[self._place :: self._arms]
         fine = self._finite(dense, rows, losses) & (self._samples > 0)
-        figures = {
-            "samples": torch.where(fine, self._samples, 0).sum(),
-            "loss": torch.where(fine, losses, 0.0).sum() / self._local.epochs,
-            "diverged": (~fine & (self._samples > 0)).sum(),
-        }
+        tables = {}
         weight = torch.where(fine, self._samples, 0)
         for table in self._task.tables:
             if table.kind == "personal":
                 self._move_personal(table.name, rows[table.name], fine)
                 continue
-            figures |= self._move_rows(table, rows[table.name], weight, fine, update)
+            tables[table.name] = self._move_rows(table, rows[table.name], weight, fine, update)
         dense_words, capped = encoded(
             torch.where(fine.unsqueeze(1), dense, 0.0), weight, update.dense, self._generator
         )
         sums = Moved(dense_words.sum(0, keepdim=True), capped.sum(0, keepdim=True))
         values, weights = decoded(sums, update.dense, torch.full_like(sums.weights, len(cohort)))
         model.move_dense(averaged(values, weights, PAPER)[0], weights[0] > 0, update.dense_step)
-        return figures
+        return Figures(
+            samples=weight.sum(),
+            loss=torch.where(fine, losses, 0.0).sum() / self._local.epochs,
+            diverged=(~fine & (self._samples > 0)).sum(),
+            tables=tables,
+        )
 
     def _finite(self, dense: Tensor, rows: dict[str, Tensor], losses: Tensor) -> Tensor:
         """Which clients' training went well."""
@@ -287,7 +307,7 @@ class _ArmRound:
 
     def _move_rows(
         self, table: Table, moves: Tensor, samples: Tensor, fine: Tensor, update: UpdateParams
-    ) -> Figures:
+    ) -> TableFigures:
         union, rows = self._unions[table.name], self._cohort.rows[table.name]
         counts = torch.where(fine[rows.client], self._counts[table.name], 0)
         weights = counts
@@ -312,11 +332,7 @@ class _ArmRound:
         self._arm.model.move_rows(
             table.name, union.rows, averaged(values, total, update.averaging), moved, update.row_step
         )
-        return {
-            f"union {table.name}": union.real.sum(),
-            f"opened {table.name}": opened.sum(),
-            f"moved {table.name}": moved.sum(),
-        }
+        return TableFigures(union.rows, union.real, opened, moved)
 
 
 def _matrix(others: Tensor, rows: FlatRows, union: Union, asked: Tensor, some: slice) -> Tensor:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sfsl.submodel import Averaging, Quantization, RowSet, RowStore, ServerStep, Table
-from sfsl.training.task import Parameters, Task
+from sfsl.training.task import Indices, Parameters, Task
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,16 @@ class ResidentModel:
         values, state = stepped(step, self.dense[None], self.dense_state[None], moves[None])
         self.dense.copy_(torch.where(moved, values[0], self.dense))
         self.dense_state.copy_(torch.where(moved, state[0], self.dense_state))
+
+    def changes(self) -> dict[str, tuple[Indices, NDArray[np.float32], NDArray[np.float32]]]:
+        """By table: rows that moved since this was last asked, ascending, their values and their state."""
+        found = {}
+        for name, touched in self.touched.items():
+            rows = torch.nonzero(touched[:-1]).flatten()
+            parts = rows, self.tables[name][rows], self.states[name][rows]
+            found[name] = tuple(one.cpu().numpy() for one in parts)
+            touched.zero_()
+        return found  # type: ignore[return-value]
 
     def _parts(self) -> dict[str, Tensor]:
         parts = {"dense": self.dense, "dense state": self.dense_state}
