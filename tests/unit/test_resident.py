@@ -1,28 +1,42 @@
 """A fleet on a device does what ``plain`` does: the same samples kept, the same sums, the same model."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 
+from sfsl.crypto.randomness import SystemRandomness
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
+from sfsl.engines.centralized import CentralizedEngine, CentralSettings
 from sfsl.engines.device import Device
+from sfsl.engines.faults import FaultPlan
 from sfsl.engines.local import LocalEngine
-from sfsl.engines.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
-from sfsl.engines.settings import RoundSettings
+from sfsl.engines.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
+from sfsl.engines.resident.answers import Answers, Union, client_keys
+from sfsl.engines.resident.central import ResidentCentral
+from sfsl.engines.resident.model import Moved, averaged, decoded, encoded, stepped
+from sfsl.engines.resident.rounds import ResidentRounds
+from sfsl.engines.resident.scoring import ResidentTest
+from sfsl.engines.settings import RoundReport, RoundSettings
 from sfsl.engines.simulation import Simulation
+from sfsl.errors import ParameterError
 from sfsl.models import din, logistic_regression
-from sfsl.privacy import PRESETS
+from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.run.config import from_sections
+from sfsl.run.fleet import Interacted
 from sfsl.run.setup import round_settings
-from sfsl.submodel import MemoryStore, RowSet, StoreSpec
+from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, ServerStep, StoreSpec
+from sfsl.submodel.quantize import WeightedSums
+from sfsl.training import auc, score_samples
 from sfsl.training.task import Task
 
 CPU = torch.device("cpu")
 CLIENTS = 12
+NAMES = [f"user-{user:02}" for user in range(CLIENTS)]
 
 
 @pytest.fixture(scope="module")
@@ -30,67 +44,302 @@ def data() -> Interactions:
     return SyntheticTaobao(SyntheticSettings().scaled(0.05, users=CLIENTS), seed=3).interactions()
 
 
-def store_of(task: Task) -> MemoryStore:
-    return MemoryStore(StoreSpec(model=task.spec, seed=bytes(32), devices=True), task.initial_dense())
+@pytest.fixture(scope="module")
+def fleet(data: Interactions) -> ResidentClients:
+    return ResidentClients(compact(data), CPU)
 
 
-def settings_of(names: list[str], preset: str, **sections: Mapping[str, object]) -> RoundSettings:
+def store_of(task: Task, slots: int = 0) -> MemoryStore:
+    spec = StoreSpec(model=task.spec, seed=bytes(32), devices=True, row_slots=slots, dense_slots=slots)
+    return MemoryStore(spec, task.initial_dense())
+
+
+def settings_of(preset: str, **sections: Mapping[str, object]) -> RoundSettings:
     """One step per client with all its samples: the order of samples plays no part."""
-    given = {
+    given: dict[str, dict[str, object]] = {
         "round": {"clients": CLIENTS, "sums": "plain", "bins": 0, "min_contributors": 1},
         "training": {"batch_size": 128, "learning_rate": 1.0},
     }
     for section, content in sections.items():
         given[section] = given.get(section, {}) | dict(content)
-    return round_settings(from_sections(given), dict.fromkeys(names, PRESETS[preset]))
+    return round_settings(from_sections(given), dict.fromkeys(NAMES, PRESETS[preset]))
 
 
-def both(data: Interactions, task: Task, preset: str, **sections: Mapping[str, object]):
-    names = [f"user-{user:02}" for user in range(CLIENTS)]
-    settings = settings_of(names, preset, **sections)
-    devices = {name: Device(task, data.client(user)) for user, name in enumerate(names)}
-    store = store_of(task)
-    report = LocalEngine(Simulation(task, devices, store, settings, seed=0)).run(names)
+@dataclass
+class Both:
+    """One round of each engine from the same model."""
+
+    settings: RoundSettings
+    store: MemoryStore
+    report: RoundReport
+    model: ResidentModel
+    figures: Figures
+
+
+def both(data: Interactions, task: Task, preset: str, **sections: Mapping[str, object]) -> Both:
+    settings = settings_of(preset, **sections)
+    devices = {name: Device(task, data.client(user)) for user, name in enumerate(NAMES)}
+    slots = settings.update.row_step.slots
+    store = store_of(task, slots)
+    report = LocalEngine(Simulation(task, devices, store, settings, seed=0)).run(NAMES)
     assert report.aborted is None
     store.commit(report.commit)
-
-    model = ResidentModel(task, store_of(task), CPU)
+    model = ResidentModel(task, store_of(task, slots), CPU)
     arm = Arm("one", model, settings, PRESETS[preset])
     engine = ResidentEngine(ResidentClients(compact(data), CPU), [arm], clients=CLIENTS, seed=0)
     (figures,) = engine.run(1, np.arange(CLIENTS))
-    return store, report, model, figures, settings
+    return Both(settings, store, report, model, figures)
 
 
-def assert_same(task: Task, store: MemoryStore, model: ResidentModel, settings: RoundSettings) -> None:
-    unit = settings.update.rows.unit * settings.update.row_step.rate
+def all_rows(store: MemoryStore, table: str) -> np.ndarray:
+    return store.read_rows(table, RowSet(np.arange(store.spec.table(table).rows))).values
+
+
+def assert_same(task: Task, found: Both) -> None:
+    update = found.settings.update
     for table in task.tables:
-        expected = store.read_rows(table.name, RowSet(np.arange(table.rows))).values
-        found = model.tables[table.name][:-1].numpy()
-        np.testing.assert_allclose(found, expected, atol=2 * unit + 1e-6)
-        assert (
-            np.abs(
-                expected - store_of(task).read_rows(table.name, RowSet(np.arange(table.rows))).values
-            ).max()
-            > 1e-4
-        )
-    dense = store.read_dense().values
-    np.testing.assert_allclose(model.dense.numpy(), dense, atol=4 * settings.update.dense.unit + 1e-6)
+        expected = all_rows(found.store, table.name)
+        assert np.abs(expected - all_rows(store_of(task), table.name)).max() > 1e-5  # it moved at all
+        tolerance = 2 * update.rows.unit * update.row_step.rate + 1e-6
+        np.testing.assert_allclose(found.model.tables[table.name][:-1], expected, atol=tolerance)
+    dense = found.store.read_dense().values
+    np.testing.assert_allclose(found.model.dense, dense, atol=4 * update.dense.unit + 1e-6)
 
 
 @pytest.mark.parametrize("weights", ["owners", "samples"])
 @pytest.mark.parametrize("preset", ["cpp1", "cpp5"])
 def test_a_round_is_that_of_plain_sums(data: Interactions, preset: str, weights: str) -> None:
     task = din(data, seed=1)
-    store, report, model, figures, settings = both(data, task, preset, server={"weights": weights})
-    assert_same(task, store, model, settings)
-    assert int(figures.samples) == report.samples
-    assert float(figures.loss) / report.samples == pytest.approx(report.loss, rel=1e-4)
-    found = figures.tables["item"]
-    assert np.array_equal(found.union[found.real], report.outcome.union["item"].rows)
-    assert int(found.moved.sum()) == report.outcome.applied.moved["item"]
+    found = both(data, task, preset, server={"weights": weights})
+    assert_same(task, found)
+    report, outcome = found.report, found.report.outcome
+    assert outcome is not None
+    assert int(found.figures.samples) == report.samples
+    assert float(found.figures.loss) / report.samples == pytest.approx(report.loss, rel=1e-4)
+    for name, table in found.figures.tables.items():
+        assert np.array_equal(table.union[table.real], outcome.union[name].rows)
+        assert int(table.moved.sum()) == outcome.applied.moved[name]
 
 
 def test_a_full_model_round_is_that_of_plain_sums(data: Interactions) -> None:
     task = din(data, seed=1)
-    store, _, model, _, settings = both(data, task, "cpp5", round={"scheme": "fl", "sums": "auto"})
-    assert_same(task, store, model, settings)
+    assert_same(task, both(data, task, "cpp5", round={"scheme": "fl", "sums": "auto"}))
+
+
+def test_rows_with_few_contributors_are_left_out_alike(data: Interactions) -> None:
+    task = logistic_regression(data)
+    found = both(data, task, "cpp1", round={"min_contributors": 2})
+    assert_same(task, found)
+    outcome = found.report.outcome
+    assert outcome is not None
+    for name, table in found.figures.tables.items():
+        opened = int(table.opened.sum())
+        assert opened == np.count_nonzero(outcome.contributors[name])
+        assert 0 < opened < int(table.real.sum())
+
+
+def test_requests_of_others_open_a_row(data: Interactions) -> None:
+    found = both(data, logistic_regression(data), "cpp5", round={"min_contributors": CLIENTS})
+    for table in found.figures.tables.values():
+        assert torch.equal(table.opened, table.real)
+
+
+def test_models_side_by_side_are_those_of_each_alone(data: Interactions, fleet: ResidentClients) -> None:
+    task = din(data, seed=1)
+    settings = settings_of("cpp1")
+
+    def models(presets: list[str]) -> list[ResidentModel]:
+        made = [ResidentModel(task, store_of(task), CPU) for _ in presets]
+        arms = [Arm(name, one, settings, PRESETS[name]) for name, one in zip(presets, made, strict=True)]
+        engine = ResidentEngine(fleet, arms, clients=CLIENTS, seed=0)
+        for number in (1, 2):
+            engine.run(number, np.arange(CLIENTS))
+        return made
+
+    together, alone = models(["cpp1", "cpp5"]), [models(["cpp1"])[0], models(["cpp5"])[0]]
+    for one, other in zip(together, alone, strict=True):
+        for name in one.tables:
+            tolerance = 4 * settings.update.rows.unit + 1e-6
+            np.testing.assert_allclose(one.tables[name][:-1], other.tables[name][:-1], atol=tolerance)
+
+
+def test_samples_are_kept_as_a_client_keeps_them(data: Interactions, fleet: ResidentClients) -> None:
+    rng = np.random.default_rng(5)
+    cohort = fleet.cohort(np.arange(CLIENTS))
+    asked = {"item": torch.from_numpy(rng.random(len(cohort.rows["item"].row)) < 0.7)}
+    kept = fleet.keep(cohort, asked)
+    for place, user in enumerate(cohort.chosen):
+        own = cohort.rows["item"].client == place
+        rows = cohort.rows["item"].row[own][asked["item"][own]].numpy()
+        expected = data.client(int(user)).keep({"item": rows})
+        mine = (cohort.client == place) & kept.keep
+        assert int(mine.sum()) == len(expected) < int((cohort.client == place).sum())
+        local = expected.local_columns(data.client(int(user)).rows())
+        for name, column in local.items():
+            found = kept.columns[name][mine].numpy()
+            width = column.shape[1:]
+            np.testing.assert_array_equal(found[:, : width[0]] if width else found, column)
+
+
+def test_all_columns_with_the_models_rows(data: Interactions, fleet: ResidentClients) -> None:
+    places = np.random.default_rng(0).integers(len(data), size=40)
+    expected = data.samples(places).columns
+    for name, found in fleet.everywhere(torch.from_numpy(places)).items():
+        width = expected[name].shape[1:]
+        np.testing.assert_array_equal(found[:, : width[0]] if width else found, expected[name])
+
+
+def test_a_union_without_asking_how_large_it_is() -> None:
+    union = Union.of(torch.tensor([7, 3, 7, 9, 3]), filler=10)
+    assert union.rows.tolist() == [3, 7, 9, 10, 10]
+    assert union.rows[union.at].tolist() == [7, 3, 7, 9, 3]
+    assert union.real.tolist() == [True, True, True, False, False]
+
+
+def answers(fleet: ResidentClients, privacy: IndexPrivacy, seed: int, period: int = 0) -> Answers:
+    chances = torch.tensor([[privacy.p1, privacy.p2, privacy.p3, privacy.p4]], dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    keys = client_keys(torch.arange(CLIENTS), 0, period)
+    return Answers(keys, chances.expand(CLIENTS, 4), generator)
+
+
+def test_answers_come_with_their_probabilities(fleet: ResidentClients) -> None:
+    privacy = IndexPrivacy(0.9, 0.2, 0.8, 0.1)
+    rows = fleet.cohort(np.arange(CLIENTS)).rows["item"]
+    union = Union.of(rows.row, filler=10**6)
+    own, others, pairs = [], [], 0
+    for seed in range(60):
+        drawn = answers(fleet, privacy, seed, period=seed)
+        own.append(drawn.about_own(rows).double().mean())
+        for _, yes in drawn.about_others(rows, union):
+            others.append(yes.sum())
+    pairs = 60 * (CLIENTS * int(union.real.sum()) - len(rows.row))
+    assert float(torch.stack(own).mean()) == pytest.approx(privacy.p5, abs=0.01)
+    assert float(torch.stack(others).sum()) / pairs == pytest.approx(privacy.p6, abs=0.01)
+
+
+def test_permanent_answers_last_for_a_period(fleet: ResidentClients) -> None:
+    rows = fleet.cohort(np.arange(CLIENTS)).rows["item"]
+    lasting = IndexPrivacy(0.5, 0.5, 1, 0)
+    first, again = (answers(fleet, lasting, seed).about_own(rows) for seed in (1, 2))
+    assert torch.equal(first, again)
+    other = answers(fleet, lasting, 1, period=1).about_own(rows)
+    assert 0.3 < float((first != other).double().mean()) < 0.7
+
+
+@pytest.mark.parametrize("kind", ["add", "adagrad", "adam"])
+def test_server_steps_are_those_of_the_stores(kind: str) -> None:
+    rng = np.random.default_rng(1)
+    step = ServerStep(kind=kind, rate=0.7)
+    values = rng.standard_normal((5, 3)).astype(np.float32)
+    state = np.abs(rng.standard_normal((5, step.slots, 3))).astype(np.float32)
+    moves = rng.standard_normal((5, 3))
+    expected = step.apply(values, state, moves)
+    found = stepped(step, *(torch.from_numpy(one) for one in (values, state, moves)))
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("max_move", [None, 0.05])
+def test_sums_and_averages_are_those_of_the_server(max_move: float | None) -> None:
+    rng = np.random.default_rng(2)
+    how = Quantization(ring="z32", cohort=9, clip=1.0, levels=1000, max_weight=50)
+    words = rng.integers(-(10**5), 10**5, (7, 4))
+    weights = np.array([0, 1, 10, 50, 449, 451, 3])
+    clients = np.array([9, 9, 9, 1, 9, 9, 9])
+    total = np.column_stack([words, weights]).astype(np.uint32)
+    expected = how.decode(total, clients)
+    averaging = Averaging(weights="samples", kappa=5, max_move=max_move)
+    sums = Moved(torch.from_numpy(words), torch.from_numpy(weights))
+    values, found = decoded(sums, how, torch.from_numpy(clients))
+    np.testing.assert_array_equal(values, expected.values)
+    np.testing.assert_array_equal(found, expected.weights)
+    moves = averaging.moves(WeightedSums(expected.values, expected.weights, 0))
+    np.testing.assert_allclose(averaged(values, found, averaging), moves, rtol=1e-12)
+
+
+def test_rounding_is_unbiased_and_to_a_neighbour() -> None:
+    how = Quantization(ring="z32", cohort=9, clip=1.0, levels=10, max_weight=5)
+    deltas = torch.tensor([[0.123, -0.377, 2.0, -2.0]]).expand(4000, 4)
+    weights = torch.full((4000,), 8)
+    words, capped = encoded(deltas, weights, how, torch.Generator().manual_seed(1))
+    assert capped.unique().tolist() == [5]
+    expected = torch.tensor([6.15, -18.85, 50, -50], dtype=torch.float64)
+    assert torch.all((words - expected).abs() < 1)
+    np.testing.assert_allclose(words.double().mean(0), expected, atol=0.05)
+    assert how.encode(deltas[:1].numpy(), [8], SystemRandomness())[0, -1] == 5  # as clients do
+
+
+def test_central_steps_are_those_of_the_centralized_engine(
+    data: Interactions, fleet: ResidentClients
+) -> None:
+    task = din(data, seed=1)
+    settings = CentralSettings(len(data), "sgd", len(data), 0.5, 0.9, 0.1)
+    store = store_of(task)
+    for _ in range(2):
+        report = CentralizedEngine(task, Interacted(data, 50), store, settings, seed=0).run()
+        store.commit(report.commit)
+    model = ResidentModel(task, store_of(task), CPU)
+    central = ResidentCentral(fleet, model, settings, seed=0)
+    figures = [central.run(number) for number in (1, 2)]
+    assert int(figures[1].samples) == report.samples < len(data)  # some have no history
+    assert float(figures[1].loss) / report.samples == pytest.approx(report.loss, rel=1e-4)
+    for table in task.tables:
+        np.testing.assert_allclose(model.tables[table.name][:-1], all_rows(store, table.name), atol=1e-6)
+    np.testing.assert_allclose(model.dense, store.read_dense().values, atol=1e-6)
+
+
+def test_central_adam_learns(data: Interactions, fleet: ResidentClients) -> None:
+    task = din(data, seed=1)
+    model = ResidentModel(task, store_of(task, slots=2), CPU)
+    central = ResidentCentral(fleet, model, CentralSettings(len(data), "adam", 16, 0.01, 1.0, 0.1), seed=0)
+    losses = [float(central.run(number).loss) for number in range(1, 7)]
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_the_auc_is_that_of_the_scores(data: Interactions) -> None:
+    task = din(data, seed=1)
+    store = store_of(task)
+    model = ResidentModel(task, store, CPU)
+    test = ResidentTest(task, Interacted(data, 50), CPU, most=10**6, seed=0)
+    samples = data.samples(np.arange(len(data)))
+    rows = task.needed_rows(samples)[0]
+    values = {name: store.read_rows(name, RowSet(one)).values for name, one in rows.items()}
+    scores = score_samples(task, store.read_dense().values, rows, values, samples)
+    assert test.auc(model) == pytest.approx(auc(scores, data.label), abs=1e-6)
+    assert len(ResidentTest(task, Interacted(data, 50), CPU, most=10, seed=0)) == 10
+
+
+def test_a_run_on_a_device_commits_what_moved(data: Interactions, fleet: ResidentClients) -> None:
+    task = din(data, seed=1)
+    store, settings = store_of(task), settings_of("cpp2")
+    test = ResidentTest(task, Interacted(data, 50), CPU, most=10**6, seed=0)
+    numbers = {name: place for place, name in enumerate(NAMES)}
+    rounds = ResidentRounds(
+        task, fleet, numbers, store, settings, PRESETS["cpp2"], test, clients=CLIENTS, seed=0
+    )
+    for _ in range(2):
+        report = rounds.run(NAMES)
+        store.commit(report.commit)
+    assert store.round == 2
+    for table in task.tables:
+        np.testing.assert_array_equal(all_rows(store, table.name), rounds._model.tables[table.name][:-1])
+    assert report.outcome is not None
+    assert report.outcome.applied.moved["item"] == len(report.commit.tables["item"].rows)
+    assert 0 < rounds.auc() < 1
+
+
+def test_what_a_device_cannot_do_is_refused(data: Interactions, fleet: ResidentClients) -> None:
+    task = din(data, seed=1)
+    model = ResidentModel(task, store_of(task), CPU)
+    faulty = replace(settings_of("cpp1"), faults=FaultPlan({"union": 0.1}))
+    with pytest.raises(ParameterError, match="faults"):
+        Arm("faulty", model, faulty, PRESETS["cpp1"])
+    with pytest.raises(ParameterError, match="full models"):
+        Arm("by data set", model, settings_of("cpp1", server={"weights": "dataset"}), PRESETS["cpp1"])
+    arms = [
+        Arm(str(size), model, settings_of("cpp1", training={"batch_size": size}), PRESETS["cpp1"])
+        for size in (2, 4)
+    ]
+    with pytest.raises(ParameterError, match="share"):
+        ResidentEngine(fleet, arms, clients=CLIENTS, seed=0)

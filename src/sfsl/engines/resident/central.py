@@ -35,6 +35,7 @@ class ResidentCentral:
         self._done = torch.zeros((), device=device)
         self._rate = torch.zeros((), device=device)
         self._loss = torch.zeros((), device=device)
+        self._samples = torch.zeros((), dtype=torch.int64, device=device)
         self._parameters = model.dense_parameters() | {
             parameter_of(table): model.tables[table.name] for table in task.tables
         }
@@ -51,6 +52,7 @@ class ResidentCentral:
         self._done.fill_((number - 1) * settings.steps)
         self._step_number.zero_()
         self._loss.zero_()
+        self._samples.zero_()
         if self._order.is_cuda:
             if self._graph is None:
                 self._graph = self._capture()
@@ -61,12 +63,12 @@ class ResidentCentral:
                 self._step()
         for table in self._model.task.tables:
             self._model.touched[table.name][:-1] = True
-        samples = torch.full((), settings.samples, device=self._order.device)
-        return Figures(samples, self._loss.clone(), (~self._loss.isfinite()).to(torch.int64))
+        return Figures(self._samples.clone(), self._loss.clone(), (~self._loss.isfinite()).to(torch.int64))
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         states = [one for some in self._states.values() for one in some]
         written = [*self._parameters.values(), *states, self._step_number, self._done, self._loss]
+        written.append(self._samples)
         kept = [one.clone() for one in written]
         graph = captured(self._step)
         for one, old in zip(written, kept, strict=True):
@@ -109,11 +111,15 @@ class ResidentCentral:
 
     def _step(self) -> None:
         chosen = self._order.index_select(0, self._step_number).squeeze(0)
-        weight = (chosen >= 0).to(torch.float32)
         batch = self._fleet.everywhere(chosen.clamp_min(0))
+        taken = chosen >= 0
+        for name in self._fleet.host.sequences:  # as ``Samples.keep`` has it
+            taken = taken & (batch[name] >= 0).any(1)
+        weight = taken.to(torch.float32)
         slopes, loss = self._slopes(self._parameters, batch, weight)
         there = (weight.sum() > 0).to(torch.float32)
         self._loss.add_(loss * weight.sum())
+        self._samples.add_(taken.sum())
         self._done.add_(there)
         self._step_number.add_(1)
         if self._settings.slots:

@@ -194,9 +194,8 @@ class _ArmRound:
     def _derived_requests(self, table: Table, union: Union, asked: Tensor) -> Tensor:
         """How many of these clients ask, through rows of the source, for each row of a derived table."""
         of = self._arm.model.maps[table.name][union.rows]
-        found = torch.zeros((len(asked), table.rows + 1), dtype=torch.int8, device=asked.device)
-        found.index_reduce_(1, of, asked.to(torch.int8), "amax")
-        return found.sum(0, dtype=torch.int64)
+        found = torch.zeros((len(asked), table.rows + 1), dtype=torch.int32, device=asked.device)
+        return (found.index_add_(1, of, asked.to(torch.int32)) > 0).sum(0)
 
     def _count(self, table: Table) -> Tensor:
         """How many kept samples touch each row of each client; a sample that has it twice counts once."""

@@ -26,7 +26,9 @@ class ResidentTest:
         parts: list[Mapping[str, Tensor]] = []
         for start in range(0, len(chosen), _LOADED_AT_ONCE):
             data = pool.samples(chosen[start : start + _LOADED_AT_ONCE])
-            data = data.keep(task.needed_rows(data)[0])
+            rows, unknown = task.needed_rows(data)
+            if unknown:  # rows that the model does not have
+                data = data.keep(rows)
             columns = data.local_columns({})
             parts.append({name: _on(torch.from_numpy(one), device) for name, one in columns.items()})
         self._columns = _joined(parts)
