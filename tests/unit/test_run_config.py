@@ -72,6 +72,12 @@ def test_any_settings_read_back(tmp_path: Path) -> None:
         ({"data": {"text_ids": 1}}, ["data.text_ids = 1", "`bool`"]),
         ({"data": {"source": "csv"}}, ["data.source = 'csv'", "data.path"]),
         ({"data": {"path": "file"}}, ["synthetic", "data.path = 'file'"]),
+        ({"model": {"kind": "lstm"}}, ['model.kind = "lstm"', '"synthetic"', "words"]),
+        (
+            {"data": {"source": "shakespeare", "path": "file"}},
+            ['model.kind = "din"', 'data.source = "shakespeare"', "clicks"],
+        ),
+        ({"model": {"kind": "gru"}}, ["model.kind = 'gru'", "'dien', 'bst'"]),
         ({"round": {"clients": 10, "threshold": 11}}, ["round.threshold = 11", "10 clients"]),
         ({"round": {"clients": 10, "threshold": 5}}, ["round.threshold = 5", "more than half"]),
         ({"round": 5}, ["[round] is a section"]),

@@ -56,7 +56,10 @@ def run(
         str | None, typer.Option(help="privacy.preset, cpp1 to cpp5, or probabilities p1,p2,p3,p4")
     ] = None,
     data: Annotated[
-        str | None, typer.Option(help="synthetic, or amazon:, taobao:, csv:, parquet: or python: and a file")
+        str | None,
+        typer.Option(
+            help="synthetic, or amazon:, taobao:, csv:, parquet:, shakespeare: or python: and a file"
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,

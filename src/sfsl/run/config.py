@@ -27,10 +27,11 @@ def about(text: str) -> Meta:
 
 class DataSettings(Checked, frozen=True):
     source: Annotated[
-        Literal["synthetic", "amazon", "taobao", "csv", "parquet", "python"],
+        Literal["synthetic", "amazon", "taobao", "csv", "parquet", "shakespeare", "python"],
         about(
-            '"synthetic" makes data up; "amazon", "taobao", "csv" and "parquet" read the file at path; '
-            '"python" takes your own model and clients from the function fleet(seed) of the file at path.'
+            '"synthetic" makes data up; "amazon", "taobao", "csv" and "parquet" read clicks from the file at '
+            'path, "shakespeare" what roles say; "python" takes your own model and clients from the function '
+            "fleet(seed) of the file at path."
         ),
     ] = "synthetic"
     path: Annotated[str, about("The file to read (also .gz); empty for synthetic data.")] = ""
@@ -45,20 +46,30 @@ class DataSettings(Checked, frozen=True):
         float, Meta(gt=0, lt=1), about("The last share of each user's samples in time is for testing only.")
     ] = 0.2
     max_history: Annotated[int, Meta(ge=1, le=10_000), about("Clicks of a history that a model sees.")] = 50
+    context: Annotated[
+        int, Meta(ge=1, le=1000), about("Shakespeare: words that a model sees before the next one.")
+    ] = 10
     text_ids: Annotated[bool, about("CSV and Parquet: ids are any text, not whole numbers.")] = False
 
 
 class ModelSettings(Checked, frozen=True):
     kind: Annotated[
-        Literal["din", "logistic"],
-        about('"din", the paper\'s deep interest network, or "logistic" regression.'),
+        Literal["din", "dien", "bst", "logistic", "lstm"],
+        about(
+            'For clicks: "din", the paper\'s deep interest network, "dien" and "bst", to which the order of '
+            'clicks matters, or "logistic" regression. For words: "lstm".'
+        ),
     ] = "din"
-    width: Annotated[int, Meta(ge=1, le=4096), about("DIN: parameters in a row.")] = 18
+    width: Annotated[
+        int, Meta(ge=1, le=4096), about("All but logistic: parameters in a row; lstm has a bias besides.")
+    ] = 18
     slopes: Annotated[
-        Literal["dice", "prelu"], about('DIN: activations of its tower, "dice" or "prelu".')
+        Literal["dice", "prelu"], about('DIN, DIEN, BST: activations of the tower, "dice" or "prelu".')
     ] = "dice"
     initial: Annotated[
-        float, Meta(ge=0, le=10), about("DIN: rows begin uniform within plus or minus this.")
+        float,
+        Meta(ge=0, le=10),
+        about("All but logistic: rows begin uniform within plus or minus this."),
     ] = 0.05
 
 
@@ -286,6 +297,13 @@ class RunConfig(Checked, frozen=True):
             raise ParameterError(
                 f"data.source = {self.data.source!r} with data.path = {self.data.path!r}: synthetic data has "
                 "no path, and every other source needs one"
+            )
+        if self.data.source != "python" and (self.data.source == "shakespeare") != (
+            self.model.kind == "lstm"
+        ):
+            raise ParameterError(
+                f'model.kind = "{self.model.kind}" with data.source = "{self.data.source}": "lstm" guesses '
+                'words and needs "shakespeare", every other model needs clicks'
             )
         if (self.run.selection == "period") != (self.run.period > 0):
             raise ParameterError(

@@ -1,7 +1,7 @@
 """From settings to a fleet: the task, one simulated device per user, and a central test set."""
 
 import runpy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,14 +18,16 @@ from sfsl.data import (
     load_amazon,
     load_csv,
     load_parquet,
+    load_shakespeare,
     load_taobao,
+    speech_of,
     with_negatives,
 )
 from sfsl.data.samples import Samples, joined
 from sfsl.engines.centralized import Pool
 from sfsl.engines.device import Device
 from sfsl.errors import InputError
-from sfsl.models import din, logistic_regression
+from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.run.config import DataSettings, ModelSettings, RunConfig
 from sfsl.training.task import ClientData, Indices, Task
@@ -36,27 +38,24 @@ _MIX = 1002  # its stream of the run's seed
 
 
 class Devices(Mapping[str, Device]):
-    """One device per user with samples to train on, made when asked for: filled-up histories take room."""
+    """One device per client with samples to train on, made when asked for: filled-up histories take room.
 
-    def __init__(self, task: Task, train: Interactions, test: Interactions, max_history: int) -> None:
-        digits = len(str(len(train.users)))
-        self._users = {f"user-{user:0{digits}}": int(user) for user in train.clients}
-        self._task, self._train, self._test, self._history = task, train, test, max_history
-        self._made = lru_cache(_DEVICES_AT_HAND)(self._make)
+    ``clients`` are their numbers; a client's name is ``prefix`` and its number.
+    """
 
-    def _make(self, name: str) -> Device:
-        user = self._users[name]
-        train = self._train.client(user, self._history)
-        return Device(self._task, train, self._test.client(user, self._history))
+    def __init__(self, prefix: str, clients: Indices, most: int, make: Callable[[int], Device]) -> None:
+        digits = len(str(most))
+        self._numbers = {f"{prefix}-{number:0{digits}}": int(number) for number in clients}
+        self._made = lru_cache(_DEVICES_AT_HAND)(lambda name: make(self._numbers[name]))
 
     def __getitem__(self, name: str) -> Device:
         return self._made(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._users)
+        return iter(self._numbers)
 
     def __len__(self) -> int:
-        return len(self._users)
+        return len(self._numbers)
 
 
 @dataclass(frozen=True)
@@ -126,7 +125,8 @@ def _require_own_rows(devices: Mapping[str, Device]) -> None:
 
 
 def build_fleet(config: RunConfig) -> Fleet:
-    fleet = _own_fleet(config) if config.data.source == "python" else _click_fleet(config)
+    own = {"python": _own_fleet, "shakespeare": _speech_fleet}
+    fleet = own.get(config.data.source, _click_fleet)(config)
     clients, period = config.round.clients, config.run.period
     if len(fleet.devices) < clients:
         raise InputError(
@@ -146,8 +146,27 @@ def _click_fleet(config: RunConfig) -> Fleet:
     data, report = _interactions(config.data, seed)
     train, test = hold_out_last(data, config.data.held_out)
     task = _task(config.model, train, seed)
-    devices = Devices(task, train, test, history)
+    devices = Devices(
+        "user",
+        train.clients,
+        len(train.users),
+        lambda user: Device(task, train.client(user, history), test.client(user, history)),
+    )
     return Fleet(task, devices, Interacted(train, history), Interacted(test, history), report)
+
+
+def _speech_fleet(config: RunConfig) -> Fleet:
+    """Every role is a client. The vocabulary is public; which of its words a role says is not."""
+    roles, report = load_shakespeare(config.data.path)
+    speech, model = speech_of(roles), config.model
+    train, test = speech.windows(config.data.held_out, config.data.context)
+    task = next_word_lstm(
+        len(speech.vocabulary), seed=config.run.seed, width=model.width, initial=model.initial
+    )
+    devices = Devices(
+        "role", train.clients, len(roles), lambda role: Device(task, train.client(role), test.client(role))
+    )
+    return Fleet(task, devices, train, test, report)
 
 
 def _own_fleet(config: RunConfig) -> Fleet:
@@ -165,18 +184,21 @@ def _own_fleet(config: RunConfig) -> Fleet:
 
 
 def client_privacy(config: RunConfig, clients: Sequence[str]) -> dict[str, IndexPrivacy]:
-    """Each client's choice. Schemes that hide nothing ask for what is real; full models for everything."""
-    if config.round.scheme == "fsl":
-        return dict.fromkeys(clients, PRESETS["cpp1"])
-    if config.round.scheme in ("sfl", "fl"):
-        return dict.fromkeys(clients, PRESETS["cpp5"])
+    """Each client's choice."""
     mix = config.privacy.mix
-    if not mix:
-        return dict.fromkeys(clients, config.privacy.index_privacy)
+    if not mix or config.round.scheme != "sfsl":
+        return dict.fromkeys(clients, scheme_privacy(config))
     draws = np.random.default_rng([_MIX, config.run.seed]).random(len(clients))
     chosen = np.searchsorted(np.cumsum(list(mix.values()))[:-1], draws, side="right")
     presets = list(mix)
     return {name: PRESETS[presets[place]] for name, place in zip(clients, chosen, strict=True)}
+
+
+def scheme_privacy(config: RunConfig) -> IndexPrivacy:
+    """What all clients choose. Schemes that hide nothing ask for what is real; full models for everything."""
+    if config.round.scheme == "sfsl":
+        return config.privacy.index_privacy
+    return PRESETS["cpp1" if config.round.scheme == "fsl" else "cpp5"]
 
 
 def _interactions(settings: DataSettings, seed: int) -> tuple[Interactions, LoadReport | None]:
@@ -199,4 +221,5 @@ def _interactions(settings: DataSettings, seed: int) -> tuple[Interactions, Load
 def _task(settings: ModelSettings, train: Interactions, seed: int) -> Task:
     if settings.kind == "logistic":
         return logistic_regression(train)
-    return din(train, seed=seed, width=settings.width, slopes=settings.slopes, initial=settings.initial)
+    make = {"din": din, "dien": dien, "bst": bst}[settings.kind]
+    return make(train, seed=seed, width=settings.width, slopes=settings.slopes, initial=settings.initial)
