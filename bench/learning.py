@@ -1,4 +1,4 @@
-"""Does it learn? Runs of `sfsl run` side by side: schemes, weights, floors and learning rates, by seed.
+"""Does it learn? Runs of `sfsl run` side by side: schemes, weights, floors, learning rates, models, by seed.
 
 Sums are plain, which gives the model that masked sums give, word for word. A run that is there already is
 resumed, so that a grid can be stopped at any time and started again. Prints a table; writes every curve
@@ -51,12 +51,25 @@ SYNTHETIC = {
     },
     **COMMON,
 }
+# Other models on the file of amazon, at sizes that two cores train in minutes.
+SMALL = "--clients 50 --set data.max_history=20"
+RECOMMENDERS = {kind: f"{SMALL} --set model.kind={kind}" for kind in ("din", "dien", "bst", "logistic")}
+SHAKESPEARE = {
+    "lstm": "--clients 30 --set model.kind=lstm --set model.initial=0.3 --set training.batch_size=8 "
+    "--set training.learning_rate=2 --set training.clip=1"
+}
+GRIDS = {
+    "amazon": AMAZON,
+    "synthetic": SYNTHETIC,
+    "recommenders": RECOMMENDERS,
+    "shakespeare": SHAKESPEARE,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", choices=("amazon", "synthetic"))
-    parser.add_argument("--path", type=Path, help="amazon: the file")
+    parser.add_argument("data", choices=GRIDS)
+    parser.add_argument("--path", type=Path, help="the file; synthetic has none")
     parser.add_argument("--scale", type=float, default=0.1, help="synthetic: data.scale")
     parser.add_argument("--users", type=int, default=1000, help="synthetic: data.users")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
@@ -77,7 +90,7 @@ def main() -> None:
 
 
 def trained(options: argparse.Namespace) -> Curves:
-    grid = AMAZON if options.data == "amazon" else SYNTHETIC
+    grid = GRIDS[options.data]
     chosen = {name: grid[name] for name in (grid if options.only is None else options.only)}
     chosen |= dict(one.split("=", 1) for one in options.extra)
     jobs = [
@@ -101,8 +114,9 @@ def folder(options: argparse.Namespace, name: str, seed: int) -> Path:
 
 
 def command(options: argparse.Namespace, name: str, flags: str, seed: int) -> list[str]:
-    data = [f"amazon:{options.path}"] if options.data == "amazon" else ["synthetic"]
-    if options.data == "synthetic":
+    source = "amazon" if options.data == "recommenders" else options.data
+    data = [source if options.path is None else f"{source}:{options.path}"]
+    if source == "synthetic":
         data += ["--set", f"data.users={options.users}", "--set", f"data.scale={options.scale}"]
     if "--scheme" not in flags:
         flags += " --sums plain"
