@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -177,7 +178,7 @@ class Experiment:
                 with np.load(state, allow_pickle=False) as arrays:
                     self._restore(arrays)
             self._trim_curves()
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise InputError(f"cannot go on with the experiment in {self._out}: {error}") from None
 
     def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
