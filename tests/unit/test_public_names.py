@@ -9,6 +9,16 @@ PUBLIC = {
         "Attempt", "Backoff", "ClientModel", "DurableMemory", "Event", "Lesson", "Link", "LinkLimits",
         "Memory", "Participant", "PersonalRows", "Settings", "Trainer", "trusted",
     },
+    "sfsl.data": {
+        "NO_ROW", "Interactions", "LoadReport", "NextWords", "Role", "Samples", "Speech", "Statistics",
+        "SyntheticSettings", "SyntheticTaobao", "Windows", "assemble", "bayes_auc", "describe",
+        "hold_out_last", "load_amazon", "load_csv", "load_parquet", "load_shakespeare", "load_taobao",
+        "speech_of", "with_negatives",
+    },
+    "sfsl.models": {
+        "BST", "DIEN", "DIN", "LogisticRegression", "NextWordLSTM", "bst", "dien", "din",
+        "logistic_regression", "next_word_lstm",
+    },
     "sfsl.secagg": {
         "Aggregate", "AggregateRows", "Client", "Cost", "GraphPlan", "Layout", "Opened", "Policy", "Server",
         "SessionParams", "Start", "SumParams", "TableShape", "aggregate", "aggregate_rows",

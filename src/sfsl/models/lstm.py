@@ -35,14 +35,15 @@ class NextWordLSTM(nn.Module):
         self.units = units
 
     def forward(self, batch: Batch) -> Tensor:
-        context, known = batch["context"], batch["known"].clamp_min(1)
-        state = self._read(context)
-        rows = self.word.weight
-        fit = self.meant(state) @ rows[:, :-1].mT + rows[:, -1]
+        target = batch["target"].clamp_min(0).unsqueeze(-1)
+        return self.chances(batch).gather(-1, target).squeeze(-1) + batch["known"].clamp_min(1).log()
+
+    def chances(self, batch: Batch) -> Tensor:
+        """Their logarithms, of every row at hand: [..., rows]."""
+        rows, known = self.word.weight, batch["known"].clamp_min(1)
+        fit = self.meant(self._read(batch["context"])) @ rows[:, :-1].mT + rows[:, -1]
         absent = torch.arange(rows.shape[0], device=rows.device) >= known.unsqueeze(-1)
-        chances = torch.log_softmax(fit.masked_fill(absent, -1e9), dim=-1)
-        chosen = chances.gather(-1, batch["target"].clamp_min(0).unsqueeze(-1)).squeeze(-1)
-        return chosen + known.log()
+        return torch.log_softmax(fit.masked_fill(absent, -1e9), dim=-1)
 
     def _read(self, context: Tensor) -> Tensor:
         """The state after the last word; a filler leaves it as it was."""
