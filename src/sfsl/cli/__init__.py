@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from sfsl import __version__
-from sfsl.cli import bench, join, keys, plan, privacy, report, run, serve, swarm, union
+from sfsl.cli import bench, data, join, keys, plan, privacy, report, reproduce, run, serve, swarm, union
 from sfsl.cli.output import fail
 from sfsl.errors import SfslError
 
@@ -23,9 +23,11 @@ app.add_typer(privacy.app, name="privacy")
 run.register(app)
 plan.register(app)
 report.register(app)
+reproduce.register(app)
 join.register(app)
 swarm.register(app)
 serve.register(app)
+app.command(epilog="Example:  sfsl data paper-size && sfsl run --data stored:paper-size --sums plain")(data.data)
 app.command(epilog="Example:  sfsl union alice.txt bob.txt carol.txt --domain 1000000 --json")(union.union)
 
 

@@ -1,0 +1,196 @@
+"""Rounds and unions on the real masked protocol, each measured once: several targets show the same ones.
+
+What was measured stands in ``rounds.csv`` and ``unions.csv`` with all its settings, so a target that was
+stopped goes on after its last round, and a larger scale takes over what a smaller one has.
+"""
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import TypeVar
+
+import msgspec
+
+from sfsl.bench.round import bench_round
+from sfsl.bench.union import bench_union
+from sfsl.reproduce.scales import Scale
+from sfsl.reproduce.sheets import read_sheet, write_sheet
+from sfsl.reproduce.target import Job
+
+ROUNDS, UNIONS = "rounds.csv", "unions.csv"
+_MIB = 2**20
+# The exchanges in which the server sums updates, for the paper's figure of dropouts.
+_SUMMING = ("submodel", "unmask-update")
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A round that a figure needs; of several runs the median counts."""
+
+    scheme: str
+    clients: int
+    dropout: float = 0.0
+    memory: bool = False
+
+
+class RoundRow(msgspec.Struct, frozen=True):
+    """One round, measured. Peaks are of one party's own allocations, ``bare`` that of an idle process."""
+
+    scheme: str
+    clients: int
+    dropout: float
+    rows: int
+    set_size: int
+    dense: int
+    seed: int
+    survivors: int
+    rows_asked: float
+    mib_up: float
+    mib_down: float
+    client_seconds: float
+    server_seconds: float
+    summing_seconds: float
+    client_peak_mib: float | None = None
+    server_peak_mib: float | None = None
+    bare_mib: float | None = None
+
+    @property
+    def mib(self) -> float:
+        return self.mib_up + self.mib_down
+
+
+class UnionRow(msgspec.Struct, frozen=True):
+    clients: int
+    dropout: float
+    domain: int
+    set_size: int
+    seed: int
+    encoding: str
+    union_size: int
+    mib: float
+    client_seconds: float
+    server_seconds: float
+
+
+Measured = TypeVar("Measured", RoundRow, UnionRow)
+
+
+def measure_rounds(job: Job, wanted: Sequence[Asked]) -> dict[Asked, RoundRow]:
+    """Each as the median of its runs. Progress is told before each run that is still to be made."""
+    path = job.out / ROUNDS
+    known = read_sheet(path, RoundRow)
+    runs = [(asked, seed) for asked in wanted for seed in _seeds(job, asked.scheme)]
+    for number, (asked, seed) in enumerate(runs):
+        job.progress(_named(asked, job.scale), number, len(runs))
+        if _found(known, job.scale, asked, seed) is None:
+            # One that lacks the memory is made again, with it.
+            known = [row for row in known if not _same(row, job.scale, asked, seed)]
+            known.append(_round(job.scale, asked, seed))
+            write_sheet(path, RoundRow, known)
+    job.progress("", len(runs), len(runs))
+    return {
+        asked: _median(
+            row
+            for seed in _seeds(job, asked.scheme)
+            if (row := _found(known, job.scale, asked, seed)) is not None
+        )
+        for asked in wanted
+    }
+
+
+def measure_unions(job: Job, wanted: Sequence[tuple[int, float]]) -> dict[tuple[int, float], UnionRow]:
+    """By clients and dropout; the domain is that of the scale."""
+    path, sizes = job.out / UNIONS, job.scale.sizes
+    known = {_union_key(row): row for row in read_sheet(path, UnionRow)}
+    seeds = _seeds(job, "psu")
+    runs = [(*one, sizes.rows, sizes.set_size, seed) for one in wanted for seed in seeds]
+    for number, key in enumerate(runs):
+        clients, dropout, domain, set_size, seed = key
+        job.progress(f"union of {clients} clients, {dropout:.0%} vanish", number, len(runs))
+        if key not in known:
+            found = bench_union(clients, domain, set_size, sizes.unique, dropout=dropout, seed=seed)
+            known[key] = UnionRow(mib=found["client_mib"], **{name: found[name] for name in _COPIED})
+            write_sheet(path, UnionRow, list(known.values()))
+    job.progress("", len(runs), len(runs))
+    return {one: _median(known[(*one, sizes.rows, sizes.set_size, seed)] for seed in seeds) for one in wanted}
+
+
+_COPIED = tuple(name for name in UnionRow.__struct_fields__ if name != "mib")
+
+
+def _seeds(job: Job, scheme: str) -> range:
+    """A full-model round takes minutes, and its costs hardly vary: one is enough."""
+    return range(job.seed, job.seed + (1 if scheme == "sfl" else job.scale.repeats))
+
+
+def _round(scale: Scale, asked: Asked, seed: int) -> RoundRow:
+    sizes = scale.sizes_of(asked.scheme, asked.clients)
+    whole = asked.scheme == "sfl"
+    found = bench_round(
+        sizes,
+        privacy="cpp5" if whole else asked.scheme,
+        encoding="whole" if whole else "auto",
+        dropout=asked.dropout,
+        dropout_before="update",
+        memory=asked.memory,
+        seed=seed,
+    )
+    return RoundRow(
+        scheme=asked.scheme,
+        clients=asked.clients,
+        dropout=asked.dropout,
+        rows=sizes.rows,
+        set_size=sizes.set_size,
+        dense=sizes.dense,
+        seed=seed,
+        survivors=found["survivors"],
+        rows_asked=found["rows_asked"] + found["categories_asked"],
+        mib_up=found["client_bytes_up"] / _MIB,
+        mib_down=found["client_bytes_down"] / _MIB,
+        client_seconds=found["client_seconds"],
+        server_seconds=found["server_seconds"],
+        summing_seconds=sum(found["exchanges"][one]["server_seconds"] for one in _SUMMING),
+        client_peak_mib=_mib(found.get("client_peak_bytes_max")),
+        server_peak_mib=_mib(found.get("server_peak_bytes")),
+        bare_mib=_mib(found.get("bare_process_bytes")),
+    )
+
+
+def _same(row: RoundRow, scale: Scale, asked: Asked, seed: int) -> bool:
+    sizes = scale.sizes_of(asked.scheme, asked.clients)
+    wanted = (asked.scheme, asked.clients, asked.dropout, sizes.rows, sizes.set_size, sizes.dense, seed)
+    return wanted == (row.scheme, row.clients, row.dropout, row.rows, row.set_size, row.dense, row.seed)
+
+
+def _found(known: Iterable[RoundRow], scale: Scale, asked: Asked, seed: int) -> RoundRow | None:
+    return next(
+        (
+            row
+            for row in known
+            if _same(row, scale, asked, seed) and (not asked.memory or row.client_peak_mib is not None)
+        ),
+        None,
+    )
+
+
+def _median(rows: Iterable[Measured]) -> Measured:
+    """The first run, with the median of all in each figure that was measured."""
+    runs = list(rows)
+    figures = {
+        name: median(known)
+        for name in runs[0].__struct_fields__
+        if isinstance(getattr(runs[0], name), float)
+        and (known := [value for run in runs if (value := getattr(run, name)) is not None])
+    }
+    return msgspec.structs.replace(runs[0], **figures)
+
+
+def _union_key(row: UnionRow) -> tuple[int, float, int, int, int]:
+    return row.clients, row.dropout, row.domain, row.set_size, row.seed
+
+
+def _named(asked: Asked, scale: Scale) -> str:
+    text = f"{asked.scheme}, {asked.clients} clients"
+    return text + (f", {asked.dropout:.0%} vanish" if asked.dropout else "") + (", memory" * asked.memory)
+
+
+def _mib(size: int | None) -> float | None:
+    return None if size is None else size / _MIB

@@ -1,0 +1,67 @@
+"""What a target is: something of the paper that is measured into rows, drawn from them and told from them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from sfsl.reproduce.scales import Scale
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# What is being done, how many steps are done, and of how many.
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    out: Path
+    scale: Scale
+    seed: int
+    progress: Report
+
+
+@dataclass(frozen=True)
+class Story:
+    """``paper``: what it did and found; ``ours``: what was measured here and how; ``differs``: where the two
+    part, and why. The table has a head and text cells."""
+
+    paper: str
+    ours: str
+    differs: Sequence[str]
+    heads: Sequence[str]
+    table: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """``rows`` is the struct of its CSV. ``takes``: expected time by scale, on two cores."""
+
+    name: str
+    title: str
+    about: str
+    takes: dict[str, str]
+    rows: type[Any]
+    measure: Callable[[Job], list[Any]]
+    draw: "Callable[[Sequence[Any]], Figure]"
+    tell: Callable[[Sequence[Any]], Story]
+
+
+class Scaled(msgspec.Struct, frozen=True, kw_only=True):
+    """The first two columns of every target's CSV."""
+
+    scale: str
+    seed: int
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """A dash for what was not measured or not printed."""
+    return "–" if value is None else f"{value:,.{digits}f}"
+
+
+def saved(cost: float, against: float) -> float:
+    """Percent."""
+    return 100 * (1 - cost / against)

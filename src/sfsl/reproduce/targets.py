@@ -1,0 +1,89 @@
+"""All targets by name, in the paper's order, and what running one means."""
+
+import platform
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sfsl.errors import InputError
+from sfsl.reproduce import (
+    fig_auc,
+    fig_communication,
+    fig_computation,
+    fig_dropout,
+    memory,
+    table_privacy,
+    table_union,
+)
+from sfsl.reproduce.drawing import blank, save
+from sfsl.reproduce.page import Made, page
+from sfsl.reproduce.sheets import read_sheet, write_sheet, write_whole
+from sfsl.reproduce.target import Job, Target
+
+TARGETS: dict[str, Target] = {
+    one.name: one
+    for one in (
+        table_privacy.TARGET,
+        fig_auc.TARGET,
+        fig_communication.TARGET,
+        fig_computation.TARGET,
+        table_union.TARGET,
+        fig_dropout.TARGET,
+        memory.TARGET,
+    )
+}
+ALL = "all"
+PAGE, MADE = "index.html", "made.json"
+
+
+def chosen(names: Sequence[str]) -> list[Target]:
+    unknown = [name for name in names if name not in TARGETS and name != ALL]
+    if unknown:
+        raise InputError(f"no target {unknown[0]!r}; there are {', '.join(TARGETS)}, and {ALL}")
+    return [one for name, one in TARGETS.items() if name in names or ALL in names]
+
+
+def reproduce(target: Target, job: Job) -> tuple[list[Any], list[Path]]:
+    """Measure what is not there yet, write rows and pictures, and the page anew from all that is there."""
+    blank(1)  # without matplotlib, say so before minutes of measuring
+    rows = target.measure(job)
+    sheet = job.out / f"{target.name}.csv"
+    write_sheet(sheet, target.rows, rows)
+    _write_made(job, target)
+    pictures = save(target.draw(rows), job.out, target.name)
+    return rows, [sheet, *pictures, write_page(job.out)]
+
+
+def write_page(out: Path) -> Path:
+    """From whatever targets' rows the folder holds."""
+    made = _read_made(out)
+    sections = []
+    for target in TARGETS.values():
+        rows = read_sheet(out / f"{target.name}.csv", target.rows)
+        if rows:
+            picture = out / f"{target.name}.png"
+            if not picture.exists():
+                save(target.draw(rows), out, target.name)
+            sections.append((target, target.tell(rows), picture.read_bytes(), made.get(target.name)))
+    write_whole(out / PAGE, page(sections).encode())
+    return out / PAGE
+
+
+def _write_made(job: Job, target: Target) -> None:
+    made = _read_made(job.out)
+    made[target.name] = Made(
+        command=f"sfsl reproduce {target.name} --scale {job.scale.name} --seed {job.seed}",
+        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        machine=f"{platform.machine()}, Python {platform.python_version()}",
+    )
+    write_whole(job.out / MADE, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
+
+
+def _read_made(out: Path) -> dict[str, Made]:
+    try:
+        return msgspec.json.decode((out / MADE).read_bytes(), type=dict[str, Made])
+    except (OSError, msgspec.MsgspecError):
+        return {}  # only what the page says about when and where is lost
