@@ -54,9 +54,12 @@ SYNTHETIC = {
 # Other models on the file of amazon, at sizes that two cores train in minutes.
 SMALL = "--clients 50 --set data.max_history=20"
 RECOMMENDERS = {kind: f"{SMALL} --set model.kind={kind}" for kind in ("din", "dien", "bst", "logistic")}
+# Adam at the server, since words differ a thousandfold in how often they are said.
 SHAKESPEARE = {
     "lstm": "--clients 30 --set model.kind=lstm --set model.initial=0.3 --set training.batch_size=8 "
-    "--set training.learning_rate=2 --set training.clip=1"
+    "--set training.learning_rate=0.5 --set training.clip=1 --set server.kappa=1 "
+    "--set server.row_step=adam --set server.row_rate=0.1 --set server.dense_step=adam "
+    "--set server.dense_rate=0.02"
 }
 GRIDS = {
     "amazon": AMAZON,
