@@ -45,6 +45,7 @@ def blank(panels: int, height: float = 4.3) -> "tuple[Figure, list[Axes]]":
 def finish(panel: "Axes") -> None:
     """Grid, plain numbers, and a legend below the panel, where it covers nothing; the paper comes last."""
     from matplotlib.ticker import FuncFormatter
+    from matplotlib.transforms import ScaledTranslation
 
     if panel.get_yscale() == "log":
         panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
@@ -52,13 +53,15 @@ def finish(panel: "Axes") -> None:
     panel.set_axisbelow(True)
     entries = zip(*panel.get_legend_handles_labels(), strict=True)
     handles, labels = zip(*sorted(entries, key=lambda entry: entry[1].startswith("paper")), strict=True)
-    below = -0.15 if panel.get_xlabel() else -0.08
+    # In inches below the ticks, and the axis label where there is one.
+    below = ScaledTranslation(0, -0.46 if panel.get_xlabel() else -0.26, panel.figure.dpi_scale_trans)
     panel.legend(
         handles,
         labels,
         fontsize="small",
         loc="upper center",
-        bbox_to_anchor=(0.5, below),
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=panel.transAxes + below,
         ncols=4,
         frameon=False,
     )
