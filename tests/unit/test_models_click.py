@@ -100,10 +100,15 @@ def test_filled_up_histories_change_nothing(data: Interactions, task: Task) -> N
 
 
 def test_samples_without_a_history_have_a_score(data: Interactions, task: Task) -> None:
+    """One, whatever the room for a history."""
     columns = dict(data.client(1).columns)
-    for name in ("history", "history_category"):
-        columns[name] = np.full_like(columns[name], -1)
-    assert torch.isfinite(scored(task, columns)).all()
+    found = []
+    for room in (1, 6):
+        for name in ("history", "history_category"):
+            columns[name] = np.full((len(columns["item"]), room), -1)
+        found.append(scored(task, columns))
+    assert torch.isfinite(found[0]).all()
+    torch.testing.assert_close(*found)
 
 
 @pytest.mark.parametrize("column", ["user", "item", "history", "item_category", "history_category"])
