@@ -137,11 +137,23 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: py
     both = measure_rounds(job(tmp_path), asked)
     assert made == ["cpp5"]
     assert both[asked[0]].server_seconds == pytest.approx(first[asked[0]].server_seconds, rel=1e-5)
-    measure_rounds(job(tmp_path), [Asked("cpp1", 4, memory=True), *asked])  # traced anew, and only that
-    assert made == ["cpp5", "cpp1"]
     measure_rounds(job(tmp_path, seed=1), asked[:1])
-    assert made == ["cpp5", "cpp1", "cpp1"]
+    assert made == ["cpp5", "cpp1"]
     assert len(read_sheet(tmp_path / measured.ROUNDS, RoundRow)) == 3
+
+
+def test_memory_is_added_to_a_round_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = measure_rounds(job(tmp_path), [Asked("cpp1", 4)])[Asked("cpp1", 4)]
+    assert first.client_peak_mib is None
+    monkeypatch.setattr(measured, "bench_round", None)
+    asked = Asked("cpp1", 4, memory=True)
+    traced = measure_rounds(job(tmp_path), [asked])[asked]
+    assert traced.mib == pytest.approx(first.mib, rel=1e-5)
+    assert 0 < (traced.client_peak_mib or 0) < (traced.server_peak_mib or 0)
+    monkeypatch.setattr(measured, "round_memory", None)
+    assert measure_rounds(job(tmp_path), [asked])[asked].client_peak_mib == pytest.approx(
+        traced.client_peak_mib, rel=1e-5
+    )
 
 
 def test_a_stopped_target_keeps_its_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

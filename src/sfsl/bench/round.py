@@ -96,6 +96,13 @@ def bench_round(
     return result | (_memory(cohort, vanishing, VANISH[dropout_before]) if memory else {})
 
 
+def round_memory(
+    sizes: Sizes, *, privacy: str, encoding: str = "auto", seed: int = 0
+) -> dict[str, int | None]:
+    """The part of ``bench_round`` that ``memory`` adds, for a round whose seconds and bytes are known."""
+    return _memory(MadeUpCohort(sizes, privacy=privacy, encoding=encoding, seed=seed), (), "")
+
+
 def _summary(bill: Cost, alive: Sequence[str]) -> dict[str, float]:
     """Of one exchange, over the clients that lasted. The server takes answers in, closes the phase and
     encodes what goes out next."""

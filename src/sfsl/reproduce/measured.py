@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sfsl.bench.round import bench_round
+from sfsl.bench.round import bench_round, round_memory
 from sfsl.bench.union import bench_union
 from sfsl.reproduce.scales import Scale
 from sfsl.reproduce.sheets import read_sheet, write_sheet
@@ -74,24 +74,22 @@ Measured = TypeVar("Measured", RoundRow, UnionRow)
 
 
 def measure_rounds(job: Job, wanted: Sequence[Asked]) -> dict[Asked, RoundRow]:
-    """Each as the median of its runs. Progress is told before each run that is still to be made."""
+    """Each as the median of its runs; those that are there already take no time."""
     path = job.out / ROUNDS
-    known = read_sheet(path, RoundRow)
+    known = {_key_of(row): row for row in read_sheet(path, RoundRow)}
     runs = [(asked, seed) for asked in wanted for seed in _seeds(job, asked.scheme)]
     for number, (asked, seed) in enumerate(runs):
-        job.progress(_named(asked, job.scale), number, len(runs))
-        if _found(known, job.scale, asked, seed) is None:
-            # One that lacks the memory is made again, with it.
-            known = [row for row in known if not _same(row, job.scale, asked, seed)]
-            known.append(_round(job.scale, asked, seed))
-            write_sheet(path, RoundRow, known)
+        job.progress(_named(asked), number, len(runs))
+        key = _key(job.scale, asked, seed)
+        if key not in known:
+            known[key] = _round(job.scale, asked, seed)
+            write_sheet(path, RoundRow, list(known.values()))
+        if asked.memory and known[key].client_peak_mib is None:
+            known[key] = msgspec.structs.replace(known[key], **_peaks(job.scale, asked, seed))
+            write_sheet(path, RoundRow, list(known.values()))
     job.progress("", len(runs), len(runs))
     return {
-        asked: _median(
-            row
-            for seed in _seeds(job, asked.scheme)
-            if (row := _found(known, job.scale, asked, seed)) is not None
-        )
+        asked: _median(known[_key(job.scale, asked, seed)] for seed in _seeds(job, asked.scheme))
         for asked in wanted
     }
 
@@ -123,14 +121,13 @@ def _seeds(job: Job, scheme: str) -> range:
 
 def _round(scale: Scale, asked: Asked, seed: int) -> RoundRow:
     sizes = scale.sizes_of(asked.scheme, asked.clients)
-    whole = asked.scheme == "sfl"
+    privacy, encoding = _as_settings(asked.scheme)
     found = bench_round(
         sizes,
-        privacy="cpp5" if whole else asked.scheme,
-        encoding="whole" if whole else "auto",
+        privacy=privacy,
+        encoding=encoding,
         dropout=asked.dropout,
         dropout_before="update",
-        memory=asked.memory,
         seed=seed,
     )
     return RoundRow(
@@ -148,27 +145,33 @@ def _round(scale: Scale, asked: Asked, seed: int) -> RoundRow:
         client_seconds=found["client_seconds"],
         server_seconds=found["server_seconds"],
         summing_seconds=sum(found["exchanges"][one]["server_seconds"] for one in _SUMMING),
-        client_peak_mib=_mib(found.get("client_peak_bytes_max")),
-        server_peak_mib=_mib(found.get("server_peak_bytes")),
-        bare_mib=_mib(found.get("bare_process_bytes")),
     )
 
 
-def _same(row: RoundRow, scale: Scale, asked: Asked, seed: int) -> bool:
+def _peaks(scale: Scale, asked: Asked, seed: int) -> dict[str, float | None]:
+    """Under tracing, which would spoil the seconds."""
+    privacy, encoding = _as_settings(asked.scheme)
     sizes = scale.sizes_of(asked.scheme, asked.clients)
-    wanted = (asked.scheme, asked.clients, asked.dropout, sizes.rows, sizes.set_size, sizes.dense, seed)
-    return wanted == (row.scheme, row.clients, row.dropout, row.rows, row.set_size, row.dense, row.seed)
+    found = round_memory(sizes, privacy=privacy, encoding=encoding, seed=seed)
+    return {
+        "client_peak_mib": _mib(found["client_peak_bytes_max"]),
+        "server_peak_mib": _mib(found["server_peak_bytes"]),
+        "bare_mib": _mib(found["bare_process_bytes"]),
+    }
 
 
-def _found(known: Iterable[RoundRow], scale: Scale, asked: Asked, seed: int) -> RoundRow | None:
-    return next(
-        (
-            row
-            for row in known
-            if _same(row, scale, asked, seed) and (not asked.memory or row.client_peak_mib is not None)
-        ),
-        None,
-    )
+def _as_settings(scheme: str) -> tuple[str, str]:
+    """Privacy and encoding: in full-model learning everyone asks for every row."""
+    return ("cpp5", "whole") if scheme == "sfl" else (scheme, "auto")
+
+
+def _key(scale: Scale, asked: Asked, seed: int) -> tuple[object, ...]:
+    sizes = scale.sizes_of(asked.scheme, asked.clients)
+    return asked.scheme, asked.clients, asked.dropout, sizes.rows, sizes.set_size, sizes.dense, seed
+
+
+def _key_of(row: RoundRow) -> tuple[object, ...]:
+    return row.scheme, row.clients, row.dropout, row.rows, row.set_size, row.dense, row.seed
 
 
 def _median(rows: Iterable[Measured]) -> Measured:
@@ -187,7 +190,7 @@ def _union_key(row: UnionRow) -> tuple[int, float, int, int, int]:
     return row.clients, row.dropout, row.domain, row.set_size, row.seed
 
 
-def _named(asked: Asked, scale: Scale) -> str:
+def _named(asked: Asked) -> str:
     text = f"{asked.scheme}, {asked.clients} clients"
     return text + (f", {asked.dropout:.0%} vanish" if asked.dropout else "") + (", memory" * asked.memory)
 
