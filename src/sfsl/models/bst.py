@@ -66,7 +66,8 @@ class BST(GoodsModel):
         device: str | None = None,
     ) -> None:
         super().__init__(users, items, categories, width, device)
-        self.position = nn.Parameter(0.05 * torch.randn(POSITIONS, self.good))
+        # Smaller than rows begin: normalised together, a place should say more of its good than of itself.
+        self.position = nn.Parameter(0.01 * torch.randn(POSITIONS, self.good))
         self.block = Block(self.good)
         self.tower = tower(width + 3 * self.good, slopes)
 
