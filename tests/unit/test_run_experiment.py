@@ -1,5 +1,6 @@
 """Schemes side by side: the same whether in one stretch or several, and never on top of something else."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from sfsl.data import Interactions, SyntheticSettings, SyntheticTaobao, hold_out
 from sfsl.errors import InputError, ParameterError
 from sfsl.models import logistic_regression
 from sfsl.run.config import RunConfig, from_sections
-from sfsl.run.experiment import STATE, Experiment, Progress, read_curves
+from sfsl.run.experiment import SETTINGS, STATE, Experiment, Progress, read_curves
 from sfsl.run.paper import OURS, open_paper_experiment, paper_arms
 from sfsl.training.task import Task
 
@@ -88,6 +89,28 @@ def test_other_settings_are_refused(tmp_path: Path, parts: tuple[Task, Interacti
     opened(tmp_path, parts).run(1, every=1)
     with pytest.raises(InputError, match="other settings"):
         opened(tmp_path, parts, clip=0.5)
+
+
+def test_settings_of_an_older_version_are_understood(
+    tmp_path: Path, parts: tuple[Task, Interactions, Interactions]
+) -> None:
+    opened(tmp_path, parts).run(1, every=1)
+    path = tmp_path / SETTINGS
+    settings = json.loads(path.read_text())
+    for arm in settings.values():
+        del arm["run"]["device"]
+    path.write_text(json.dumps(settings))
+    assert opened(tmp_path, parts).round == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b'{"fl": {"round": {"scheme": "none"}}}'])
+def test_damaged_settings_are_refused(
+    tmp_path: Path, parts: tuple[Task, Interactions, Interactions], damage: bytes
+) -> None:
+    opened(tmp_path, parts).run(1, every=1)
+    (tmp_path / SETTINGS).write_bytes(damage)
+    with pytest.raises(InputError, match="cannot go on"):
+        opened(tmp_path, parts)
 
 
 def test_a_torn_checkpoint_is_refused_and_left_alone(

@@ -27,7 +27,7 @@ reproduce.register(app)
 join.register(app)
 swarm.register(app)
 serve.register(app)
-app.command(epilog="Example:  sfsl data paper-size && sfsl run --data stored:paper-size --sums plain")(data.data)
+data.register(app)
 app.command(epilog="Example:  sfsl union alice.txt bob.txt carol.txt --domain 1000000 --json")(union.union)
 
 

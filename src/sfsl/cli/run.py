@@ -58,12 +58,16 @@ def run(
     data: Annotated[
         str | None,
         typer.Option(
-            help="synthetic, or amazon:, taobao:, csv:, parquet:, shakespeare: or python: and a file"
+            help="synthetic, or amazon:, taobao:, csv:, parquet:, shakespeare: or python: and a file, or "
+            "stored: and a folder"
         ),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any key; repeatable."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="run.device: cpu or cuda, for fast experiments with --sums plain")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     json: Json = False,
@@ -78,7 +82,13 @@ def run(
     base: Sections = {}
     if config or resume:
         base = read_run_sections(config or RunFolder(out).config_file)
-    flags = {"run.rounds": rounds, "round.clients": clients, "round.scheme": scheme, "round.sums": sums}
+    flags = {
+        "run.rounds": rounds,
+        "round.clients": clients,
+        "round.scheme": scheme,
+        "round.sums": sums,
+        "run.device": device,
+    }
     try:
         wanted = from_sections(overridden(_flags(base, flags, privacy, data), settings or ()))
     except ParameterError as error:

@@ -27,11 +27,11 @@ def about(text: str) -> Meta:
 
 class DataSettings(Checked, frozen=True):
     source: Annotated[
-        Literal["synthetic", "amazon", "taobao", "csv", "parquet", "shakespeare", "python"],
+        Literal["synthetic", "amazon", "taobao", "csv", "parquet", "stored", "shakespeare", "python"],
         about(
             '"synthetic" makes data up; "amazon", "taobao", "csv" and "parquet" read clicks from the file at '
-            'path, "shakespeare" what roles say; "python" takes your own model and clients from the function '
-            "fleet(seed) of the file at path."
+            'path, "stored" from a folder that sfsl data made, "shakespeare" what roles say; "python" takes '
+            "your own model and clients from the function fleet(seed) of the file at path."
         ),
     ] = "synthetic"
     path: Annotated[str, about("The file to read (also .gz); empty for synthetic data.")] = ""
@@ -274,6 +274,13 @@ class LoopSettings(Checked, frozen=True):
     threads: Annotated[
         int, Meta(ge=0, le=1024), about("CPU threads of one local step, which is small; 0 lets torch choose.")
     ] = 1
+    device: Annotated[
+        Literal["", "cpu", "cuda"],
+        about(
+            '"cuda" or "cpu": the whole fleet lives on this device, which makes rounds fast: plain sums of '
+            "clicks data, without faults and secure AUC. Empty: the local engine, which does everything."
+        ),
+    ] = ""
 
 
 class RunConfig(Checked, frozen=True):
@@ -325,6 +332,28 @@ class RunConfig(Checked, frozen=True):
             raise ParameterError(
                 f"round.threshold = {wanted} of {self.round.clients} clients: more than half must last, or "
                 'two halves could open two different sums; "auto" is a safe choice'
+            )
+
+        if self.run.device:
+            self._require_device()
+
+    def _require_device(self) -> None:
+        """What a fleet on a device cannot do yet is refused, not left out."""
+        lacking = {
+            "round.sums": self.round.masked,
+            "round.scheme": self.round.scheme == "centralized",
+            "round.precision": self.round.precision != "float32",
+            "privacy.mix": bool(self.privacy.mix),
+            "faults": bool(self.faults.lost),
+            "data.source": self.data.source in ("python", "shakespeare"),
+            "server.weights": self.weights == "dataset" and self.round.scheme not in ("fl", "sfl"),
+        }
+        wrong = [key for key, is_wrong in lacking.items() if is_wrong]
+        if wrong:
+            raise ParameterError(
+                f'run.device = "{self.run.device}" runs plain sums of federated schemes on clicks data, '
+                f"without faults; {', '.join(wrong)} asks for something else. Change it (--sums plain), or "
+                "leave run.device empty"
             )
 
     @property

@@ -26,7 +26,7 @@ from sfsl.engines.resident import Arm, Figures, ResidentClients, ResidentEngine,
 from sfsl.engines.resident.central import ResidentCentral
 from sfsl.engines.resident.scoring import ResidentTest
 from sfsl.errors import InputError, ParameterError
-from sfsl.run.config import RunConfig
+from sfsl.run.config import RunConfig, from_sections
 from sfsl.run.fleet import Interacted, scheme_privacy
 from sfsl.run.setup import round_settings, slots
 from sfsl.submodel import MemoryStore, StoreSpec
@@ -169,13 +169,13 @@ class Experiment:
         try:
             self._out.mkdir(parents=True, exist_ok=True)
             settings, state = self._out / SETTINGS, self._out / STATE
-            if settings.exists() and settings.read_bytes() != wanted:
+            if settings.exists() and _read_settings(settings) != dict(self._arms):
                 raise InputError(
                     f"{self._out} holds an experiment with other settings; choose another folder"
                 )
             settings.write_bytes(wanted)
             if state.exists():
-                with np.load(state, allow_pickle=False) as arrays:
+                with open(state, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                     self._restore(arrays)
             self._trim_curves()
         except (OSError, ValueError, KeyError, BadZipFile) as error:
@@ -216,6 +216,15 @@ def read_curves(folder: Path) -> list[tuple[str, int, float, list[str]]]:
         return []
     with open(path, newline="", encoding="utf-8") as file:
         return [(one[0], int(one[1]), float(one[2]), one[3:]) for one in list(csv.reader(file))[1:]]
+
+
+def _read_settings(path: Path) -> dict[str, RunConfig]:
+    """What another version did not know yet has its default."""
+    try:
+        stored = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path} is damaged: {error}") from None
+    return {name: from_sections(sections) for name, sections in stored.items()}
 
 
 def _shared(config: RunConfig) -> tuple[object, ...]:

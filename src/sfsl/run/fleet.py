@@ -24,6 +24,7 @@ from sfsl.data import (
     with_negatives,
 )
 from sfsl.data.samples import Samples, joined
+from sfsl.data.stored import load_stored
 from sfsl.engines.centralized import Pool
 from sfsl.engines.device import Device
 from sfsl.errors import InputError
@@ -47,6 +48,10 @@ class Devices(Mapping[str, Device]):
         digits = len(str(most))
         self._numbers = {f"{prefix}-{number:0{digits}}": int(number) for number in clients}
         self._made = lru_cache(_DEVICES_AT_HAND)(lambda name: make(self._numbers[name]))
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        return self._numbers
 
     def __getitem__(self, name: str) -> Device:
         return self._made(name)
@@ -143,7 +148,7 @@ def build_fleet(config: RunConfig) -> Fleet:
 
 def _click_fleet(config: RunConfig) -> Fleet:
     seed, history = config.run.seed, config.data.max_history
-    data, report = _interactions(config.data, seed)
+    data, report = load_interactions(config.data, seed)
     train, test = hold_out_last(data, config.data.held_out)
     task = _task(config.model, train, seed)
     devices = Devices(
@@ -201,11 +206,13 @@ def scheme_privacy(config: RunConfig) -> IndexPrivacy:
     return PRESETS["cpp1" if config.round.scheme == "fsl" else "cpp5"]
 
 
-def _interactions(settings: DataSettings, seed: int) -> tuple[Interactions, LoadReport | None]:
+def load_interactions(settings: DataSettings, seed: int) -> tuple[Interactions, LoadReport | None]:
     if settings.source == "synthetic":
         world = SyntheticSettings().scaled(settings.scale, users=settings.users)
         return SyntheticTaobao(world, seed=seed).interactions(), None
     path = Path(settings.path)
+    if settings.source == "stored":
+        return load_stored(path), None
     if settings.source == "amazon":
         data, report = load_amazon(path)
     elif settings.source == "taobao":

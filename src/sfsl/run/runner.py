@@ -20,6 +20,7 @@ import torch
 from sfsl.crypto.ring import Z32
 from sfsl.engines.metrics import RoundLine
 from sfsl.engines.outcomes import refused, secure_auc
+from sfsl.engines.resident.rounds import ResidentRounds
 from sfsl.engines.settings import RoundReport
 from sfsl.errors import InputError
 from sfsl.privacy import PeriodSelection
@@ -47,6 +48,7 @@ class Runner:
             torch.set_num_threads(config.run.threads)
         self.store = open_store(folder, config, fleet)
         try:
+            self._engine = build_engine(config, fleet, self.store)
             self._state = self._stored_state()
             self.lines = self._known_lines()
             self._metrics = MetricsFile(folder.metrics_file, self.lines)
@@ -55,7 +57,6 @@ class Runner:
         except BaseException:
             self.store.close()
             raise
-        self._engine = build_engine(config, fleet, self.store)
 
     def run(self, *, stop: Callable[[], bool], seen: Callable[[RoundLine], None]) -> Summary:
         """All rounds that are left, or until ``stop``, which is asked between rounds."""
@@ -132,7 +133,9 @@ class Runner:
         every = self.config.run.evaluate_every
         if not every or (line.round % every and line.round != self.config.run.rounds):
             return line
-        return msgspec.structs.replace(line, auc=finite(central_auc(self.fleet, self.store)))
+        engine = self._engine
+        auc = engine.auc() if isinstance(engine, ResidentRounds) else central_auc(self.fleet, self.store)
+        return msgspec.structs.replace(line, auc=finite(auc))
 
     def _stored_state(self) -> SelectionState:
         if self.store.round == 0:

@@ -3,17 +3,22 @@
 from collections.abc import Mapping
 
 import msgspec
+import torch
 
 from sfsl.crypto.kdf import digest
+from sfsl.data.compact import compact
 from sfsl.engines.centralized import CentralizedEngine, CentralSettings
 from sfsl.engines.faults import FaultPlan
 from sfsl.engines.local import LocalEngine
+from sfsl.engines.resident import ResidentClients
+from sfsl.engines.resident.rounds import ResidentRounds
+from sfsl.engines.resident.scoring import ResidentTest
 from sfsl.engines.settings import RoundSettings
 from sfsl.engines.simulation import Simulation
-from sfsl.errors import StoreError
+from sfsl.errors import InputError, StoreError
 from sfsl.privacy import IndexPrivacy
 from sfsl.run.config import RunConfig
-from sfsl.run.fleet import Fleet, client_privacy
+from sfsl.run.fleet import Devices, Fleet, Interacted, client_privacy, scheme_privacy
 from sfsl.run.folder import RunFolder
 from sfsl.run.metrics import read_lines
 from sfsl.run.planning import plan_min_contributors
@@ -26,6 +31,9 @@ from sfsl.submodel import (
     UpdateParams,
 )
 from sfsl.training import LocalSettings
+
+# Samples of a central test set on a device; more say no more about an AUC.
+_MOST_TESTED = 1_000_000
 
 
 def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
@@ -53,13 +61,37 @@ def open_store(folder: RunFolder, config: RunConfig, fleet: Fleet) -> LmdbStore:
     return LmdbStore.create(folder.store, spec, fleet.task.initial_dense())
 
 
-def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> LocalEngine | CentralizedEngine:
+Engine = LocalEngine | CentralizedEngine | ResidentRounds
+
+
+def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
     """What runs this scheme's rounds."""
     seed = config.run.seed
+    if config.run.device:
+        return _on_device(config, fleet, store)
     if config.round.scheme == "centralized":
         return CentralizedEngine(fleet.task, fleet.train, store, central_settings(config, fleet), seed=seed)
     settings = round_settings(config, client_privacy(config, sorted(fleet.devices)))
     return LocalEngine(Simulation(fleet.task, fleet.devices, store, settings, seed=seed))
+
+
+def _on_device(config: RunConfig, fleet: Fleet, store: LmdbStore) -> ResidentRounds:
+    if config.run.device == "cuda" and not torch.cuda.is_available():
+        raise InputError('run.device = "cuda", and torch sees no GPU here; "cpu" works everywhere')
+    if not (isinstance(fleet.train, Interacted) and isinstance(fleet.devices, Devices)):
+        raise InputError("run.device is for clicks data; leave it empty")
+    device = torch.device(config.run.device)
+    return ResidentRounds(
+        fleet.task,
+        ResidentClients(compact(fleet.train.data, config.data.max_history), device),
+        fleet.devices.numbers,
+        store,
+        round_settings(config, {}),
+        scheme_privacy(config),
+        ResidentTest(fleet.task, fleet.test, device, most=_MOST_TESTED, seed=config.run.seed),
+        clients=config.round.clients,
+        seed=config.run.seed,
+    )
 
 
 def round_settings(config: RunConfig, privacy: Mapping[str, IndexPrivacy]) -> RoundSettings:
