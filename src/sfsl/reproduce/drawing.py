@@ -93,7 +93,9 @@ def grouped(
                 (derived if one.derived else printed).append((number + shift, one.value))
     diamonds(panel, printed, derived)
     panel.set_xticks(range(len(groups)), [str(group) for group in groups])
+    # A bar on a log axis has no natural foot; this one lets the shortest still be seen.
     panel.set_yscale("log")
+    panel.set_ylim(bottom=min(height for heights in bars.values() for height in heights.values()) / 2)
 
 
 def diamonds(
