@@ -31,14 +31,14 @@ COLORS = {
 _DIAMOND = {"marker": "D", "ls": "none", "ms": 5.5, "mec": "black", "mew": 1.0, "zorder": 5, "clip_on": False}
 
 
-def blank(panels: int, height: float = 4.3) -> "tuple[Figure, list[Axes]]":
+def blank(panels: int, height: float = 4.0) -> "tuple[Figure, list[Axes]]":
     """One panel below the other, so that a phone shows them in full width."""
     try:
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
         raise InputError("pictures need matplotlib: install the extra, sfsl[plot]") from None
-    figure = Figure(figsize=(7.2, height * panels), layout=ConstrainedLayoutEngine(h_pad=0.12))
+    figure = Figure(figsize=(6.4, height * panels), layout=ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.1))
     return figure, [figure.add_subplot(panels, 1, place + 1) for place in range(panels)]
 
 

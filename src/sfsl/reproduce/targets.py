@@ -1,5 +1,6 @@
 """All targets by name, in the paper's order, and what running one means."""
 
+import os
 import platform
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -77,7 +78,7 @@ def _write_made(job: Job, target: Target) -> None:
     made[target.name] = Made(
         command=f"sfsl reproduce {target.name} --scale {job.scale.name} --seed {job.seed}",
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
-        machine=f"{platform.machine()}, Python {platform.python_version()}",
+        machine=f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
     )
     write_whole(job.out / MADE, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
 
