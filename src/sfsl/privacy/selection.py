@@ -6,6 +6,7 @@ The clients' own ledgers enforce the limit; a server that keeps to it asks nobod
 from collections.abc import Iterable
 
 import msgspec
+import numpy as np
 
 from sfsl.crypto.randomness import Randomness
 from sfsl.errors import InputError, TooFewClients
@@ -43,5 +44,6 @@ def choose_uniformly(clients: Iterable[str], count: int, randomness: Randomness)
     if not 0 <= count <= len(names):
         raise InputError(f"cannot choose {count} of {len(names)} clients")
     # Sorting by independent random tickets shuffles uniformly; 16 bytes make ties a non-event.
-    tickets = {name: randomness.bytes(16) for name in names}
-    return tuple(sorted(sorted(names, key=tickets.__getitem__)[:count]))
+    tickets = np.frombuffer(randomness.bytes(16 * len(names)), ">u8").reshape(-1, 2)
+    first = np.lexsort((tickets[:, 1], tickets[:, 0]))[:count]
+    return tuple(names[place] for place in np.sort(first))
