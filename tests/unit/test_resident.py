@@ -34,7 +34,8 @@ from sfsl.submodel.quantize import WeightedSums
 from sfsl.training import auc, score_samples
 from sfsl.training.task import Task
 
-CPU = torch.device("cpu")
+# Where there is a GPU, everything is tried on it too.
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 CLIENTS = 12
 NAMES = [f"user-{user:02}" for user in range(CLIENTS)]
 
@@ -44,9 +45,9 @@ def data() -> Interactions:
     return SyntheticTaobao(SyntheticSettings().scaled(0.05, users=CLIENTS), seed=3).interactions()
 
 
-@pytest.fixture(scope="module")
-def fleet(data: Interactions) -> ResidentClients:
-    return ResidentClients(compact(data), CPU)
+@pytest.fixture(scope="module", params=DEVICES)
+def fleet(data: Interactions, request: pytest.FixtureRequest) -> ResidentClients:
+    return ResidentClients(compact(data), torch.device(request.param))
 
 
 def store_of(task: Task, slots: int = 0) -> MemoryStore:
@@ -76,7 +77,9 @@ class Both:
     figures: Figures
 
 
-def both(data: Interactions, task: Task, preset: str, **sections: Mapping[str, object]) -> Both:
+def both(
+    data: Interactions, fleet: ResidentClients, task: Task, preset: str, **sections: Mapping[str, object]
+) -> Both:
     settings = settings_of(preset, **sections)
     devices = {name: Device(task, data.client(user)) for user, name in enumerate(NAMES)}
     slots = settings.update.row_step.slots
@@ -84,9 +87,9 @@ def both(data: Interactions, task: Task, preset: str, **sections: Mapping[str, o
     report = LocalEngine(Simulation(task, devices, store, settings, seed=0)).run(NAMES)
     assert report.aborted is None
     store.commit(report.commit)
-    model = ResidentModel(task, store_of(task, slots), CPU)
+    model = ResidentModel(task, store_of(task, slots), fleet.device)
     arm = Arm("one", model, settings, PRESETS[preset])
-    engine = ResidentEngine(ResidentClients(compact(data), CPU), [arm], clients=CLIENTS, seed=0)
+    engine = ResidentEngine(fleet, [arm], clients=CLIENTS, seed=0)
     (figures,) = engine.run(1, np.arange(CLIENTS))
     return Both(settings, store, report, model, figures)
 
@@ -101,34 +104,36 @@ def assert_same(task: Task, found: Both) -> None:
         expected = all_rows(found.store, table.name)
         assert np.abs(expected - all_rows(store_of(task), table.name)).max() > 1e-5  # it moved at all
         tolerance = 2 * update.rows.unit * update.row_step.rate + 1e-6
-        np.testing.assert_allclose(found.model.tables[table.name][:-1], expected, atol=tolerance)
+        np.testing.assert_allclose(found.model.tables[table.name][:-1].cpu(), expected, atol=tolerance)
     dense = found.store.read_dense().values
-    np.testing.assert_allclose(found.model.dense, dense, atol=4 * update.dense.unit + 1e-6)
+    np.testing.assert_allclose(found.model.dense.cpu(), dense, atol=4 * update.dense.unit + 1e-6)
 
 
 @pytest.mark.parametrize("weights", ["owners", "samples"])
 @pytest.mark.parametrize("preset", ["cpp1", "cpp5"])
-def test_a_round_is_that_of_plain_sums(data: Interactions, preset: str, weights: str) -> None:
+def test_a_round_is_that_of_plain_sums(
+    data: Interactions, fleet: ResidentClients, preset: str, weights: str
+) -> None:
     task = din(data, seed=1)
-    found = both(data, task, preset, server={"weights": weights})
+    found = both(data, fleet, task, preset, server={"weights": weights})
     assert_same(task, found)
     report, outcome = found.report, found.report.outcome
     assert outcome is not None
     assert int(found.figures.samples) == report.samples
     assert float(found.figures.loss) / report.samples == pytest.approx(report.loss, rel=1e-4)
     for name, table in found.figures.tables.items():
-        assert np.array_equal(table.union[table.real], outcome.union[name].rows)
+        assert np.array_equal(table.union[table.real].cpu(), outcome.union[name].rows)
         assert int(table.moved.sum()) == outcome.applied.moved[name]
 
 
-def test_a_full_model_round_is_that_of_plain_sums(data: Interactions) -> None:
+def test_a_full_model_round_is_that_of_plain_sums(data: Interactions, fleet: ResidentClients) -> None:
     task = din(data, seed=1)
-    assert_same(task, both(data, task, "cpp5", round={"scheme": "fl", "sums": "auto"}))
+    assert_same(task, both(data, fleet, task, "cpp5", round={"scheme": "fl", "sums": "auto"}))
 
 
-def test_rows_with_few_contributors_are_left_out_alike(data: Interactions) -> None:
+def test_rows_with_few_contributors_are_left_out_alike(data: Interactions, fleet: ResidentClients) -> None:
     task = logistic_regression(data)
-    found = both(data, task, "cpp1", round={"min_contributors": 2})
+    found = both(data, fleet, task, "cpp1", round={"min_contributors": 2})
     assert_same(task, found)
     outcome = found.report.outcome
     assert outcome is not None
@@ -138,8 +143,8 @@ def test_rows_with_few_contributors_are_left_out_alike(data: Interactions) -> No
         assert 0 < opened < int(table.real.sum())
 
 
-def test_requests_of_others_open_a_row(data: Interactions) -> None:
-    found = both(data, logistic_regression(data), "cpp5", round={"min_contributors": CLIENTS})
+def test_requests_of_others_open_a_row(data: Interactions, fleet: ResidentClients) -> None:
+    found = both(data, fleet, logistic_regression(data), "cpp5", round={"min_contributors": CLIENTS})
     for table in found.figures.tables.values():
         assert torch.equal(table.opened, table.real)
 
@@ -149,7 +154,7 @@ def test_models_side_by_side_are_those_of_each_alone(data: Interactions, fleet: 
     settings = settings_of("cpp1")
 
     def models(presets: list[str]) -> list[ResidentModel]:
-        made = [ResidentModel(task, store_of(task), CPU) for _ in presets]
+        made = [ResidentModel(task, store_of(task), fleet.device) for _ in presets]
         arms = [Arm(name, one, settings, PRESETS[name]) for name, one in zip(presets, made, strict=True)]
         engine = ResidentEngine(fleet, arms, clients=CLIENTS, seed=0)
         for number in (1, 2):
@@ -160,23 +165,25 @@ def test_models_side_by_side_are_those_of_each_alone(data: Interactions, fleet: 
     for one, other in zip(together, alone, strict=True):
         for name in one.tables:
             tolerance = 4 * settings.update.rows.unit + 1e-6
-            np.testing.assert_allclose(one.tables[name][:-1], other.tables[name][:-1], atol=tolerance)
+            np.testing.assert_allclose(
+                one.tables[name][:-1].cpu(), other.tables[name][:-1].cpu(), atol=tolerance
+            )
 
 
 def test_samples_are_kept_as_a_client_keeps_them(data: Interactions, fleet: ResidentClients) -> None:
     rng = np.random.default_rng(5)
     cohort = fleet.cohort(np.arange(CLIENTS))
-    asked = {"item": torch.from_numpy(rng.random(len(cohort.rows["item"].row)) < 0.7)}
+    asked = {"item": torch.from_numpy(rng.random(len(cohort.rows["item"].row)) < 0.7).to(fleet.device)}
     kept = fleet.keep(cohort, asked)
     for place, user in enumerate(cohort.chosen):
         own = cohort.rows["item"].client == place
-        rows = cohort.rows["item"].row[own][asked["item"][own]].numpy()
+        rows = cohort.rows["item"].row[own][asked["item"][own]].cpu().numpy()
         expected = data.client(int(user)).keep({"item": rows})
         mine = (cohort.client == place) & kept.keep
         assert int(mine.sum()) == len(expected) < int((cohort.client == place).sum())
         local = expected.local_columns(data.client(int(user)).rows())
         for name, column in local.items():
-            found = kept.columns[name][mine].numpy()
+            found = kept.columns[name][mine].cpu().numpy()
             width = column.shape[1:]
             np.testing.assert_array_equal(found[:, : width[0]] if width else found, column)
 
@@ -184,7 +191,8 @@ def test_samples_are_kept_as_a_client_keeps_them(data: Interactions, fleet: Resi
 def test_all_columns_with_the_models_rows(data: Interactions, fleet: ResidentClients) -> None:
     places = np.random.default_rng(0).integers(len(data), size=40)
     expected = data.samples(places).columns
-    for name, found in fleet.everywhere(torch.from_numpy(places)).items():
+    for name, there in fleet.everywhere(torch.from_numpy(places).to(fleet.device)).items():
+        found = there.cpu()
         width = expected[name].shape[1:]
         np.testing.assert_array_equal(found[:, : width[0]] if width else found, expected[name])
 
@@ -197,9 +205,10 @@ def test_a_union_without_asking_how_large_it_is() -> None:
 
 
 def answers(fleet: ResidentClients, privacy: IndexPrivacy, seed: int, period: int = 0) -> Answers:
-    chances = torch.tensor([[privacy.p1, privacy.p2, privacy.p3, privacy.p4]], dtype=torch.float64)
-    generator = torch.Generator().manual_seed(seed)
-    keys = client_keys(torch.arange(CLIENTS), 0, period)
+    four = [[privacy.p1, privacy.p2, privacy.p3, privacy.p4]]
+    chances = torch.tensor(four, dtype=torch.float64, device=fleet.device)
+    generator = torch.Generator(fleet.device).manual_seed(seed)
+    keys = client_keys(torch.arange(CLIENTS, device=fleet.device), 0, period)
     return Answers(keys, chances.expand(CLIENTS, 4), generator)
 
 
@@ -279,41 +288,43 @@ def test_central_steps_are_those_of_the_centralized_engine(
     for _ in range(2):
         report = CentralizedEngine(task, Interacted(data, 50), store, settings, seed=0).run()
         store.commit(report.commit)
-    model = ResidentModel(task, store_of(task), CPU)
+    model = ResidentModel(task, store_of(task), fleet.device)
     central = ResidentCentral(fleet, model, settings, seed=0)
     figures = [central.run(number) for number in (1, 2)]
     assert int(figures[1].samples) == report.samples < len(data)  # some have no history
     assert float(figures[1].loss) / report.samples == pytest.approx(report.loss, rel=1e-4)
     for table in task.tables:
-        np.testing.assert_allclose(model.tables[table.name][:-1], all_rows(store, table.name), atol=1e-6)
-    np.testing.assert_allclose(model.dense, store.read_dense().values, atol=1e-6)
+        np.testing.assert_allclose(
+            model.tables[table.name][:-1].cpu(), all_rows(store, table.name), atol=1e-6
+        )
+    np.testing.assert_allclose(model.dense.cpu(), store.read_dense().values, atol=1e-6)
 
 
 def test_central_adam_learns(data: Interactions, fleet: ResidentClients) -> None:
     task = din(data, seed=1)
-    model = ResidentModel(task, store_of(task, slots=2), CPU)
+    model = ResidentModel(task, store_of(task, slots=2), fleet.device)
     central = ResidentCentral(fleet, model, CentralSettings(len(data), "adam", 16, 0.01, 1.0, 0.1), seed=0)
     losses = [float(central.run(number).loss) for number in range(1, 7)]
     assert losses[-1] < 0.9 * losses[0]
 
 
-def test_the_auc_is_that_of_the_scores(data: Interactions) -> None:
+def test_the_auc_is_that_of_the_scores(data: Interactions, fleet: ResidentClients) -> None:
     task = din(data, seed=1)
     store = store_of(task)
-    model = ResidentModel(task, store, CPU)
-    test = ResidentTest(task, Interacted(data, 50), CPU, most=10**6, seed=0)
+    model = ResidentModel(task, store, fleet.device)
+    test = ResidentTest(task, Interacted(data, 50), fleet.device, most=10**6, seed=0)
     samples = data.samples(np.arange(len(data)))
     rows = task.needed_rows(samples)[0]
     values = {name: store.read_rows(name, RowSet(one)).values for name, one in rows.items()}
     scores = score_samples(task, store.read_dense().values, rows, values, samples)
     assert test.auc(model) == pytest.approx(auc(scores, data.label), abs=1e-6)
-    assert len(ResidentTest(task, Interacted(data, 50), CPU, most=10, seed=0)) == 10
+    assert len(ResidentTest(task, Interacted(data, 50), fleet.device, most=10, seed=0)) == 10
 
 
 def test_a_run_on_a_device_commits_what_moved(data: Interactions, fleet: ResidentClients) -> None:
     task = din(data, seed=1)
     store, settings = store_of(task), settings_of("cpp2")
-    test = ResidentTest(task, Interacted(data, 50), CPU, most=10**6, seed=0)
+    test = ResidentTest(task, Interacted(data, 50), fleet.device, most=10**6, seed=0)
     numbers = {name: place for place, name in enumerate(NAMES)}
     rounds = ResidentRounds(
         task, fleet, numbers, store, settings, PRESETS["cpp2"], test, clients=CLIENTS, seed=0
@@ -323,7 +334,9 @@ def test_a_run_on_a_device_commits_what_moved(data: Interactions, fleet: Residen
         store.commit(report.commit)
     assert store.round == 2
     for table in task.tables:
-        np.testing.assert_array_equal(all_rows(store, table.name), rounds._model.tables[table.name][:-1])
+        np.testing.assert_array_equal(
+            all_rows(store, table.name), rounds._model.tables[table.name][:-1].cpu()
+        )
     assert report.outcome is not None
     assert report.outcome.applied.moved["item"] == len(report.commit.tables["item"].rows)
     assert 0 < rounds.auc() < 1
@@ -331,7 +344,7 @@ def test_a_run_on_a_device_commits_what_moved(data: Interactions, fleet: Residen
 
 def test_what_a_device_cannot_do_is_refused(data: Interactions, fleet: ResidentClients) -> None:
     task = din(data, seed=1)
-    model = ResidentModel(task, store_of(task), CPU)
+    model = ResidentModel(task, store_of(task), fleet.device)
     faulty = replace(settings_of("cpp1"), faults=FaultPlan({"union": 0.1}))
     with pytest.raises(ParameterError, match="faults"):
         Arm("faulty", model, faulty, PRESETS["cpp1"])
@@ -343,3 +356,22 @@ def test_what_a_device_cannot_do_is_refused(data: Interactions, fleet: ResidentC
     ]
     with pytest.raises(ParameterError, match="share"):
         ResidentEngine(fleet, arms, clients=CLIENTS, seed=0)
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_nothing_in_a_round_waits_for_a_gpu(data: Interactions, compiled: bool) -> None:
+    task, gpu = din(data, seed=1), torch.device("cuda")
+    there = ResidentClients(compact(data), gpu)
+    settings = settings_of("cpp2", training={"batch_size": 2}, round={"min_contributors": 2})
+    models = [ResidentModel(task, store_of(task), gpu) for _ in range(2)]
+    arms = [Arm(str(place), one, settings, PRESETS["cpp2"]) for place, one in enumerate(models)]
+    engine = ResidentEngine(there, arms, clients=CLIENTS, seed=0, compiled=compiled)
+    engine.prepare()
+    engine.run(1, np.arange(CLIENTS))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        figures = engine.run(2, np.arange(CLIENTS))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(0 < float(one.loss) / int(one.samples) < 1 for one in figures)
