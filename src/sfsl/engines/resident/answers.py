@@ -5,6 +5,7 @@ each round. The function here is a hash that a device computes fast. It hides no
 is nobody to hide from.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -54,11 +55,10 @@ class Answers:
         chances = self._chances[rows.client]
         return self._drawn(self._keys[rows.client], rows.row, chances[:, 0], chances)
 
-    def about_others(self, rows: FlatRows, union: Union) -> "list[tuple[slice, Tensor]]":
+    def about_others(self, rows: FlatRows, union: Union) -> Iterator[tuple[slice, Tensor]]:
         """Of some clients at a time, about rows of the union that they do not have."""
         clients, size = len(self._keys), len(union.rows)
         together = max(1, _AT_ONCE // max(size, 1))
-        found = []
         for start in range(0, clients, together):
             some = slice(start, min(start + together, clients))
             keys, chances = self._keys[some].unsqueeze(1), self._chances[some].unsqueeze(1)
@@ -67,8 +67,7 @@ class Answers:
             own = torch.where(inside, rows.client - some.start, len(yes))
             held = torch.zeros((len(yes) + 1, size), dtype=torch.bool, device=yes.device)
             held[own, union.at] = True
-            found.append((some, yes & ~held[:-1]))
-        return found
+            yield some, yes & ~held[:-1]
 
     def _drawn(self, keys: Tensor, rows: Tensor, permanent: Tensor, chances: Tensor) -> Tensor:
         lasting = _fraction(_mixed(keys + rows * _GOLDEN)) < permanent

@@ -176,7 +176,10 @@ class _ArmRound:
             union, rows = self._unions[name], cohort.rows[name]
             counts = torch.zeros_like(union.rows).index_add_(0, union.at, asked[name].to(torch.int64))
             derived = [table for table in self._summed if table.source == name]
-            also = {table.name: self._requesters_so_far(table) for table in derived}
+            also = {
+                table.name: torch.zeros(table.rows + 1, dtype=torch.int64, device=self._fleet.device)
+                for table in derived
+            }
             for some, yes in self._answers.about_others(rows, union):
                 counts += yes.sum(0)
                 own = _matrix(yes, rows, union, asked[name], some)
@@ -187,9 +190,6 @@ class _ArmRound:
                 found = also[table.name][self._unions[table.name].rows]
                 opened[table.name] = self._unions[table.name].real & (found >= least)
         return opened
-
-    def _requesters_so_far(self, table: Table) -> Tensor:
-        return torch.zeros(table.rows + 1, dtype=torch.int64, device=self._fleet.device)
 
     def _derived_requests(self, table: Table, union: Union, asked: Tensor) -> Tensor:
         """How many of these clients ask, through rows of the source, for each row of a derived table."""
