@@ -23,7 +23,7 @@ from sfsl.engines.resident.rounds import ResidentRounds
 from sfsl.engines.resident.scoring import ResidentTest
 from sfsl.engines.settings import RoundReport, RoundSettings
 from sfsl.engines.simulation import Simulation
-from sfsl.errors import ParameterError
+from sfsl.errors import InputError, ParameterError
 from sfsl.models import din, logistic_regression
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.run.config import from_sections
@@ -356,6 +356,10 @@ def test_what_a_device_cannot_do_is_refused(data: Interactions, fleet: ResidentC
     ]
     with pytest.raises(ParameterError, match="share"):
         ResidentEngine(fleet, arms, clients=CLIENTS, seed=0)
+    engine = ResidentEngine(fleet, arms[:1], clients=3, seed=0)
+    for chosen in ([0, 1], [0, 1, 1], [0, 1, 2, 3]):
+        with pytest.raises(InputError, match="3 different clients"):
+            engine.run(1, np.array(chosen))
 
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")

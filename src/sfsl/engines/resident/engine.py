@@ -12,6 +12,7 @@ one cohort's steps has room for more.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from sfsl.engines.resident.answers import Answers, Union, client_keys
 from sfsl.engines.resident.clients import Cohort, FlatRows, ResidentClients
 from sfsl.engines.resident.model import Moved, ResidentModel, averaged, decoded, encoded
 from sfsl.engines.settings import RoundSettings
-from sfsl.errors import ParameterError
+from sfsl.errors import InputError, ParameterError
 from sfsl.privacy import IndexPrivacy
 from sfsl.submodel import PAPER, Table, UpdateParams
 from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
@@ -87,6 +88,8 @@ class ResidentEngine:
 
     def run(self, number: int, chosen: Indices) -> list[Figures]:
         """Round ``number``, counted from 1, with the chosen clients. Figures are on the device still."""
+        if len(np.unique(chosen)) != self._clients or len(chosen) != self._clients:
+            raise InputError(f"a round here has {self._clients} different clients, not {len(chosen)}")
         cohort = self._fleet.cohort(chosen)
         self._generator.manual_seed((self._seed * 1_000_003 + number) % 2**63)
         rounds = [_ArmRound(self, place, cohort, number) for place in range(len(self._arms))]
