@@ -2,14 +2,18 @@
 
 Each client has its own dense weights and rows, stacked; rows and sequences are filled up to the longest.
 Clients stand in order of their number of steps, and those that are done fall away at the end, so that
-nothing is computed for a client that has finished.
+nothing is computed for a client that has finished. Every core has passes of its own: operations this small
+gain nothing from being split, and waiting for each other's halves costs much where cores are shared.
 
 What ``torch.func`` cannot vectorise is trained client by client: layers that draw, as dropout does, and
 forward passes that look at values to decide what to do.
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 from weakref import WeakSet
 
@@ -29,9 +33,14 @@ from sfsl.training.local import (
 from sfsl.training.stack import Stack, StackPlan, StackTrainer
 from sfsl.training.task import Indices, Parameters, Task, Values, parameter_of
 
+_Clients = Sequence[int]
+_Trained = list[tuple[int, LocalUpdate]]
+
 FILLER = -1
 # Clients in one pass. On a CPU more of them leave the cache and fill up more; fewer make more steps.
-TOGETHER = 50
+TOGETHER = 80
+# A step of a pass costs in itself about as much as so many clients in it.
+_STEP = 8
 # Modules that could not be vectorised: nothing is tried, or said, twice.
 _ONE_BY_ONE: WeakSet[nn.Module] = WeakSet()
 
@@ -84,12 +93,45 @@ def _train_in_passes(
         if not len(work.data)
     }
     busy = [client for client in range(len(cohort)) if client not in updates]
-    by_steps = sorted(busy, key=lambda client: -len(cohort[client].data))
-    for start in range(0, len(by_steps), together):
-        clients = by_steps[start : start + together]
+    busy.sort(key=lambda client: -len(cohort[client].data))
+    passes = _passes([len(cohort[client].data) for client in busy], torch.get_num_threads(), together)
+
+    def trained(clients: _Clients) -> _Trained:
         works = [cohort[client] for client in clients]
-        updates |= zip(clients, _train_together(task, dense, works, settings, round_number), strict=True)
+        return list(zip(clients, _train_together(task, dense, works, settings, round_number), strict=True))
+
+    for one in _on_every_core(trained, [[busy[place] for place in places] for places in passes]):
+        updates |= one
     return [updates[client] for client in range(len(cohort))]
+
+
+def _passes(samples: Sequence[int], cores: int, together: int) -> list[range]:
+    """Neighbours in passes of at most ``together``, so that no core has much more to do than another."""
+
+    def cut(limit: int) -> list[range]:
+        starts: list[int] = []
+        cost = limit
+        for place, own in enumerate(samples):
+            if cost + own > limit or place - starts[-1] == together:
+                starts.append(place)
+                cost = _STEP * own
+            cost += own
+        return [range(start, stop) for start, stop in pairwise([*starts, len(samples)])]
+
+    count = min(len(samples), cores * -(-len(samples) // (cores * together)))
+    most = (_STEP + len(samples)) * max(samples, default=0)
+    return cut(bisect_left(range(most), True, key=lambda limit: len(cut(limit)) <= count))
+
+
+def _on_every_core(train: Callable[[_Clients], _Trained], passes: Sequence[_Clients]) -> list[_Trained]:
+    cores = torch.get_num_threads()
+    if min(cores, len(passes)) < 2:
+        return list(map(train, passes))
+    try:
+        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as workers:
+            return list(workers.map(train, passes))
+    finally:
+        torch.set_num_threads(cores)  # for threads yet to come, a setting is everyone's
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -28,6 +28,7 @@ _LEAST_LIVE = 4
 _MANY = 512
 
 Learn = Callable[..., tuple[Tensor, ...]]
+Slopes = Callable[[Parameters, Batch, Tensor], tuple[Parameters, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,9 @@ class StackTrainer:
         self._stack, self._settings, self._plan = stack, settings, plan
         self._tables = {table.name: parameter_of(table) for table in task.tables}
         products = stack.order.is_cuda and not compiled
-        self._slopes = vmap(grad_and_value(_mean_loss(task, plan.fetched, products)))
+        loss = _mean_loss(task, plan.fetched, products)
+        captured = stack.order.is_cuda or compiled
+        self._slopes: Slopes = vmap(grad_and_value(loss)) if captured else _slopes(vmap(loss))
         self._compiled = compiled
         self._learn: Learn = torch.compile(self._learned, dynamic=False) if compiled else self._learned
         device = stack.order.device
@@ -226,6 +229,23 @@ def _mean_loss(
         return (task.loss(output, batch) * weight).sum() / weight.sum().clamp_min(1)
 
     return mean_loss
+
+
+def _slopes(losses: Callable[[Parameters, Batch, Tensor], Tensor]) -> Slopes:
+    """Gradients of each client's loss: those of their sum, since nobody has a part in another's.
+
+    On a CPU this costs a third less in Python than gradients inside of ``vmap``, whose every operation
+    passes two layers, there and back.
+    """
+
+    def slopes(parameters: Parameters, batch: Batch, weight: Tensor) -> tuple[Parameters, Tensor]:
+        with torch.enable_grad():
+            own = {name: one.detach().requires_grad_() for name, one in parameters.items()}
+            each = losses(own, batch, weight)
+            found = torch.autograd.grad(each.sum(), list(own.values()), materialize_grads=True)
+        return dict(zip(own, found, strict=True)), each.detach()
+
+    return slopes
 
 
 def _with_fetched(task: Task, tables: Iterable[str], products: bool) -> nn.Module:
