@@ -81,7 +81,7 @@ def tell(rows: Sequence[Row]) -> Story:
             f"At CPP2 a client allocates {two.client_peak_mib:.1f} MiB for a round and the server "
             f"{two.server_peak_mib:.0f} MiB; with an idle process {two.client_process_mib:.0f} and "
             f"{two.server_process_mib:.0f}. The paper's processes hold TensorFlow and train, ours here do "
-            "not: this is not a comparison of like with like. What a round itself adds is.",
+            "not: this is not a comparison of like with like. Ours can be compared with each other.",
             f"The full model costs a client {full.client_peak_mib:.0f} MiB and the server "
             f"{full.server_peak_mib:,.0f}: CPP2 saves {saved(two.client_peak_mib, full.client_peak_mib):.1f} "
             f"% and {saved(two.server_peak_mib, full.server_peak_mib):.1f} % of what a round allocates "
