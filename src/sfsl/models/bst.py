@@ -30,6 +30,9 @@ class Block(nn.Module):
         self.joined = nn.Linear(HEADS * HEAD, width)
         self.first_norm, self.second_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.inner, self.outer = nn.Linear(width, INNER), nn.Linear(INNER, width)
+        # About as small as rows begin: else what comes out drowns the tower's other inputs, and the tower
+        # takes all of a clipped step.
+        nn.init.constant_(self.second_norm.weight, 0.1)
 
     def forward(self, places: Tensor, present: Tensor) -> Tensor:
         """``places``: [..., places, width]. ``present``: [..., places]; nothing attends to the others."""
@@ -52,7 +55,8 @@ class BST(GoodsModel):
     One transformer block over the good at hand and its history. A place is known by how many clicks lie
     between it and the good at hand (the paper counts seconds, which samples do not have). What the block
     makes of the good, and the mean of what it makes of the history, go into the tower: the paper lays all
-    places side by side there, which needs histories of one length and a tower as large.
+    places side by side there, which needs histories of one length and a tower as large. Its other features
+    are DIN's: user, good, sum of pasts, and good x sum.
     """
 
     def __init__(
@@ -69,7 +73,7 @@ class BST(GoodsModel):
         # Smaller than rows begin: normalised together, a place should say more of its good than of itself.
         self.position = nn.Parameter(0.01 * torch.randn(POSITIONS, self.good))
         self.block = Block(self.good)
-        self.tower = tower(width + 3 * self.good, slopes)
+        self.tower = tower(width + 5 * self.good, slopes)
 
     def forward(self, batch: Batch) -> Tensor:
         """The logit of a click."""
@@ -78,11 +82,13 @@ class BST(GoodsModel):
         # The good at hand comes last and is always there; the click before it has distance 1.
         present = torch.cat([held, torch.ones_like(held[..., :1])], dim=-1)
         distance = (held.sum(dim=-1, keepdim=True) - present.cumsum(dim=-1) + 1).clamp(0, POSITIONS - 1)
-        places = torch.cat([self.goods(batch, "history"), good.unsqueeze(-2)], dim=-2)
+        past = self.goods(batch, "history") * held.unsqueeze(-1)
+        places = torch.cat([past, good.unsqueeze(-2)], dim=-2)
         after = self.block(places + self.position[distance], present)
-        past = (after[..., :-1, :] * held.unsqueeze(-1)).sum(dim=-2)
-        interest = past / held.sum(dim=-1, keepdim=True).clamp_min(1)
-        entry = torch.cat([self.user(batch["user"]), good, after[..., -1, :], interest], dim=-1)
+        interest = (after[..., :-1, :] * held.unsqueeze(-1)).sum(dim=-2)
+        interest = interest / held.sum(dim=-1, keepdim=True).clamp_min(1)
+        user, total = self.user(batch["user"]), past.sum(dim=-2)
+        entry = torch.cat([user, good, total, good * total, after[..., -1, :], interest], dim=-1)
         return click_logit(self.tower(entry))
 
 
