@@ -45,8 +45,9 @@ def values(task: Task) -> dict[str, np.ndarray]:
     }
 
 
-def scored(task: Task, columns: dict[str, np.ndarray]) -> torch.Tensor:
-    parameters = task.parameters(task.initial_dense(), values(task))
+def scored(task: Task, columns: dict[str, np.ndarray], scale: float = 1.0) -> torch.Tensor:
+    rows = {name: np.float32(scale) * block for name, block in values(task).items()}
+    parameters = task.parameters(task.initial_dense(), rows)
     batch = {name: torch.from_numpy(column) for name, column in columns.items()}
     return functional_call(task.module, parameters, (batch,))
 
@@ -127,8 +128,9 @@ def test_order_matters_to_models_of_sequences_only(data: Interactions, name: str
     assert full.any()
     columns = {key: one[full] for key, one in columns.items()}
     turned = {key: one[:, ::-1].copy() if one.ndim == 2 else one for key, one in columns.items()}
-    same = torch.allclose(scored(task, columns), scored(task, turned), atol=1e-5)
-    assert same == (name not in ("dien", "bst"))
+    # Rows as small as they begin, beside which the vectors of positions show.
+    moved = (scored(task, columns, 0.05) - scored(task, turned, 0.05)).abs().max()
+    assert moved > 1e-5 if name in ("dien", "bst") else moved < 1e-6
 
 
 def test_gradients_per_client_under_vmap(data: Interactions, task: Task) -> None:

@@ -70,8 +70,7 @@ class BST(GoodsModel):
         device: str | None = None,
     ) -> None:
         super().__init__(users, items, categories, width, device)
-        # Smaller than rows begin: normalised together, a place should say more of its good than of itself.
-        self.position = nn.Parameter(0.01 * torch.randn(POSITIONS, self.good))
+        self.position = nn.Parameter(0.05 * torch.randn(POSITIONS, self.good))
         self.block = Block(self.good)
         self.tower = tower(width + 5 * self.good, slopes)
 
