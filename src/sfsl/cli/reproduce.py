@@ -21,7 +21,7 @@ INTERRUPTED = 130
 
 def reproduce(
     targets: Annotated[
-        list[str] | None, typer.Argument(metavar="[TARGET]…", help=f"Targets by name, or {ALL}.")
+        list[str] | None, typer.Argument(metavar="TARGET", help=f"Targets by name, or {ALL}.")
     ] = None,
     scale: Annotated[str, typer.Option(help="small: minutes on two cores; paper: all of it.")] = "small",
     out: Annotated[Path, typer.Option(help="Folder for rows, pictures and the page.")] = Path("reproduced"),
@@ -76,9 +76,12 @@ def _list(json: bool) -> None:
     if json:
         emit_json({name: {"about": one.about, "takes": one.takes} for name, one in TARGETS.items()})
         return
-    rows = [(name, one.about, *one.takes.values()) for name, one in TARGETS.items()]
-    console().print(table("Targets", ("", "what", "small", "paper"), rows))
-    console().print(f"Run one, several, or {ALL}:  sfsl reproduce table-privacy --out reproduced")
+    for name, one in TARGETS.items():
+        takes = ", ".join(f"{scale}: {time}" for scale, time in one.takes.items())
+        console().print(f"{name:<18} {one.about} ({takes})", highlight=False, soft_wrap=True)
+    console().print(
+        f"\nRun one, several, or {ALL}:  sfsl reproduce table-privacy --out reproduced", highlight=False
+    )
 
 
 def _plain(rows: list[Any]) -> Any:

@@ -70,7 +70,7 @@ def tell(rows: Sequence[Row]) -> Story:
         [
             paper.LABELS[scheme],
             number(row.client_seconds, 3),
-            number(row.paper_client_seconds, 1),
+            number(row.paper_client_seconds, 0),
             number(row.server_seconds),
             number(row.paper_server_seconds, 1),
             number(saved(row.client_seconds, full.client_seconds), 1) if scheme != "sfl" else "–",
@@ -138,7 +138,7 @@ TARGET = Target(
     name="fig-computation",
     title="Computation of client and server per round",
     about="CPU seconds of a client and of the server, from the same rounds as fig-communication",
-    takes={"small": "6 min, or none after fig-communication", "paper": "20 min, or none likewise"},
+    takes={"small": "none after fig-communication", "paper": "none likewise"},
     rows=Row,
     measure=measure,
     draw=draw,
