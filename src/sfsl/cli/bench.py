@@ -138,6 +138,44 @@ def whole_round(
     console().print(table("By exchange", columns, lines))
 
 
+@app.command(
+    epilog="Examples:  sfsl bench train   |   "
+    "sfsl bench train --clients 20 --scale 0.1 --repeats 1 --json   |   "
+    "sfsl bench train --device cuda --clients 1000 --loop-clients 10"
+)
+def train(
+    clients: Annotated[int, typer.Option(help="Clients in the cohort.")] = 100,
+    scale: Annotated[
+        float, typer.Option(help="Of what there is and what a client has; 1 is the paper's size.")
+    ] = 1.0,
+    model: Annotated[str, typer.Option(help="din, dien, bst or logistic.")] = "din",
+    device: Annotated[str, typer.Option(help="Of the batched side: cpu, cuda, or auto.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="Of the batched side: local, resident, or auto, the faster one on a device.")
+    ] = "auto",
+    threads: Annotated[int | None, typer.Option(help="Default: as many as there are cores.")] = None,
+    loop_clients: Annotated[
+        int | None, typer.Option(help="Time the loop on so many clients only, as if all were as fast.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of either side.")] = 3,
+    seed: Annotated[int, typer.Option(help="Seed of the made-up clients.")] = 0,
+    json: Json = False,
+) -> None:
+    """Whole rounds with plain sums: clients trained one by one, and all at once."""
+    from sfsl.bench.train import TrainingCohort, bench_train
+
+    with progress_console().status(f"Rounds of {clients} clients, {model}"):
+        result = bench_train(
+            TrainingCohort(clients, scale, model, seed),
+            device=device,
+            engine=engine,
+            threads=threads,
+            loop_clients=loop_clients,
+            repeats=repeats,
+        )
+    _report("Training", result, json)
+
+
 def _report(title: str, result: dict[str, Any], json: bool) -> None:
     if json:
         emit_json(result)
