@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -227,6 +228,21 @@ def test_names() -> None:
     assert [one.name for one in chosen(["memory", "fig-auc"])] == ["fig-auc", "memory"]
     with pytest.raises(InputError, match="no target 'fig-nine'; there are table-privacy, fig-auc"):
         chosen(["fig-nine"])
+
+
+@pytest.mark.parametrize(
+    ("target", "missing", "says"),
+    [("fig-auc", "sfsl.run.start", r"sfsl\[train,store\]"), ("memory", "matplotlib.figure", r"sfsl\[plot\]")],
+)
+def test_what_is_not_installed_is_said_before_anything_is_measured(
+    target: str, missing: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    if missing.startswith("sfsl"):
+        monkeypatch.delattr("sfsl.run.start", raising=False)
+    with pytest.raises(InputError, match=says):
+        reproduce(TARGETS[target], job(tmp_path))
+    assert not any(tmp_path.iterdir())
 
 
 # -- the command -------------------------------------------------------------------------------
