@@ -66,7 +66,7 @@ KEYS = {
     *("round", "aborted", "cohort", "survivors", "dropped", "late", "declined", "diverged"),
     *("samples", "unknown_rows", "loss", "auc", "auc_secure", "auc_secure_error", "union", "opened", "moved"),
     *("refused", "bytes_up", "bytes_down"),
-    *("client_seconds", "server_seconds", "training_seconds", "wall_seconds"),
+    *("client_seconds", "server_seconds", "training_seconds", "wall_seconds", "exchange_seconds"),
 }
 KILLS, MANY_KILLS = 20, 50
 

@@ -12,8 +12,8 @@ from sfsl.errors import InputError
 
 SMALL = TrainingCohort(clients=4, scale=0.02)
 KEYS = [
-    "clients", "scale", "model", "seed", "device", "engine", "threads", "torch", "batch_size", "samples",
-    "repeats", "loop_device", "loop_threads", "loop_clients_timed", "loop_samples_per_second",
+    "clients", "scale", "model", "seed", "device", "engine", "compiled", "threads", "torch", "batch_size",
+    "samples", "longest_client_steps", "repeats", "loop_device", "loop_threads", "loop_clients_timed", "loop_samples_per_second",
     "batched_samples_per_second", "speedup", "speedup_least", "speedup_most", "loop_seconds",
     "loop_training_share", "batched_seconds", "batched_training_share", "load",
 ]  # fmt: skip
@@ -47,7 +47,7 @@ def test_every_side_trains_every_sample(model: str) -> None:
     sides = [
         OnHost(cohort, names, alone=True, threads=1),
         OnHost(cohort, names, alone=False, threads=1),
-        OnDevice(cohort, "cpu", threads=1),
+        OnDevice(cohort, "cpu", threads=1, compiled=False),
     ]
     assert [side.turn().samples for side in sides] == [kept(cohort)] * 3
 

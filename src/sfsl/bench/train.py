@@ -129,12 +129,14 @@ class OnHost:
 class OnDevice:
     """Rounds of the resident engine; the store is the model on the device."""
 
-    def __init__(self, cohort: TrainingCohort, device: str, threads: int) -> None:
+    def __init__(self, cohort: TrainingCohort, device: str, threads: int, compiled: bool) -> None:
         there = torch.device(device)
         model = ResidentModel(cohort.task, cohort.store(), there)
         arm = Arm("bench", model, cohort.settings(cohort.clients), _PRIVACY)
         fleet = ResidentClients(compact(cohort.data), there)
-        self._engine = ResidentEngine(fleet, [arm], clients=cohort.clients, seed=cohort.seed)
+        self._engine = ResidentEngine(
+            fleet, [arm], clients=cohort.clients, seed=cohort.seed, compiled=compiled
+        )
         self._chosen, self._threads, self._number = np.arange(cohort.clients), threads, 0
         self._engine.prepare()
 
@@ -152,11 +154,13 @@ def bench_train(
     *,
     device: str = "auto",
     engine: str = "auto",
+    compiled: bool | None = None,
     threads: int | None = None,
     loop_clients: int | None = None,
     repeats: int = 3,
 ) -> dict[str, Any]:
     """``loop_clients``: of how many clients the loop is timed; the others are taken to be as fast.
+    ``compiled``: the steps on a device; None compiles them for a GPU.
 
     The loop has one thread, or ``threads``, whichever is faster in its first turns: most of its operations
     are too small to be split.
@@ -171,6 +175,7 @@ def bench_train(
         engine = "local" if device == "cpu" else "resident"
     if (engine, device) == ("local", "cuda"):
         raise InputError("the local engine trains on the CPU; on a GPU take --engine resident")
+    compiled = (device == "cuda") if compiled is None else compiled and engine == "resident"
     threads, before = threads or os.cpu_count() or 1, torch.get_num_threads()
     names = list(cohort.devices)
     timed = names[: loop_clients or len(names)]
@@ -180,7 +185,7 @@ def bench_train(
         batched = (
             OnHost(cohort, names, alone=False, threads=threads)
             if engine == "local"
-            else OnDevice(cohort, device, threads)
+            else OnDevice(cohort, device, threads, compiled)
         )
         batched.turn()  # libraries choose their ways, and buffers are made
         turns = [(loop.turn(), batched.turn()) for _ in range(repeats)]
@@ -193,10 +198,12 @@ def bench_train(
         "seed": cohort.seed,
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "engine": engine,
+        "compiled": compiled,
         "threads": threads,
         "torch": torch.__version__,
         "batch_size": LocalSettings().batch_size,
         "samples": turns[0][1].samples,
+        "longest_client_steps": -(-int(np.diff(cohort.data.offsets).max()) // LocalSettings().batch_size),
         "repeats": repeats,
         "loop_device": "cpu",
         "loop_threads": loop_threads,

@@ -153,6 +153,10 @@ def train(
     engine: Annotated[
         str, typer.Option(help="Of the batched side: local, resident, or auto, the faster one on a device.")
     ] = "auto",
+    compiled: Annotated[
+        bool | None,
+        typer.Option(help="Steps of the resident engine; default: on a GPU, which takes minutes."),
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="Default: as many as there are cores.")] = None,
     loop_clients: Annotated[
         int | None, typer.Option(help="Time the loop on so many clients only, as if all were as fast.")
@@ -169,6 +173,7 @@ def train(
             TrainingCohort(clients, scale, model, seed),
             device=device,
             engine=engine,
+            compiled=compiled,
             threads=threads,
             loop_clients=loop_clients,
             repeats=repeats,
