@@ -13,7 +13,8 @@ from sfsl.errors import InputError
 SMALL = TrainingCohort(clients=4, scale=0.02)
 KEYS = [
     "clients", "scale", "model", "seed", "device", "engine", "compiled", "threads", "torch", "batch_size",
-    "samples", "longest_client_steps", "repeats", "loop_device", "loop_threads", "loop_clients_timed", "loop_samples_per_second",
+    "samples", "longest_client_steps", "repeats", "loop_device", "loop_threads", "loop_clients_timed",
+    "loop_samples_per_second",
     "batched_samples_per_second", "speedup", "speedup_least", "speedup_most", "loop_seconds",
     "loop_training_share", "batched_seconds", "batched_training_share", "load",
 ]  # fmt: skip
