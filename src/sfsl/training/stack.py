@@ -108,6 +108,14 @@ class Stack:
             self.losses[:clients],
         )
 
+    def turn(self, names: Iterable[str]) -> None:
+        """Lay these matrices out column by column in memory; whoever holds the old buffers has the old ones.
+
+        Gradients of a linear layer come that way, and to add rows to columns takes six times as long.
+        """
+        for name in names:
+            self.dense[name] = self.dense[name].mT.contiguous().mT
+
 
 class StackTrainer:
     """Trains what is in a stack, in place; again and again if it is refilled.
@@ -127,6 +135,7 @@ class StackTrainer:
         self._compiled = compiled
         self._learn: Learn = torch.compile(self._learned, dynamic=False) if compiled else self._learned
         device = stack.order.device
+        self._turned: set[str] = set()
         self._rate = torch.zeros((), device=device)
         self._number = torch.zeros(1, dtype=torch.int64, device=device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
@@ -140,6 +149,8 @@ class StackTrainer:
         if not self._stack.order.is_cuda:
             for number in range(max(steps, default=0)):
                 self._step(self._stack.first(sum(one > number for one in steps)))
+                if not number:
+                    self._stack.turn(self._turned)
             return
         for start in range(0, max(steps, default=0), STEPS_PER_GRAPH):
             live = sum(one > start for one in steps)
@@ -167,11 +178,7 @@ class StackTrainer:
         chosen = stack.order.index_select(1, self._number).squeeze(1)
         at = chosen.clamp_min(0)
         places = {name: one[at] for name, one in stack.columns.packed.items()}
-        index = {name: one.flatten(1).unsqueeze(2) for name, one in places.items()}
-        fetched = {
-            name: stack.tables[name].gather(1, one.expand(-1, -1, stack.tables[name].shape[2]))
-            for name, one in index.items()
-        }
+        fetched = {name: _fetched(stack.tables[name], one.flatten(1)) for name, one in places.items()}
         parameters = stack.dense | {
             self._tables[name]: one for name, one in stack.tables.items() if name not in fetched
         }
@@ -179,7 +186,7 @@ class StackTrainer:
         others = {name: one[at] for name, one in stack.columns.others.items()}
         losses, *moved = self._learn(parameters, fetched, places, fillers, others, chosen, self._rate)
         for name, values in zip(fetched, moved, strict=True):
-            stack.tables[name].scatter_(1, index[name].expand_as(values), values)
+            _put_back(stack.tables[name], places[name].flatten(1), values)
         stack.losses.add_(losses)
         self._number.add_(1)
 
@@ -202,13 +209,13 @@ class StackTrainer:
             batch |= self._plan.unpack(name, torch.where(place < fillers[name], slots, -1))
         given = parameters | {self._tables[name]: one for name, one in fetched.items()}
         slopes, losses = self._slopes(given, batch, weight)
-        square = torch.stack([_square(slopes[name].flatten(1)) for name in parameters]).sum(0)
+        self._turned = {name for name in parameters if _is_turned(slopes[name])}
+        square = torch.stack([_square(slopes[name]) for name in parameters]).sum(0)
         merged = {}
         for name, place in places.items():
             own = slopes[self._tables[name]]
             # A row that was fetched twice moves by the sum of what was learned about it.
-            flat = place.flatten(1)
-            merged[name] = (flat.unsqueeze(2) == flat.unsqueeze(1)).to(own.dtype) @ own
+            merged[name] = _same(place.flatten(1), own.dtype) @ own
             square = square + (own * merged[name]).sum(dim=(1, 2))
         clip = self._settings.clip
         scale = rate * clip / square.sqrt().clamp_min(clip)
@@ -272,11 +279,48 @@ class _Fetched(nn.Module):
         return (rows.unsqueeze(-1) == every).to(self.weight.dtype) @ self.weight
 
 
-def _square(rows: Tensor) -> Tensor:
-    """The squared length of each row. On a CPU this way reads it once."""
+def _is_turned(slope: Tensor) -> bool:
+    """Whether it is a matrix that lies in memory column by column."""
+    return slope.ndim == 3 and not slope.is_contiguous() and slope.mT.is_contiguous()
+
+
+def _square(slope: Tensor) -> Tensor:
+    """The squared length of each client's gradient, read in the order in which it lies in memory."""
+    rows = (slope.mT if _is_turned(slope) else slope).flatten(1)
     if rows.is_cuda:
         return rows.square().sum(1)
-    return (rows.unsqueeze(1) @ rows.unsqueeze(2)).flatten()
+    length: Tensor = torch.linalg.vector_norm(rows, dim=1)
+    return length.square()
+
+
+def _same(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """1 where two of a client's rows are the same, else 0."""
+    if rows.is_cuda:
+        return (rows.unsqueeze(2) == rows.unsqueeze(1)).to(dtype)
+    # Numbers as small as a client's places are exact, and comparing them writes the result at once.
+    exact = rows.to(dtype)
+    same = exact.new_empty((*rows.shape, rows.shape[1]))
+    torch.eq(exact.unsqueeze(2), exact.unsqueeze(1), out=same)
+    return same
+
+
+def _fetched(table: Tensor, places: Tensor) -> Tensor:
+    """Rows of each client's part of a table. A CPU copies whole rows faster than single numbers."""
+    if table.is_cuda:
+        return table.gather(1, places.unsqueeze(2).expand(-1, -1, table.shape[2]))
+    return table.flatten(0, 1).index_select(0, _among_all(table, places)).reshape(*places.shape, -1)
+
+
+def _put_back(table: Tensor, places: Tensor, values: Tensor) -> None:
+    if table.is_cuda:
+        table.scatter_(1, places.unsqueeze(2).expand_as(values), values)
+    else:
+        table.flatten(0, 1).index_copy_(0, _among_all(table, places), values.flatten(0, 1))
+
+
+def _among_all(table: Tensor, places: Tensor) -> Tensor:
+    first = torch.arange(0, table.shape[0] * table.shape[1], table.shape[1])
+    return (places + first.unsqueeze(1)).flatten()
 
 
 def _sizes(clients: int, shrink: float) -> list[int]:
