@@ -56,10 +56,12 @@ $(FLOWER_VENV)/.installed: bench/requirements-flower.txt
 	$(FLOWER_VENV)/bin/pip install --quiet --disable-pip-version-check -r bench/requirements-flower.txt
 	@touch $@
 
-bench: $(VENV)/.installed $(FLOWER_VENV)/.installed  ## Measure costs, also against Flower (about twenty minutes).
+bench: $(VENV)/.installed $(FLOWER_VENV)/.installed  ## Measure costs, also against Flower and pfl-research (about forty minutes).
 	$(BIN)/python bench/secagg_figures.py --flower-python $(FLOWER_VENV)/bin/python --out out/bench
 	$(BIN)/python bench/union_figures.py --out out/bench
 	$(BIN)/python bench/round_figures.py --out out/bench
+	$(BIN)/sfsl bench train --json | tee out/bench/train.json
+	$(BIN)/python bench/compare_frameworks.py --out out/frameworks
 
 clean:  ## Remove environments and caches.
 	rm -rf $(VENV) $(FLOWER_VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis
