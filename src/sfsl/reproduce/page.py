@@ -42,6 +42,11 @@ class Made(msgspec.Struct, frozen=True):
     command: str
     date: str
     machine: str
+    runs: int = 1
+
+    def __str__(self) -> str:
+        runs = f"median of {self.runs} runs, SFL one" if self.runs > 1 else "one run of each setting"
+        return f"{self.date}, {self.machine}; {runs}"
 
 
 def page(sections: Sequence[tuple[Target, Story, bytes, Made | None]]) -> str:
@@ -62,9 +67,7 @@ def page(sections: Sequence[tuple[Target, Story, bytes, Made | None]]) -> str:
 def _section(target: Target, story: Story, picture: bytes, made: Made | None) -> str:
     data = base64.b64encode(picture).decode()
     differs = "".join(f"<p>{escape(text)}</p>" for text in story.differs)
-    how = (
-        f"<code>{escape(made.command)}</code>, {escape(made.date)}, {escape(made.machine)}. " if made else ""
-    )
+    how = f"<code>{escape(made.command)}</code>, {escape(str(made))}. " if made else ""
     return (
         f'<section id="{target.name}">\n<h2>{escape(target.title)}</h2>\n'
         f"<dl><dt>What the paper did</dt><dd>{escape(story.paper)}</dd>\n"

@@ -79,6 +79,7 @@ def _write_made(job: Job, target: Target) -> None:
         command=f"sfsl reproduce {target.name} --scale {job.scale.name} --seed {job.seed}",
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         machine=f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        runs=job.scale.repeats,
     )
     write_whole(job.out / MADE, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
 
