@@ -209,7 +209,8 @@ class StackTrainer:
             batch |= self._plan.unpack(name, torch.where(place < fillers[name], slots, -1))
         given = parameters | {self._tables[name]: one for name, one in fetched.items()}
         slopes, losses = self._slopes(given, batch, weight)
-        self._turned = {name for name in parameters if _is_turned(slopes[name])}
+        if not rate.is_cuda:
+            self._turned = {name for name in parameters if _is_turned(slopes[name])}
         square = torch.stack([_square(slopes[name]) for name in parameters]).sum(0)
         merged = {}
         for name, place in places.items():
@@ -285,10 +286,10 @@ def _is_turned(slope: Tensor) -> bool:
 
 
 def _square(slope: Tensor) -> Tensor:
-    """The squared length of each client's gradient, read in the order in which it lies in memory."""
+    """The squared length of each client's gradient; on a CPU, read in the order in which it lies in memory."""
+    if slope.is_cuda:
+        return slope.flatten(1).square().sum(1)
     rows = (slope.mT if _is_turned(slope) else slope).flatten(1)
-    if rows.is_cuda:
-        return rows.square().sum(1)
     length: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return length.square()
 
