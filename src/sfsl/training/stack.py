@@ -286,7 +286,7 @@ def _is_turned(slope: Tensor) -> bool:
 
 
 def _square(slope: Tensor) -> Tensor:
-    """The squared length of each client's gradient; on a CPU, read in the order in which it lies in memory."""
+    """The squared length of each client's gradient; on a CPU, read in the order in which it lies there."""
     if slope.is_cuda:
         return slope.flatten(1).square().sum(1)
     rows = (slope.mT if _is_turned(slope) else slope).flatten(1)
