@@ -164,7 +164,7 @@ def test_models_side_by_side_are_those_of_each_alone(data: Interactions, fleet: 
     together, alone = models(["cpp1", "cpp5"]), [models(["cpp1"])[0], models(["cpp5"])[0]]
     for one, other in zip(together, alone, strict=True):
         for name in one.tables:
-            tolerance = 4 * settings.update.rows.unit + 1e-6
+            tolerance = 4 * settings.update.rows.unit + 1e-5  # a GPU adds up in another order
             np.testing.assert_allclose(
                 one.tables[name][:-1].cpu(), other.tables[name][:-1].cpu(), atol=tolerance
             )
@@ -363,6 +363,7 @@ def test_what_a_device_cannot_do_is_refused(data: Interactions, fleet: ResidentC
 
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")
+@pytest.mark.filterwarnings("default")  # the mode that looks for it is a prototype, and says so
 @pytest.mark.parametrize("compiled", [False, True])
 def test_nothing_in_a_round_waits_for_a_gpu(data: Interactions, compiled: bool) -> None:
     task, gpu = din(data, seed=1), torch.device("cuda")
