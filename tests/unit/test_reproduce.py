@@ -328,6 +328,32 @@ def test_curves_in_little(tmp_path: Path) -> None:
     assert max(row.round for row in more) == 3
 
 
+def test_curves_at_the_papers_scale_in_little(tmp_path: Path) -> None:
+    """Side by side, in two stretches, the second of which goes on where the first ended."""
+    small = replace(TINY, name="paper", learning=replace(TINY.learning, users=20, world=0.02))
+    rows, _ = reproduce(TARGETS["fig-auc"], replace(job(tmp_path, small), device="cpu"))
+    schemes = {row.scheme for row in rows}
+    assert schemes == {"centralized", "fl", "cpp1", "cpp2", "cpp3", "cpp4", "cpp5", "ours"}
+    assert "CPP2, our averaging" in (tmp_path / PAGE).read_text()
+    longer = replace(small, learning=replace(small.learning, rounds=3))
+    more, _ = reproduce(TARGETS["fig-auc"], replace(job(tmp_path, longer), device="cpu"))
+    assert max(row.round for row in more) == 3
+    assert [row.auc for row in more if row.round < 3] == [row.auc for row in rows]
+
+
+def test_the_papers_scale_wants_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    tiny = replace(TINY, name="paper", learning=replace(TINY.learning, users=20, world=0.02))
+    for changes, said in [
+        ({}, "torch sees none here"),
+        ({"device": "cuda"}, "there is cpu"),
+        ({"device": "tpu"}, "there is cpu"),
+        ({"device": "cpu", "stop_after": 0.0}, "before the first AUC"),
+    ]:
+        with pytest.raises(InputError, match=said):
+            reproduce(TARGETS["fig-auc"], replace(job(tmp_path, tiny), **changes))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["table-privacy", "table-union"])
 def test_small_scale(tmp_path: Path, name: str) -> None:

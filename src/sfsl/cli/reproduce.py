@@ -1,5 +1,6 @@
 """``sfsl reproduce``: the paper's figures and tables, measured here, beside what the paper printed."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,12 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="small: minutes on two cores; paper: all of it.")] = "small",
     out: Annotated[Path, typer.Option(help="Folder for rows, pictures and the page.")] = Path("reproduced"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of made-up data and dropouts, not of keys.")] = 0,
+    device: Annotated[
+        str, typer.Option(help="Of fig-auc --scale paper: cuda, cpu, or auto, which wants a GPU.")
+    ] = "auto",
+    stop_after: Annotated[
+        float | None, typer.Option(min=0, help="Minutes after which fig-auc --scale paper stops; it goes on.")
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the targets.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -39,13 +46,14 @@ def reproduce(
         _list(json)
         return
     size, wanted = scale_named(scale), chosen(targets)
+    seconds = math.inf if stop_after is None else 60 * stop_after
     found: dict[str, Any] = {}
     files: dict[Path, None] = {}
     screen = progress_console()
     try:
         for target in wanted:
             with _shown(screen, target.name) as progress:
-                rows, written = make(target, Job(out, size, seed, progress))
+                rows, written = make(target, Job(out, size, seed, progress, device, seconds))
             found[target.name] = rows
             files.update(dict.fromkeys(written))
     except KeyboardInterrupt:

@@ -27,6 +27,7 @@ COLORS = {
     "fl": "#7a7a7a",
     "psu": "#cc79a7",
     "centralized": "#111111",
+    "ours": "#cc79a7",
 }
 _DIAMOND = {"marker": "D", "ls": "none", "ms": 5.5, "mec": "black", "mew": 1.0, "zorder": 5, "clip_on": False}
 

@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfsl.engines.metrics import RoundLine
 from sfsl.errors import InputError
 from sfsl.reproduce import paper
 from sfsl.reproduce.drawing import COLORS, blank, diamonds, finish
-from sfsl.reproduce.scales import Learning, Scale
-from sfsl.reproduce.target import Job, Report, Scaled, Story, Target, number
+from sfsl.reproduce.scales import Learning
+from sfsl.reproduce.target import Job, Scaled, Story, Target, number
 from sfsl.run.config import (
     CentralizedSettings,
     DataSettings,
@@ -25,9 +24,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SERIES = ("centralized", "cpp1", "cpp2", "cpp3", "cpp4", "cpp5", "fl")
+OURS = "ours"  # at the paper's scale one more curve: its averaging for the others, this project's for this
 RUNS = "fig-auc-runs"
 # Best of three rates on this data in docs/results.md.
 _CENTRALIZED = CentralizedSettings(optimizer="adam", learning_rate=0.0003)
+
+
+_NEEDS = (
+    "fig-auc trains models and needs torch and lmdb; install them with: "
+    "pip install 'sfsl[train,store]', or choose other targets"
+)
 
 
 @dataclass(frozen=True)
@@ -70,15 +76,60 @@ def arms(learning: Learning, seed: int) -> dict[str, RunConfig]:
     return made
 
 
-def curves(scale: Scale, out: Path, seed: int, progress: Report) -> list[Curve]:
-    """One after the other, each a run in a folder of its own, which goes on where it was stopped."""
+def curves(job: Job) -> list[Curve]:
+    return side_by_side(job) if job.scale.name == "paper" else one_by_one(job)
+
+
+def side_by_side(job: Job) -> list[Curve]:
+    """All on one device, on the same cohorts, as far as the time given allows; the next call goes on."""
+    try:
+        import torch
+
+        from sfsl.run.experiment import read_curves
+        from sfsl.run.paper import OURS as OUR_AVERAGING
+        from sfsl.run.paper import open_paper_experiment, paper_arms
+    except ImportError:
+        raise InputError(_NEEDS) from None
+    gpu = torch.cuda.is_available()
+    if job.device not in ("auto", "cpu", "cuda") or (job.device == "cuda" and not gpu):
+        raise InputError(f"--device {job.device!r}: there is cpu" + ", and cuda" * gpu)
+    if job.device == "auto" and not gpu:
+        raise InputError(
+            "fig-auc at the paper's scale is 40,000 rounds of 100 clients: most of an hour on a large GPU, "
+            "and torch sees none here. On a CPU it takes a week: --device cpu, with --stop-after for "
+            "stretches; or --scale small"
+        )
+    learning, folder = job.scale.learning, job.out / RUNS / f"paper-{job.seed}"
+    device = "cpu" if job.device == "cpu" else "cuda"
+    experiment = open_paper_experiment(
+        folder,
+        paper_arms(job.seed, clients=learning.clients, users=learning.users, scale=learning.world),
+        device=torch.device(device),
+        compiled=device == "cuda",
+        said=lambda text: job.progress(text, 0, learning.rounds),
+    )
+    job.progress(f"from round {experiment.round}", experiment.round, learning.rounds)
+    experiment.run(
+        learning.rounds,
+        every=learning.every,
+        stop_after=job.stop_after,
+        seen=lambda one: job.progress(f"round {one.round}", one.round, learning.rounds),
+    )
+    found: dict[str, list[tuple[int, float]]] = {}
+    for arm, at, auc, _ in read_curves(folder):
+        found.setdefault(OURS if arm == OUR_AVERAGING else arm, []).append((at, auc))
+    if not found:
+        raise InputError("stopped before the first AUC; give it more time with --stop-after")
+    return [Curve(scheme, *zip(*points, strict=True)) for scheme, points in found.items()]
+
+
+def one_by_one(job: Job) -> list[Curve]:
+    """Each a run in a folder of its own, which goes on where it was stopped."""
+    scale, out, seed, progress = job.scale, job.out, job.seed, job.progress
     try:
         from sfsl.run import start
     except ImportError:
-        raise InputError(
-            "fig-auc trains models and needs torch and lmdb; install them with: "
-            "pip install 'sfsl[train,store]', or choose other targets"
-        ) from None
+        raise InputError(_NEEDS) from None
     learning, found = scale.learning, []
     total = learning.rounds * len(SERIES)
     for place, (scheme, config) in enumerate(arms(learning, seed).items()):
@@ -101,7 +152,7 @@ def curves(scale: Scale, out: Path, seed: int, progress: Report) -> list[Curve]:
 
 def measure(job: Job) -> list[Row]:
     rows = []
-    for curve in curves(job.scale, job.out, job.seed, job.progress):
+    for curve in curves(job):
         best = max(range(len(curve.auc)), key=curve.auc.__getitem__)
         quoted = paper.AUC.get(curve.scheme)
         for place, (at, auc) in enumerate(zip(curve.rounds, curve.auc, strict=True)):
@@ -124,7 +175,7 @@ def measure(job: Job) -> list[Row]:
 def draw(rows: Sequence[Row]) -> "Figure":
     figure, (panel,) = blank(1)
     last = max(row.round for row in rows)
-    for scheme in SERIES:
+    for scheme in (*SERIES, OURS):
         line = [(row.round, row.auc) for row in rows if row.scheme == scheme]
         if line:
             # cpp1 and cpp5 give one model: the second must not hide the first.
@@ -173,7 +224,20 @@ def tell(rows: Sequence[Row]) -> Story:
         default=float("nan"),
     )
     order = sorted(best, key=lambda scheme: -best[scheme].auc)
-    world = "the paper's number of clients and goods" if rows[0].scale == "paper" else "a smaller world"
+    if rows[0].scale == "paper":
+        world = "the paper's number of clients and goods"
+        averaging = (
+            "Rows move by averages over samples as in the paper's Algorithm 1, except in the last curve, "
+            "which has owner weights with a floor; centralized training has Adam at 0.001 in batches of 256."
+        )
+        sums = "All are trained side by side on one device, with plain sums of quantized updates."
+    else:
+        world = "a smaller world"
+        averaging = (
+            "SFSL has our defaults for averaging (owner weights with a floor), centralized training Adam at "
+            "the best of three rates (docs/results.md)."
+        )
+        sums = "Sums are plain, which gives the model of masked sums word for word."
     why = (
         ""
         if rows[0].scale == "paper"
@@ -184,11 +248,9 @@ def tell(rows: Sequence[Row]) -> Story:
         paper="DIN on 30 days of Taobao clicks, 100 clients in each of 5,000 rounds: the best AUC of "
         "centralized training, of submodel learning with CPP2 and CPP4, and of full-model federated learning "
         "(FL), which diverges. CPP1 and CPP5 have the same curve.",
-        ours=f"The same model on synthetic clicks with the paper's heterogeneity, in {world}, one seed. SFSL "
-        "has our defaults for averaging (owner weights with a floor), SFSL and FL the paper's batch size, "
-        "rate and decay, centralized training Adam at the best of three rates (docs/results.md). The best "
-        "AUC is the best on the test set, as in the paper. Sums are plain, which gives the model of masked "
-        "sums word for word.",
+        ours=f"The same model on synthetic clicks with the paper's heterogeneity, in {world}, one seed, "
+        f"{max(row.round for row in rows):,} rounds. {averaging} SFSL and FL have the paper's batch size, "
+        f"rate and decay. The best AUC is the best on the test set, as in the paper. {sums}",
         differs=[
             "Best first: "
             + ", ".join(f"{paper.LABELS[one]} {best[one].auc:.4f}" for one in order)

@@ -16,6 +16,7 @@ LABELS = {
     "psu": "PSU",
     "fl": "FL",
     "centralized": "Centralized",
+    "ours": "CPP2, our averaging",
 }
 
 

@@ -1,5 +1,6 @@
 """What a target is: something of the paper that is measured into rows, drawn from them and told from them."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,15 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Job:
+    """``device`` and ``stop_after`` (seconds) are for the curves at the paper's scale, which take a GPU the
+    better part of an hour and may be made in stretches."""
+
     out: Path
     scale: Scale
     seed: int
     progress: Report
+    device: str = "auto"
+    stop_after: float = math.inf
 
 
 @dataclass(frozen=True)
