@@ -3,10 +3,12 @@
     python bench/compare_frameworks.py --out out/frameworks
 
 Each framework has an environment of its own below ``--out``, made on the first run. They take turns, since
-the machine is not equally fast all the time; ratios are between neighbours. Work is alike: our DIN module,
-one epoch of batches of 2 at every client, gradients clipped to the same norm, two workers. Theirs average
-the whole model, which is what they have; ours are whole rounds with quantized sums and a store. Both are
-given sparse gradients of embeddings, without which they take three to five times as long.
+the machine is not equally fast all the time; ratios are between neighbours. CPU seconds depend less on who
+else uses the machine: with all cores free, they are what decides.
+
+Work is alike: our DIN module, one epoch of batches of 2 at every client, gradients clipped to the same norm,
+two workers. Theirs average the whole model, which is what they have; ours are whole rounds with quantized
+sums and a store. Both are given sparse gradients of embeddings.
 """
 
 import argparse
@@ -60,9 +62,14 @@ def write_clients(cohort: TrainingCohort, path: Path) -> None:
 def ours(cohort: TrainingCohort, rounds: int, workers: int, out: Path) -> None:
     """In a process of its own, as theirs are. The first round warms up."""
     side = OnHost(cohort, list(cohort.devices), alone=False, threads=workers)
-    turns = [side.turn() for _ in range(rounds + 1)][1:]
+    side.turn()
+    turns, cpu = [], []
+    for _ in range(rounds):
+        start = time.process_time()
+        turns.append(side.turn())
+        cpu.append(time.process_time() - start)
     found = {"seconds": [one.seconds for one in turns], "samples": [one.samples for one in turns]}
-    out.write_text(json.dumps({"version": "this commit", **found}))
+    out.write_text(json.dumps({"version": "this commit", "cpu_seconds": cpu, **found}))
 
 
 class PeakMemory:
@@ -127,7 +134,7 @@ def compared(turns: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     found = {}
     for name in turns[0]:
         own = [one[name] for one in turns]
-        ratios = [median(one[name]["seconds"]) / median(one["sfsl"]["seconds"]) for one in turns]
+        ratios = [_ratio(one, name, "seconds") for one in turns]
         found[name] = {
             "version": own[0]["version"],
             "done": DONE[name],
@@ -137,19 +144,28 @@ def compared(turns: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
             "times_ours": median(ratios),
             "times_ours_least": min(ratios),
             "times_ours_most": max(ratios),
+            "cpu_seconds_per_round": median(second for one in own for second in one["cpu_seconds"]),
+            "times_our_cpu": median(_ratio(one, name, "cpu_seconds") for one in turns),
             "peak_mib": max(one["peak_bytes"] for one in own) / 2**20,
             "load": [one["load"] for one in own],
         }
     return found
 
 
+def _ratio(turn: dict[str, dict[str, Any]], name: str, key: str) -> float:
+    return float(median(turn[name][key]) / median(turn["sfsl"][key]))
+
+
 def table(found: dict[str, Any]) -> str:
-    lines = ["| | seconds a round | times ours | least, most | peak memory, MiB |", "|---|---|---|---|---|"]
+    lines = [
+        "| | seconds a round | times ours | least, most | CPU seconds | times ours | peak memory, MiB |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for name, one in found.items():
-        ratios = (one["times_ours"], one["times_ours_least"], one["times_ours_most"])
-        middle, least, most = (f"{ratio:.1f}" for ratio in ratios)
-        seconds, memory = f"{one['seconds_per_round']:.1f}", f"{one['peak_mib']:.0f}"
-        lines.append(f"| {name} {one['version']} | {seconds} | {middle} | {least}, {most} | {memory} |")
+        between = f"{one['times_ours_least']:.1f}, {one['times_ours_most']:.1f}"
+        seconds = f"{one['seconds_per_round']:.1f} | {one['times_ours']:.1f} | {between}"
+        cpu = f"{one['cpu_seconds_per_round']:.1f} | {one['times_our_cpu']:.1f}"
+        lines.append(f"| {name} {one['version']} | {seconds} | {cpu} | {one['peak_mib']:.0f} |")
     return "\n".join(lines)
 
 
@@ -190,7 +206,8 @@ def main() -> None:
     for number in range(given.repeats):
         turns.append({name: turn(name, command, folder, given.workers) for name, command in commands.items()})
         if "flower" in turns[-1]:
-            turns[-1]["flower"]["seconds"] = turns[-1]["flower"]["seconds"][1:]
+            for key in ("seconds", "cpu_seconds", "samples"):
+                turns[-1]["flower"][key] = turns[-1]["flower"][key][1:]
         print(f"turn {number + 1} of {given.repeats}:", {n: one["seconds"] for n, one in turns[-1].items()})
     found = compared(turns)
     settings = {"clients": given.clients, "scale": given.scale, "model": "din", "workers": given.workers}
