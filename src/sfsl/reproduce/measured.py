@@ -77,7 +77,9 @@ def measure_rounds(job: Job, wanted: Sequence[Asked]) -> dict[Asked, RoundRow]:
     """Each as the median of its runs; those that are there already take no time."""
     path = job.out / ROUNDS
     known = {_key_of(row): row for row in read_sheet(path, RoundRow)}
-    runs = [(asked, seed) for asked in wanted for seed in _seeds(job, asked.scheme)]
+    runs = [
+        (asked, seed) for asked in wanted for seed in _seeds(job, once=asked.scheme == "sfl" or asked.memory)
+    ]
     for number, (asked, seed) in enumerate(runs):
         job.progress(_named(asked), number, len(runs))
         key = _key(job.scale, asked, seed)
@@ -89,7 +91,10 @@ def measure_rounds(job: Job, wanted: Sequence[Asked]) -> dict[Asked, RoundRow]:
             write_sheet(path, RoundRow, list(known.values()))
     job.progress("", len(runs), len(runs))
     return {
-        asked: _median(known[_key(job.scale, asked, seed)] for seed in _seeds(job, asked.scheme))
+        asked: _median(
+            known[_key(job.scale, asked, seed)]
+            for seed in _seeds(job, once=asked.scheme == "sfl" or asked.memory)
+        )
         for asked in wanted
     }
 
@@ -98,7 +103,7 @@ def measure_unions(job: Job, wanted: Sequence[tuple[int, float]]) -> dict[tuple[
     """By clients and dropout; the domain is that of the scale."""
     path, sizes = job.out / UNIONS, job.scale.sizes
     known = {_union_key(row): row for row in read_sheet(path, UnionRow)}
-    seeds = _seeds(job, "psu")
+    seeds = _seeds(job)
     runs = [(*one, sizes.rows, sizes.set_size, seed) for one in wanted for seed in seeds]
     for number, key in enumerate(runs):
         clients, dropout, domain, set_size, seed = key
@@ -114,9 +119,9 @@ def measure_unions(job: Job, wanted: Sequence[tuple[int, float]]) -> dict[tuple[
 _COPIED = tuple(name for name in UnionRow.__struct_fields__ if name != "mib")
 
 
-def _seeds(job: Job, scheme: str) -> range:
-    """A full-model round takes minutes, and its costs hardly vary: one is enough."""
-    return range(job.seed, job.seed + (1 if scheme == "sfl" else job.scale.repeats))
+def _seeds(job: Job, *, once: bool = False) -> range:
+    """A full-model round takes a minute, and memory does not vary: one run of each is enough."""
+    return range(job.seed, job.seed + (1 if once else job.scale.repeats))
 
 
 def _round(scale: Scale, asked: Asked, seed: int) -> RoundRow:

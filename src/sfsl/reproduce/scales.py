@@ -63,7 +63,7 @@ SCALES = {
         name="paper",
         clients=(20, 40, 60, 80, 100),
         dropouts=(0.0, 0.05, 0.1, 0.15, 0.2),
-        repeats=1,
+        repeats=3,
         cohorts=10,
         remembered=("cpp1", "cpp2", "cpp3", "cpp4", "cpp5", "sfl"),
         learning=Learning(users=USERS, world=1.0, clients=100, rounds=5000, every=50),
