@@ -341,6 +341,17 @@ def test_curves_at_the_papers_scale_in_little(tmp_path: Path) -> None:
     assert [row.auc for row in more if row.round < 3] == [row.auc for row in rows]
 
 
+def test_curves_may_be_made_in_parts(tmp_path: Path) -> None:
+    small = replace(TINY, name="paper", learning=replace(TINY.learning, users=20, world=0.02))
+    parts = replace(job(tmp_path, small), device="cpu")
+    rows, _ = reproduce(TARGETS["fig-auc"], replace(parts, only=("fl", "centralized", "cpp2")))
+    assert {row.scheme for row in rows} == {"fl", "centralized", "cpp2"}
+    more, _ = reproduce(TARGETS["fig-auc"], replace(parts, only=("ours",)))
+    assert {row.scheme for row in more} == {"fl", "centralized", "cpp2", "ours"}
+    with pytest.raises(InputError, match="--only cpp9: the curves are"):
+        reproduce(TARGETS["fig-auc"], replace(parts, only=("cpp9",)))
+
+
 def test_the_papers_scale_wants_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     tiny = replace(TINY, name="paper", learning=replace(TINY.learning, users=20, world=0.02))

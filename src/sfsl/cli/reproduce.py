@@ -33,6 +33,9 @@ def reproduce(
     stop_after: Annotated[
         float | None, typer.Option(min=0, help="Minutes after which fig-auc --scale paper stops; it goes on.")
     ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Of fig-auc --scale paper: some curves, such as fl,cpp2,ours.")
+    ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the targets.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -46,6 +49,7 @@ def reproduce(
         _list(json)
         return
     size, wanted = scale_named(scale), chosen(targets)
+    some = tuple(only.split(",")) if only else ()
     seconds = math.inf if stop_after is None else 60 * stop_after
     found: dict[str, Any] = {}
     files: dict[Path, None] = {}
@@ -53,7 +57,7 @@ def reproduce(
     try:
         for target in wanted:
             with _shown(screen, target.name) as progress:
-                rows, written = make(target, Job(out, size, seed, progress, device, seconds))
+                rows, written = make(target, Job(out, size, seed, progress, device, seconds, some))
             found[target.name] = rows
             files.update(dict.fromkeys(written))
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """Figure "accuracies and convergencies of global model": AUC over rounds, scheme by scheme."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -99,11 +99,21 @@ def side_by_side(job: Job) -> list[Curve]:
             "and torch sees none here. On a CPU it takes a week: --device cpu, with --stop-after for "
             "stretches; or --scale small"
         )
-    learning, folder = job.scale.learning, job.out / RUNS / f"paper-{job.seed}"
+    learning, runs = job.scale.learning, job.out / RUNS
+    arms = {
+        OURS if arm == OUR_AVERAGING else arm: config
+        for arm, config in paper_arms(
+            job.seed, clients=learning.clients, users=learning.users, scale=learning.world
+        ).items()
+    }
+    if unknown := set(job.only) - arms.keys():
+        raise InputError(f"--only {', '.join(sorted(unknown))}: the curves are {', '.join(arms)}")
+    # Whichever are trained together have a folder; the figure has the curves of all folders.
+    folder = runs / "-".join([f"paper-{job.seed}", *sorted(job.only)])
     device = "cpu" if job.device == "cpu" else "cuda"
     experiment = open_paper_experiment(
         folder,
-        paper_arms(job.seed, clients=learning.clients, users=learning.users, scale=learning.world),
+        {arm: config for arm, config in arms.items() if not job.only or arm in job.only},
         device=torch.device(device),
         compiled=device == "cuda",
         said=lambda text: job.progress(text, 0, learning.rounds),
@@ -116,11 +126,15 @@ def side_by_side(job: Job) -> list[Curve]:
         seen=lambda one: job.progress(f"round {one.round}", one.round, learning.rounds),
     )
     found: dict[str, list[tuple[int, float]]] = {}
-    for arm, at, auc, _ in read_curves(folder):
-        found.setdefault(OURS if arm == OUR_AVERAGING else arm, []).append((at, auc))
+    for part in sorted(runs.glob(f"paper-{job.seed}*")):
+        own: dict[str, list[tuple[int, float]]] = {}
+        for arm, at, auc, _ in read_curves(part):
+            own.setdefault(arm, []).append((at, auc))
+        found |= {arm: points for arm, points in own.items() if len(points) > len(found.get(arm, ()))}
     if not found:
         raise InputError("stopped before the first AUC; give it more time with --stop-after")
-    return [Curve(scheme, *zip(*points, strict=True)) for scheme, points in found.items()]
+    known = [scheme for scheme in (*SERIES, OURS) if scheme in found]
+    return [Curve(scheme, *zip(*found[scheme], strict=True)) for scheme in known]
 
 
 def one_by_one(job: Job) -> list[Curve]:
@@ -213,7 +227,6 @@ def tell(rows: Sequence[Row]) -> Story:
         ]
         for scheme, row in best.items()
     ]
-    gap = best["centralized"].auc - best["cpp2"].auc
     same = max(
         (
             abs(one.auc - other.auc)
@@ -221,7 +234,7 @@ def tell(rows: Sequence[Row]) -> Story:
             for other in rows
             if (one.scheme, other.scheme) == ("cpp1", "cpp5") and one.round == other.round
         ),
-        default=float("nan"),
+        default=None,
     )
     order = sorted(best, key=lambda scheme: -best[scheme].auc)
     if rows[0].scale == "paper":
@@ -255,13 +268,12 @@ def tell(rows: Sequence[Row]) -> Story:
             "Best first: "
             + ", ".join(f"{paper.LABELS[one]} {best[one].auc:.4f}" for one in order)
             + ". The paper has centralized, CPP2, CPP4, FL in this order.",
-            f"CPP2 is {abs(gap):.3f} {'below' if gap > 0 else 'above'} centralized training (paper: 0.026 "
-            f"below), and FL {best['cpp2'].auc - best['fl'].auc:.3f} below CPP2 (paper: 0.072). CPP1 and "
-            f"CPP5 differ by {same:.4f} at most.",
+            _gaps(best) + f" CPP1 and CPP5 differ by {number(same, 4)} at most.",
             "How far the last AUC is below the best: "
             + ", ".join(
                 f"{paper.LABELS[one]} {best[one].auc - ends[one].auc:.3f}"
                 for one in ("centralized", "cpp2", "cpp4", "fl")
+                if one in best
             )
             + f".{why}",
             "AUCs are not comparable by their size: Taobao's data is not public, and the best that anybody "
@@ -271,6 +283,18 @@ def tell(rows: Sequence[Row]) -> Story:
         heads=("", "best AUC", "at round", "last", "paper, best", "at round"),
         table=table,
     )
+
+
+def _gaps(best: Mapping[str, Row]) -> str:
+    """Of those curves that are there."""
+    said = []
+    for one, other, printed in (("centralized", "cpp2", 0.026), ("cpp2", "fl", 0.072)):
+        if one in best and other in best:
+            gap = best[one].auc - best[other].auc
+            where = "below" if gap > 0 else "above"
+            labels = paper.LABELS[other], paper.LABELS[one]
+            said.append(f"{labels[0]} is {abs(gap):.3f} {where} {labels[1]} (paper: {printed} below).")
+    return " ".join(said)
 
 
 TARGET = Target(

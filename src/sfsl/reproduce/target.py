@@ -19,8 +19,8 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """``device`` and ``stop_after`` (seconds) are for the curves at the paper's scale, which take a GPU the
-    better part of an hour and may be made in stretches."""
+    """``device``, ``stop_after`` (seconds) and ``only`` (some curves) are for the curves at the paper's scale,
+    which take a GPU the better part of an hour and may be made in parts."""
 
     out: Path
     scale: Scale
@@ -28,6 +28,7 @@ class Job:
     progress: Report
     device: str = "auto"
     stop_after: float = math.inf
+    only: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
