@@ -35,6 +35,7 @@ DONE = {
     "whole models travel; sparse embedding gradients, clipped alike",
     "pfl": "FederatedAveraging, torchrun with one process per worker and one thread each, users dealt by "
     "samples; sparse embedding gradients, clipped alike; the first iteration, which evaluates, is left out",
+    "pfl, one process": "likewise, in one process with as many threads as workers",
 }
 
 
@@ -117,7 +118,7 @@ def turn(name: str, command: list[str | Path], folder: Path, workers: int) -> di
     result, log = folder / f"{name}.json", folder / f"{name}.log"
     result.unlink(missing_ok=True)
     paths = f"{HERE.parent / 'src'}{os.pathsep}{HERE}"
-    threads = str(workers if name == "sfsl" else 1)
+    threads = str(1 if name in PACKAGES else workers)
     given = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": threads}
     with log.open("w") as output:
         running = subprocess.Popen(command, env=given, stdout=output, stderr=subprocess.STDOUT)
@@ -202,6 +203,8 @@ def main() -> None:
         else:
             run = ("-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}")
             commands[name] = [python, *run, HERE / "pfl_training.py", clients, rounds, result]
+            alone = folder / "pfl, one process.json"
+            commands[alone.stem] = [python, HERE / "pfl_training.py", clients, rounds, alone]
     turns = []
     for number in range(given.repeats):
         turns.append({name: turn(name, command, folder, given.workers) for name, command in commands.items()})

@@ -6,6 +6,7 @@ first iteration evaluates, always, and does not count.
 """
 
 import json
+import os
 import sys
 import time
 from importlib.metadata import version
@@ -64,7 +65,7 @@ class Clock(TrainingProcessCallback):  # type: ignore[misc]
 
 
 def main() -> None:
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     file = ClientsFile(PATH)
     users = [user for user, own in enumerate(file.clients) if len(own["label"])]  # pfl refuses empty ones
     sizes = {user: len(own["label"]) for user, own in enumerate(file.clients)}
