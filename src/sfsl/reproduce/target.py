@@ -19,7 +19,7 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """``device``, ``stop_after`` (seconds) and ``only`` (some curves) are for the curves at the paper's scale,
+    """``device``, ``stop_after`` (seconds) and ``only`` (some curves) are for curves at the paper's scale,
     which take a GPU the better part of an hour and may be made in parts."""
 
     out: Path
