@@ -197,6 +197,8 @@ def invoke(*words: str) -> Any:
     ("words", "says"),
     [
         (["--server", "http://x", "--data", "d.csv"], "not encrypted"),
+        (["--server", "https://127.0.0.1:99999", "--data", "d.csv"], "a port from 1 to 65535"),
+        (["--server", "https://127.0.0.1:abc", "--data", "d.csv"], "a port from 1 to 65535"),
         (["--server", "https://x", "--data", "d.csv", "--privacy", "cpp9"], "cpp9"),
         (["--server", "https://x", "--data", "d.csv", "--ca", "none.pem"], "none.pem"),
         (["--server", "https://x", "--data", "d.csv", "--identity", "none.key"], "none.key"),
@@ -220,6 +222,8 @@ def test_a_state_folder_that_cannot_be(tmp_path: Path) -> None:
         (["--clients", "3", "--faults", "1.5"], "more than 1"),
         (["--clients", "3", "--fault", "drop-after"], "KIND=SHARE"),
         (["--clients", "3", "--fault", "eclipse=0.1"], "eclipse"),
+        (["--clients", "3", "--server", "https://127.0.0.1:99999"], "a port from 1 to 65535"),
+        (["--clients", "3", "--server", "https://127.0.0.1:abc"], "a port from 1 to 65535"),
     ],
 )
 def test_a_swarm_with_settings_that_cannot_be(tmp_path: Path, words: list[str], says: str) -> None:

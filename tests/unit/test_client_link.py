@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
@@ -368,7 +369,19 @@ def test_a_model_larger_than_allowed() -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["http://server", "ftp://server", "server:8443", "https://a@server", "https://server/path", "https://"],
+    [
+        "http://server",
+        "ftp://server",
+        "server:8443",
+        "https://a@server",
+        "https://server/path",
+        "https://",
+        "https://server:99999",
+        "https://server:abc",
+        "https://server:0",
+        "https://[::1",
+        "https://a..b",
+    ],
 )
 def test_addresses_that_are_not_taken(address: str) -> None:
     with pytest.raises(InputError):
@@ -383,6 +396,78 @@ def test_addresses_that_are_not_taken(address: str) -> None:
 def test_a_missing_authority_file(tmp_path: Path) -> None:
     with pytest.raises(KeyFileError):
         trusted(tmp_path / "none.pem")
+
+
+def from_cause(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = OSError("All connection attempts failed")
+    error.__cause__.__context__ = ExceptionGroup("", [cause]) if isinstance(cause, Exception) else cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (from_cause(httpx.ConnectError("no"), ConnectionRefusedError()), "nothing listens at https://server"),
+        (from_cause(httpx.ConnectError("no"), socket.gaierror()), "the name server is not found"),
+        (from_cause(httpx.ConnectError("no"), OSError(113, "No route to host")), "No route to host"),
+        (httpx.ConnectTimeout("no"), "timed out"),
+        (httpx.ReadError("no"), "closed the connection"),
+        (httpx.ConnectError("no"), "no connection (ConnectError)"),
+    ],
+)
+def test_why_a_server_cannot_be_reached_is_said_in_words(error: Exception, says: str) -> None:
+    wire = Wire(error, httpx.Response(204))
+    wire.run(post)
+    said = str(wire.events[0])
+    assert said.startswith("cannot reach the server: ")
+    assert says in said
+
+
+@pytest.mark.parametrize(
+    ("scheme", "says"),
+    [
+        ("https", "does not speak TLS"),
+        ("http", "does not speak HTTP here. Is it TLS?"),
+        ("nobody", "nothing listens at"),
+    ],
+)
+def test_a_port_of_another_kind_is_said_in_words(tmp_path: Path, scheme: str, says: str) -> None:
+    """Over real sockets: TLS where none is spoken, none where TLS is, and nobody there at all."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"\x15\x03\x01\x00\x02\x02\x16" if scheme == "http" else b"HTTP/1.1 400 No\r\n\r\n")
+        writer.close()
+
+    async def main() -> str:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        if scheme == "nobody":
+            server.close()
+            await server.wait_closed()
+        said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def notify(event: Event) -> None:
+            if not said.done():
+                said.set_result(str(event))
+
+        link = Link(
+            f"{'http' if scheme == 'http' else 'https'}://localhost:{port}",
+            Identity.generate(SeededRandomness("me")),
+            backoff=Backoff(SeededRandomness("a")),
+            randomness=SeededRandomness("b"),
+            plain=True,
+            notify=notify,
+        )
+        async with link, asyncio.timeout(10):
+            asking = asyncio.create_task(link.about())
+            text = await said
+            asking.cancel()
+            await asyncio.wait([asking])
+        server.close()
+        return text
+
+    assert says in asyncio.run(main())
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -126,7 +126,7 @@ def _swarm(
     try:
         import torch
 
-        from sfsl.client.link import trusted
+        from sfsl.client.link import address, trusted
         from sfsl.client.model import ClientModel
         from sfsl.client.swarm import Swarm, SwarmSettings
     except ImportError as error:
@@ -138,6 +138,7 @@ def _swarm(
     from sfsl.run.fleet import build_fleet, client_privacy
     from sfsl.training import LocalSettings
 
+    address(server, plain)
     if config.run.threads:
         torch.set_num_threads(config.run.threads)
     with screen.status("reading data and settings"):

@@ -5,9 +5,10 @@ A body is made once by the caller; a retry sends the same bytes under a fresh si
 
 import asyncio
 import re
+import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,6 +52,7 @@ class LinkLimits:
     """Seconds for a request as a whole, and bytes of answers. A poll must outlast the server's."""
 
     request_s: float = 120.0
+    connect_s: float = 30.0
     poll_s: float = 60.0
     model_bytes: int = 64 << 20
 
@@ -107,7 +109,7 @@ class Link:
         wall: Callable[[], float] = time.time,
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._base = _base(server, plain)
+        self._base = address(server, plain)
         self._identity = identity
         self.client = client_id(identity.public)
         self.deployment = deployment
@@ -125,7 +127,8 @@ class Link:
             follow_redirects=False,
             transport=transport,
             headers={"Accept-Encoding": "identity"},
-            timeout=None,  # noqa: S113 -- each request has one deadline for all of it
+            # Each request has one deadline for all of it; to connect takes no poll.
+            timeout=httpx.Timeout(None, connect=self._limits.connect_s),
         )
 
     async def about(self) -> About:
@@ -276,7 +279,7 @@ class Link:
             raise Unavailable("the server did not answer in time") from None
         except httpx.HTTPError as error:
             _require_certificate(error)
-            raise Unavailable(f"cannot reach the server ({type(error).__name__})") from None
+            raise Unavailable(f"cannot reach the server: {_why(error, self._base)}") from None
         if 300 <= reply.status < 400 or reply.status < 200:
             raise DecodeError(f"an answer of status {reply.status}; this client goes nowhere else")
         if reply.status == 429 or reply.status >= 500:
@@ -347,10 +350,22 @@ def _busy(reply: _Reply) -> str:
     return f"the server {what}" + (f": {said}" if said else "")
 
 
-def _base(server: str, plain: bool) -> str:
-    parts = urlsplit(server)
+def address(server: str, plain: bool) -> str:
+    """Of the server, without a path; ``InputError`` where it cannot be one."""
+    try:
+        parts = urlsplit(server)
+        port = parts.port
+        httpx.URL(server)
+        (parts.hostname or "").encode("idna")  # as it is looked up
+    except (ValueError, httpx.InvalidURL):
+        raise InputError(
+            f"{server!r} is not the address of a server, such as https://host:8443: a host, and a port from 1 "
+            "to 65535"
+        ) from None
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.query or parts.fragment:
         raise InputError(f"{server!r} is not the address of a server, such as https://host:8443")
+    if port == 0:
+        raise InputError(f"{server!r}: a port is a number from 1 to 65535")
     if parts.username or parts.path.strip("/"):
         raise InputError(f"{server!r}: an address has a host and a port, and no user or path")
     if parts.scheme == "http" and not plain:
@@ -358,13 +373,45 @@ def _base(server: str, plain: bool) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it came from, and so on."""
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            for one in error.exceptions:
+                yield from _causes(one)
+        error = error.__cause__ or error.__context__
+
+
 def _require_certificate(error: BaseException) -> None:
     """A certificate that is not the pinned authority's is nothing to wait for."""
-    cause: BaseException | None = error
-    while cause is not None:
+    for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise AuthenticationFailed(
                 f"the server's certificate is not trusted: {cause.verify_message}. Give the right authority, "
                 "or do not join"
             ) from None
-        cause = cause.__cause__ or cause.__context__
+
+
+def _why(error: httpx.HTTPError, base: str) -> str:
+    """In words, without a semicolon, which ends them where they are counted."""
+    host = urlsplit(base).hostname
+    causes = list(_causes(error))
+
+    def has(*kinds: type[BaseException]) -> bool:
+        return any(isinstance(one, kinds) for one in causes)
+
+    if has(ConnectionRefusedError):
+        return f"nothing listens at {base} (connection refused)"
+    if has(socket.gaierror):
+        return f"the name {host} is not found"
+    if has(ssl.SSLError) and isinstance(error, httpx.ConnectError):
+        return f"{base} does not speak TLS as this client does. Is it the right port?"
+    if has(httpx.TimeoutException, TimeoutError):
+        return f"{base} does not answer in time (timed out)"
+    if has(httpx.RemoteProtocolError) and base.startswith("http:"):
+        return f"{base} does not speak HTTP here. Is it TLS?"
+    if has(ConnectionResetError, BrokenPipeError, ssl.SSLError, httpx.RemoteProtocolError, httpx.ReadError):
+        return "it closed the connection without a whole answer"
+    said = next((one.strerror for one in causes if isinstance(one, OSError) and one.strerror), None)
+    return said or f"no connection ({type(error).__name__})"
