@@ -18,6 +18,8 @@ from sfsl.cli import app, join, swarm  # noqa: E402
 from sfsl.cli.output import progress_console  # noqa: E402
 from sfsl.client.faults import KINDS, NetworkFaults  # noqa: E402
 from sfsl.client.link import Link  # noqa: E402
+from sfsl.crypto.identity import Identity  # noqa: E402
+from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
 from sfsl.engines.http.authority import create_authority, issue_server  # noqa: E402
 from sfsl.errors import AuthenticationFailed, InputError, InvalidMessage, StateError  # noqa: E402
 from sfsl.privacy import PRESETS, Budget, Calendar  # noqa: E402
@@ -144,6 +146,59 @@ def test_a_model_that_is_not_the_announced_one_is_not_built(
     asyncio.run(main())
     assert not built
     assert not (tmp_path / "me/deployment").exists()  # it has joined nobody
+
+
+@pytest.mark.parametrize(
+    ("active", "says"),
+    [
+        (True, "^this server runs in active mode; give --roster FILE, which its operator publishes$"),
+        (False, "^this server does not run in active mode, which --roster FILE insists on$"),
+    ],
+)
+def test_a_join_in_the_other_mode_than_the_server_s_ends_in_one_sentence(
+    tmp_path: Path, active: bool, says: str
+) -> None:
+    place = Place(tmp_path, active=active)
+    (tmp_path / "roster").write_text(Identity.generate(SystemRandomness()).public.hex() + "\n")
+    wanted = terms(roster=None if active else tmp_path / "roster")
+    said: list[str] = []
+
+    async def main() -> None:
+        async with place as url, asyncio.timeout(30):
+            data, home = samples(tmp_path / "0.csv", 0), tmp_path / "me"
+            with pytest.raises(InputError, match=says):
+                await join._run(
+                    url,
+                    data,
+                    home,
+                    place.ca,
+                    None,
+                    wanted,
+                    None,
+                    True,
+                    False,
+                    lambda kind, text, **_: said.append(kind),
+                )
+            assert place._deployment.coordinator.registry.count() == 0
+
+    asyncio.run(main())
+    assert not said
+    assert not (tmp_path / "me/deployment").exists()
+
+
+def test_a_swarm_in_active_mode_pins_its_own_clients(tmp_path: Path) -> None:
+    place = Place(tmp_path, active=True)
+
+    async def main() -> Any:
+        async with place as url, asyncio.timeout(60):
+            made = swarm._swarm(
+                progress_console(), place.config.run, url, 5, 1, place.ca, None, NetworkFaults(), 2, False
+            )
+            return await made.run()
+
+    report = asyncio.run(main())
+    assert (report.failed, report.ended) == ({}, {1: "committed"})
+    assert "survivors" in " ".join(report.exchanges())
 
 
 def test_a_swarm_under_every_fault(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from datetime import date, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from starlette.responses import JSONResponse, Response
 
 from crowd import CLIENT_MODEL, POLICY, Crowd, close
+from fake_server import DEPLOYMENT
 from sfsl.client import Attempt, Participant, Settings
 from sfsl.codec import Message
 from sfsl.engines.http.messages import CODEC, Decline
@@ -22,6 +24,7 @@ from sfsl.errors import (
     AuthenticationFailed,
     BudgetExhausted,
     Declined,
+    InputError,
     ParameterError,
     PeriodFrozen,
     StateError,
@@ -41,6 +44,35 @@ def within(seconds: float, act: Callable[[], Awaitable[Any]]) -> Any:
             return await act()
 
     return asyncio.run(main())
+
+
+@pytest.mark.parametrize(("active", "pinned"), [(True, None), (False, {})])
+def test_a_server_that_comes_back_in_the_other_mode_is_left(
+    tmp_path: Path, active: bool, pinned: Any
+) -> None:
+    """It would otherwise be asked for ever."""
+    crowd = Crowd(tmp_path)
+    one = crowd.participant(VICTIM)
+    mode = None
+
+    async def meddle(method: str, target: str, body: bytes) -> Response | None:
+        if target != "/v1/about" or mode is None:
+            return None
+        said = {"protocol": 1, "deployment": DEPLOYMENT.hex(), "model": CLIENT_MODEL.digest.hex()}
+        return JSONResponse(said | {"round": 0, "time": round(time.time() * 1000), "active": mode})
+
+    async def act() -> None:
+        nonlocal mode
+        await one.enrol()
+        mode, one.pinned = active, pinned
+        for step in (one.take_part, one.enrol, one.run):
+            with pytest.raises(InputError, match="active mode"):
+                await step()
+
+    crowd.server.meddle = meddle
+    within(20, act)
+    close(one)
+    assert not crowd.server.posts("/v1/check-in")
 
 
 async def one_of(crowd: Crowd, people: dict[str, Participant], name: str = VICTIM) -> Attempt:

@@ -75,6 +75,7 @@ def test_what_anyone_may_ask(tmp_path: Path) -> None:
         assert about["model"] == MODEL_DIGEST.hex()
         assert about["round"] == 0
         assert before <= about["time"] <= now_ms()
+        assert about["active"] is False
         assert about["limits"]["poll_seconds"] == 5.0
         model = await http.get("/v1/model")
         assert (model.status_code, model.content) == (200, b"package")

@@ -139,6 +139,7 @@ async def _run(
 ) -> "list[Attempt]":
     client, torch_parts = _imports()
     from sfsl.client.home import Home
+    from sfsl.client.participant import require_mode
 
     randomness = SystemRandomness()
     home = Home(folder, randomness)
@@ -158,6 +159,7 @@ async def _run(
         notify=told,
     ) as link:
         about = await link.about()
+        require_mode(about, terms.roster is not None)
         package = await link.model()
         if torch_parts.package_digest(package).hex() != about.model:
             raise InvalidMessage("the server's model is not the one that it announces")

@@ -359,8 +359,8 @@ def address(server: str, plain: bool) -> str:
         (parts.hostname or "").encode("idna")  # as it is looked up
     except (ValueError, httpx.InvalidURL):
         raise InputError(
-            f"{server!r} is not the address of a server, such as https://host:8443: a host, and a port from 1 "
-            "to 65535"
+            f"{server!r} is not the address of a server, such as https://host:8443: a host, and a port from "
+            "1 to 65535"
         ) from None
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.query or parts.fragment:
         raise InputError(f"{server!r} is not the address of a server, such as https://host:8443")

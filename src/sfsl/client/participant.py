@@ -18,7 +18,7 @@ from sfsl.client.link import Link, Over
 from sfsl.client.memory import Memory
 from sfsl.client.model import ClientModel
 from sfsl.client.personal import PersonalRows
-from sfsl.client.replies import OUTCOMES, Outcome
+from sfsl.client.replies import OUTCOMES, About, Outcome
 from sfsl.client.trainer import Trainer
 from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
@@ -27,6 +27,7 @@ from sfsl.engines.http.messages import CODEC, CheckIn, Decline
 from sfsl.errors import (
     AuthenticationFailed,
     Declined,
+    InputError,
     Refused,
     RemoteError,
     RolledBack,
@@ -161,6 +162,7 @@ class Participant:
     async def enrol(self) -> None:
         """Meet the server and become known to it; the same again changes nothing."""
         about = await self.link.about()
+        require_mode(about, self.pinned is not None)
         self.notify(Event("connected", f"The server is at round {about.round}"))
         await self.link.enrol()
         self.notify(Event("enrolled", f"Enrolled as client {self.link.client}"))
@@ -169,8 +171,9 @@ class Participant:
         """One check-in with new keys, and the round that comes of it, if any.
 
         Raises ``Declined`` where this client's own limits forbid any round for now, ``StateError`` where
-        its memory cannot be trusted, ``WrongModel`` where the server has another model by now, and
-        ``AuthenticationFailed`` where one side does not trust the other.
+        its memory cannot be trusted, ``WrongModel`` where the server has another model by now,
+        ``InputError`` where it has another mode than this client, and ``AuthenticationFailed`` where one
+        side does not trust the other.
         """
         await self._steadily(self.memory.prepare, None)
         try:
@@ -209,6 +212,7 @@ class Participant:
 
     async def _require_same_model(self) -> None:
         about = await self.link.about()
+        require_mode(about, self.pinned is not None)
         if bytes.fromhex(about.model) != self.model.digest:
             raise WrongModel("the server has another model than this client was built for; start it again")
 
@@ -343,6 +347,14 @@ class _Conversation:
         why = f": {over.why}" if over.why and kind != "committed" else ""
         self._owner.notify(Event(kind, _told(kind, whole) + why, number))
         return attempt
+
+
+def require_mode(about: About, pinned: bool) -> None:
+    """No later round would be another: nothing to wait for."""
+    if about.active is True and not pinned:
+        raise InputError("this server runs in active mode; give --roster FILE, which its operator publishes")
+    if about.active is False and pinned:
+        raise InputError("this server does not run in active mode, which --roster FILE insists on")
 
 
 def _told(kind: Outcome, whole: bool) -> str:

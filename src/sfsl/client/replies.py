@@ -21,13 +21,15 @@ Read = TypeVar("Read")
 
 
 class About(msgspec.Struct, frozen=True):
-    """What anyone may know of a deployment. ``time`` is the server's, in milliseconds."""
+    """What anyone may know of a deployment. ``time`` is the server's, in milliseconds. ``active``: whether
+    its rounds are in active mode; None where it does not say."""
 
     protocol: int
     deployment: Hex16
     model: Hex32
     round: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     time: Annotated[int, Meta(ge=0, le=2**49)]
+    active: bool | None = None
 
 
 class Enrolled(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.engines.chance import Chance
 from sfsl.engines.device import Device, SimulatedAnswers
 from sfsl.engines.http.running import exchanges
+from sfsl.engines.http.signing import client_id
 from sfsl.errors import AuthenticationFailed, SfslError, StateError
 from sfsl.privacy import IndexPrivacy
 from sfsl.privacy.tables import Indices
@@ -195,6 +196,8 @@ class Swarm:
         self._seen = seen
         self._memories = memories or self._simulated
         self._randomness = SystemRandomness()
+        # In active mode a cohort is of this swarm alone: it knows nobody else's key.
+        self._roster = {client_id(one.public): one.public for one in identities.values()}
         self.report = SwarmReport()
 
     async def run(self) -> SwarmReport:
@@ -249,6 +252,7 @@ class Swarm:
                 randomness=self._randomness,
                 settings=Settings(pause_s=settings.pause_s, longest_pause_s=settings.longest_pause_s),
                 notify=notify,
+                identity=self._identities[name],
                 worker=workers,
                 training=training,
             )
@@ -263,6 +267,8 @@ class Swarm:
         while True:
             try:
                 if not enrolled:
+                    active = (await participant.link.about()).active
+                    participant.pinned = self._roster if active else None
                     await participant.enrol()
                     enrolled = True
                 attempt = await participant.take_part()
