@@ -349,6 +349,8 @@ def test_the_command_starts_stops_and_comes_back(tmp_path: Path, tls: Path) -> N
         assert (page.status_code, "Secure federated submodel learning" in page.text) == (200, True)
         assert first.stop(signal.SIGTERM) == 0
         assert "Stopped after round 0" in first.said()
+        assert "INFO stopping\n" in first.said()
+        assert "under way" not in first.said()  # there is none
     with command(tmp_path, tls) as second:
         again = httpx.get(f"{second.url()}/v1/about", verify=trusting(tls)).json()
         assert (again["deployment"], again["model"]) == (about["deployment"], about["model"])
@@ -389,7 +391,15 @@ def test_a_second_signal_aborts_the_round_that_the_first_lets_finish(tmp_path: P
         said = running.said()
     assert "round 1 aborted: the server was told to stop before the round was over" in said
     assert "Stopped after round 1" in said
+    assert "stopping: the round under way may finish" in said
     assert "Traceback" not in said
+    # Started again with no rounds left to run, it says so and announces nothing.
+    with command(tmp_path, tls, "--set", "serve.rounds=1") as again:
+        assert again.process.wait(START_SECONDS) == 0
+        said = again.said()
+    assert "serve.rounds = 1, and round 1 is in the store" in said
+    assert "nothing to do" in said
+    assert "Serving" not in said
     assert json.loads((tmp_path / "state/metrics.jsonl").read_text())["aborted"].startswith("the server was")
 
 
@@ -409,9 +419,11 @@ def test_settings_that_are_refused(tmp_path: Path, tls: Path) -> None:
         ("serve.min_cohort=9", "serve.min_cohort"),
         ("serve.nothing=1", "there is no key serve.nothing"),
         ("serve.largest_body=4096", "raise it"),
+        ("serve.host=999.1.2.3", "cannot listen on 999.1.2.3 port"),
     ):
         with command(tmp_path, tls, "--set", setting) as wrong:
             assert wrong.process.wait(START_SECONDS) == 1
             said = wrong.said()
             assert says in said
+            assert "Unknown error" not in said
             assert "Traceback" not in said

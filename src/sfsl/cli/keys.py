@@ -98,7 +98,7 @@ def show(
 
 
 @app.command(
-    epilog="Example:  sfsl keys revoke --registry server/registry.db 0123456789abcdef0123456789abcdef"
+    epilog="Example:  sfsl keys revoke --registry server/registry.sqlite 0123456789abcdef0123456789abcdef"
 )
 def revoke(
     client: Annotated[str, typer.Argument(metavar="ID", help="The client's id.")],
@@ -117,8 +117,8 @@ def revoke(
 
 @app.command(
     "list",
-    epilog="Examples:  sfsl keys list --registry server/registry.db   |   "
-    "sfsl keys list --registry server/registry.db --json",
+    epilog="Examples:  sfsl keys list --registry server/registry.sqlite   |   "
+    "sfsl keys list --registry server/registry.sqlite --json",
 )
 def list_(registry: RegistryFile, json: Json = False) -> None:
     """Who is enrolled, since when, and in how many rounds the server received their sets."""

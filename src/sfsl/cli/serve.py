@@ -74,6 +74,14 @@ def serve(
         ) from None
     typer.echo("Reading data and settings …", err=True)
     deployment = open_deployment(chosen, Path(chosen.serve.state))
+    if deployment.coordinator.finished:
+        deployment.close()
+        typer.echo(
+            f"serve.rounds = {chosen.serve.rounds}, and round {deployment.coordinator.desk.round} is in the "
+            f"store in {chosen.serve.state}: nothing to do. To go on, raise serve.rounds; 0 has no end.",
+            err=True,
+        )
+        return
     try:
         asyncio.run(deployment.run(lambda url: _say(url, chosen, deployment)))
     finally:

@@ -111,6 +111,16 @@ class Coordinator:
         self._give_up_at = self._clock()
         self.desk.changed.set()
 
+    @property
+    def under_way(self) -> bool:
+        """Whether there is a round."""
+        return bool(self._members)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds that are planned are in the store."""
+        return not self._more()
+
     def status(self) -> Status:
         running, totals = self._running, self.totals
         return Status(

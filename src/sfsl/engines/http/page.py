@@ -18,7 +18,7 @@ dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums; overflow
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid #8884; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
+th:nth-child(-n+2), td:first-child { text-align: left; }
 td.why { white-space: normal; text-align: left; min-width: 10rem; }
 """
 
@@ -33,10 +33,10 @@ function show(s) {
   put("enrolled", s.enrolled); put("auc", auc(s.auc)); put("ends", s.committed + " / " + s.aborted);
   const rows = s.rounds.map(r => {
     const row = document.createElement("tr");
-    const cells = [r.round, r.survivors + " of " + r.cohort, r.dropped, r.late, auc(r.auc),
-      size(r.bytes_up), size(r.bytes_down), r.seconds.toFixed(1) + " s", r.aborted || "committed"];
+    const cells = [r.round, r.aborted || "committed", r.survivors + " of " + r.cohort, r.dropped, r.late,
+      auc(r.auc), size(r.bytes_up), size(r.bytes_down), r.seconds.toFixed(1) + " s"];
     for (const text of cells) row.appendChild(document.createElement("td")).textContent = text;
-    row.lastChild.className = "why";
+    row.children[1].className = "why";
     return row;
   });
   document.getElementById("rounds").replaceChildren(...rows);
@@ -82,7 +82,7 @@ def html(status: Status) -> str:
     boxes = "".join(
         f'<div><dt>{escape(name)}</dt><dd id="{key}">{escape(value)}</dd></div>' for key, name, value in facts
     )
-    heads = ("Round", "Clients", "Dropped", "Late", "AUC", "Up", "Down", "Time", "End")
+    heads = ("Round", "End", "Clients", "Dropped", "Late", "AUC", "Up", "Down", "Time")  # a phone shows three
     head = "".join(f"<th>{name}</th>" for name in heads)
     rows = "".join(map(_row, status.rounds))
     return (
@@ -100,11 +100,12 @@ def html(status: Status) -> str:
 
 def _row(one: RoundShown) -> str:
     cells = (
-        one.round, f"{one.survivors} of {one.cohort}", one.dropped, one.late, _auc(one.auc),
+        f"{one.survivors} of {one.cohort}", one.dropped, one.late, _auc(one.auc),
         _size(one.bytes_up), _size(one.bytes_down), f"{one.seconds:.1f} s",
     )  # fmt: skip
     shown = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
-    return f'<tr>{shown}<td class="why">{escape(one.aborted or "committed")}</td></tr>'
+    end = escape(one.aborted or "committed")
+    return f'<tr><td>{one.round}</td><td class="why">{end}</td>{shown}</tr>'
 
 
 def _auc(value: float | None) -> str:

@@ -1,6 +1,7 @@
 """Answers in HTTP: frames, JSON, and errors by kind. Never a stack trace, never the sender's bytes."""
 
 import math
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -45,6 +46,7 @@ STATUS: dict[type[Exception], int] = {
     ShuttingDown: 503,
 }
 _LONGEST = 400
+_WHO = re.compile("client '?[0-9a-f]{32}'?")
 _SHUTDOWN_SECONDS = 10
 
 
@@ -72,7 +74,9 @@ def refusal(error: RemoteError) -> Response:
         headers["Retry-After"] = str(max(1, math.ceil(error.wait_ms / 1000)))
     if isinstance(error, ShuttingDown):
         headers["Retry-After"] = str(_SHUTDOWN_SECONDS)
-    return failure(status, type(error).__name__, str(error), headers, fields)
+    # Errors name the client for logs; a peer, who may be anyone, is not told what it called itself.
+    message = _WHO.sub("this client", str(error))
+    return failure(status, type(error).__name__, message, headers, fields)
 
 
 def failure(

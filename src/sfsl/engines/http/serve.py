@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -60,7 +59,7 @@ async def serve(app: ASGIApp, coordinator: Coordinator, listen: Listen, ready: C
                 ready(url(listen, sock.getsockname()[1]))
             await asyncio.wait({web, rounds, asked}, return_when=asyncio.FIRST_COMPLETED)
             if not rounds.done():
-                log.info("stopping: the round under way may finish")
+                log.info("stopping%s", ": the round under way may finish" if coordinator.under_way else "")
                 stopping = asyncio.create_task(coordinator.stop())
                 again = asyncio.create_task(server.asked_again.wait())
                 await asyncio.wait({stopping, again}, return_when=asyncio.FIRST_COMPLETED)
@@ -166,9 +165,7 @@ def _bound(listen: Listen) -> socket.socket:
     try:
         bound = socket.create_server((listen.host, listen.port), family=family, backlog=1024)
     except OSError as error:
-        raise InputError(
-            f"cannot listen on {listen.host} port {listen.port}: {os.strerror(error.errno or 0)}"
-        ) from None
+        raise InputError(f"cannot listen on {listen.host} port {listen.port}: {error.strerror}") from None
     # Connections inherit it. asyncio sets it only where a socket names TCP, which this one does not; without
     # it a body waits for the peer to confirm the head, which takes 40 ms.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -218,7 +218,7 @@ class Verifier:
         claim = parse_headers(headers)
         self._require_time(claim, now_ms)
         if client_id(public) != claim.client:
-            raise AuthenticationFailed(f"client {claim.client} does not follow from this public key")
+            raise AuthenticationFailed("this client's id does not follow from this public key")
         self._require_signature(claim, public, method, target, body_sha256)
         return claim.client
 
@@ -226,14 +226,13 @@ class Verifier:
         off = claim.time_ms - now_ms
         if abs(off) > self._window_ms:
             raise ClockSkew(
-                f"client {claim.client} signed {_seconds(off)} of our clock; at most "
+                f"the clock that signed this is {_seconds(off)} ours; at most "
                 f"{self._window_ms / 1000:g} s are allowed. Correct the clock and sign again",
                 off_ms=off,
             )
         if claim.time_ms < self._not_before_ms:
             raise ClockSkew(
-                f"client {claim.client} signed {_seconds(off)} of our clock, before this server started. "
-                "Sign again",
+                f"signed before this server started, {_seconds(off)} our clock. Sign again",
                 off_ms=off,
             )
 
@@ -247,4 +246,4 @@ class Verifier:
 
 
 def _seconds(off_ms: int) -> str:
-    return f"{abs(off_ms) / 1000:.1f} s {'ahead' if off_ms > 0 else 'behind'}"
+    return f"{abs(off_ms) / 1000:.1f} s {'ahead of' if off_ms > 0 else 'behind'}"
