@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,10 @@ from typer.testing import CliRunner  # noqa: E402
 import sfsl.models.package  # noqa: E402
 from sfsl.cli import app, join, swarm  # noqa: E402
 from sfsl.cli.output import progress_console  # noqa: E402
+from sfsl.cli.stopping import Stopped, run_until_stopped  # noqa: E402
 from sfsl.client.faults import KINDS, NetworkFaults  # noqa: E402
 from sfsl.client.link import Link  # noqa: E402
+from sfsl.client.swarm import SwarmReport  # noqa: E402
 from sfsl.crypto.identity import Identity  # noqa: E402
 from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
 from sfsl.engines.http.authority import create_authority, issue_server  # noqa: E402
@@ -257,11 +261,115 @@ def invoke(*words: str) -> Any:
         (["--server", "https://x", "--data", "d.csv", "--privacy", "cpp9"], "cpp9"),
         (["--server", "https://x", "--data", "d.csv", "--ca", "none.pem"], "none.pem"),
         (["--server", "https://x", "--data", "d.csv", "--identity", "none.key"], "none.key"),
+        (["--server", "https://x", "--data", "none.csv"], "cannot read none.csv: No such file or directory"),
+        (["--server", "https://x", "--data", __file__, "--roster", "none.txt"], "none.txt"),
+        (["--server", "https://x", "--data", "d.csv", "--held-out", "1.5"], "--held-out 1.5: a share"),
+        (["--server", "https://x", "--data", "d.csv", "--held-out", "nan"], "--held-out nan: a share"),
+        (["--server", "https://x", "--data", "d.csv", "--epsilon", "-1"], "--epsilon -1: a number from 0 up"),
+        (["--server", "https://x", "--data", "d.csv", "--epsilon", "nan"], "--epsilon nan: a number"),
+        (
+            ["--server", "https://x", "--data", "d.csv", "--max-clip", "nan"],
+            "--max-clip nan: a number above 0",
+        ),
+        (["--server", "https://x", "--data", "d.csv", "--max-clip", "0"], "--max-clip 0: a number above 0"),
     ],
 )
-def test_join_with_settings_that_cannot_be(tmp_path: Path, words: list[str], says: str) -> None:
+def test_join_with_settings_that_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], says: str
+) -> None:
+    """And nobody is asked for anything."""
+    asked: list[str] = []
+
+    async def once(self: Link, *_: object) -> None:
+        asked.append("asked")
+        raise InvalidMessage("asked")
+
+    monkeypatch.setattr(Link, "_once", once)
     error = invoke("join", "--state", str(tmp_path / "me"), *words)
     assert says in str(error)
+    assert not asked
+
+
+def test_an_error_that_ends_a_command_is_also_a_line_of_json(tmp_path: Path) -> None:
+    def last_line(*words: str) -> Any:
+        result = CliRunner().invoke(app, list(words))
+        assert isinstance(result.exception, InputError)  # which ``main`` says on stderr, with status 1
+        return json.loads(result.stdout.splitlines()[-1])
+
+    given = ["--server", "https://x", "--json"]
+    said = last_line("join", "--state", str(tmp_path), "--data", str(tmp_path / "none.csv"), *given)
+    message = f"cannot read {tmp_path / 'none.csv'}: No such file or directory"
+    assert said == {"event": "failed", "error": "InputError", "message": message}
+    said = last_line("swarm", str(tmp_path / "none.toml"), "--clients", "3", *given)
+    assert (said["event"], said["error"]) == ("failed", "InputError")
+    assert "none.toml" in said["message"]
+    quiet = CliRunner().invoke(app, ["swarm", str(tmp_path / "none.toml"), "--clients", "3", *given[:2]])
+    assert not quiet.stdout
+
+
+def test_data_errors_name_the_file_that_was_given(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    (tmp_path / "mine.csv").write_bytes(b"\x7fELF\x00\xff")
+
+    async def main() -> None:
+        async with place as url, asyncio.timeout(30):
+            data, home = tmp_path / "mine.csv", tmp_path / "me"
+            with pytest.raises(InputError, match=r"mine\.csv is not text in UTF-8"):
+                await join._run(
+                    url, data, home, place.ca, None, terms(), None, False, False, lambda *_, **__: None
+                )
+
+    asyncio.run(main())
+
+
+# -- stopped -----------------------------------------------------------------------------------
+
+
+async def stopped_by(number: int) -> None:
+    os.kill(os.getpid(), number)
+    await asyncio.sleep(10)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_join_that_is_stopped_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, status: int
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(join, "_run", lambda *_: stopped_by(number))
+    given = ["--server", "https://x", "--state", str(tmp_path), "--data", "d.csv", "--json"]
+    result = CliRunner().invoke(app, ["join", *given])
+    assert result.exit_code == status
+    assert json.loads(result.stdout)["event"] == "stopped"
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_swarm_that_is_stopped_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, status: int
+) -> None:
+    class Half:
+        report = SwarmReport(ended={1: "committed"})
+
+        async def run(self) -> None:
+            await stopped_by(number)
+
+    monkeypatch.setattr(swarm, "_swarm", lambda *_: Half())
+    (tmp_path / "run.toml").write_text("")
+    given = ["--server", "https://x", "--clients", "3", "--json"]
+    result = CliRunner().invoke(app, ["swarm", str(tmp_path / "run.toml"), *given])
+    assert result.exit_code == status
+    assert json.loads(result.stdout)["rounds"] == {"committed": 1, "aborted": 0}
+
+
+def test_sigterm_stops_also_where_a_shell_ignores_sigint() -> None:
+    """As it does for what a script starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pytest.raises(Stopped) as caught:
+            run_until_stopped(stopped_by(signal.SIGTERM))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert caught.value.status == 143
 
 
 def test_a_state_folder_that_cannot_be(tmp_path: Path) -> None:

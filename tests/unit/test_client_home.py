@@ -187,6 +187,34 @@ def test_what_cannot_be_used_is_counted_and_shown(tmp_path: Path) -> None:
     ("text", "says"),
     [("", "item, label, time"), ("item,time\n1,2\n", "label"), ("item,label,time\n9,1,1\n", "nothing in it")],
 )
+def test_a_file_without_samples_is_called_as_its_owner_does(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "data").write_text(text)
+    with pytest.raises(InputError, match=says) as caught:
+        load_own(tmp_path / "data", items=5, name="mine.csv")
+    assert str(caught.value).startswith("mine.csv")
+    assert str(tmp_path) not in str(caught.value)
+
+
+@pytest.mark.parametrize("data", [b"\x7fELF\x02\x01\0\0\xff\xfe" * 50, "item,label,time\n".encode("utf-16")])
+def test_a_file_that_is_no_text_is_not_shown(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "mine.csv").write_bytes(data)
+    with pytest.raises(InputError) as caught:
+        load_own(tmp_path / "mine.csv", items=5)
+    said = str(caught.value)
+    assert said == f"{tmp_path / 'mine.csv'} is not text in UTF-8; it must be a CSV with item, label, time"
+
+
+def test_control_characters_of_a_file_are_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_bytes(b"item,label,time\n\x1b[31m1\x00,1,1\n")
+    with pytest.raises(InputError) as caught:
+        load_own(tmp_path / "mine.csv", items=5)
+    assert "'?[31m1?'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("", "item, label, time"), ("item,time\n1,2\n", "label"), ("item,label,time\n9,1,1\n", "nothing in it")],
+)
 def test_a_file_without_samples(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "mine.csv").write_text(text)
     with pytest.raises(InputError, match=says):

@@ -1,6 +1,5 @@
 """``sfsl join``: one client of a deployment, with data of its own."""
 
-import asyncio
 import json as json_text
 import math
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sfsl.cli.output import console
+from sfsl.cli.stopping import Stopped, run_until_stopped, told_as_json
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.errors import InputError, InvalidMessage
 from sfsl.privacy import PRESETS, Budget, Calendar, IndexPrivacy
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from sfsl.crypto.identity import Identity
     from sfsl.training.task import Task
 
-INTERRUPTED = 130
 # As servers count them, so that a client's period and a server's of the same length are the same.
 _PERIODS_FROM = date(1970, 1, 1)
 _MOST_WORDS = 1 << 25  # of a sum: 128 MiB at four bytes
@@ -92,35 +91,44 @@ def join(
     threads: Annotated[int, typer.Option(help="CPU threads of training.", min=1)] = 1,
     held_out: Annotated[float, typer.Option(help="Share of the samples, the last, for testing only.")] = 0.2,
     plain: Annotated[bool, typer.Option("--plain", help="No TLS, for tests on one machine only.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line, for scripts.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object per line, errors too.")] = False,
 ) -> None:
     """Take part in a deployment's rounds with samples that stay on this machine.
 
-    What leaves it: masked sums, and answers with deniable errors about which rows it has. Ctrl-C stops at
-    once, in a round as a dropout; what was spent stays spent.
+    What leaves it: masked sums, and answers with deniable errors about which rows it has. Ctrl-C or
+    SIGTERM stops at once, in a round as a dropout; what was spent stays spent. Exit status: 0 finished, 1
+    failed, 130 Ctrl-C, 143 SIGTERM.
     """
-    if privacy not in PRESETS:
-        raise InputError(f"--privacy {privacy!r}: there are {', '.join(PRESETS)}")
-    chosen = PRESETS[privacy]
-    terms = _Terms(
-        chosen,
-        Budget(chosen.epsilon_infinity, epsilon, exposures),
-        Calendar(start=_PERIODS_FROM, days=period_days),
-        least_cohort,
-        least_threshold,
-        least_contributors,
-        max_clip,
-        max_rows,
-        held_out,
-        roster,
-    )
     say = _as_json if json else _as_text
-    _use_threads(threads)
-    try:
-        ended = asyncio.run(_run(server, data, state, ca, identity, terms, rounds, wait, plain, say))
-    except KeyboardInterrupt:
-        say("stopped", "Stopped; a round under way goes on without this client")
-        raise typer.Exit(INTERRUPTED) from None
+    with told_as_json(json):
+        if privacy not in PRESETS:
+            raise InputError(f"--privacy {privacy!r}: there are {', '.join(PRESETS)}")
+        if not epsilon >= 0:
+            raise InputError(f"--epsilon {epsilon:g}: a number from 0 up; without it there is no limit")
+        if not max_clip > 0:
+            raise InputError(f"--max-clip {max_clip:g}: a number above 0")
+        if not 0 < held_out < 1:
+            raise InputError(f"--held-out {held_out:g}: a share between 0 and 1, such as 0.2")
+        chosen = PRESETS[privacy]
+        terms = _Terms(
+            chosen,
+            Budget(chosen.epsilon_infinity, epsilon, exposures),
+            Calendar(start=_PERIODS_FROM, days=period_days),
+            least_cohort,
+            least_threshold,
+            least_contributors,
+            max_clip,
+            max_rows,
+            held_out,
+            roster,
+        )
+        _use_threads(threads)
+        main = _run(server, data, state, ca, identity, terms, rounds, wait, plain, say)
+        try:
+            ended = run_until_stopped(main)
+        except Stopped as stopped:
+            say("stopped", "Stopped; a round under way goes on without this client")
+            raise typer.Exit(stopped.status) from None
     whole = sum(one.whole for one in ended)
     say("finished", f"Finished after {whole} whole round{'' if whole == 1 else 's'}")
 
@@ -138,7 +146,7 @@ async def _run(
     say: Callable[..., None],
 ) -> "list[Attempt]":
     client, torch_parts = _imports()
-    from sfsl.client.home import Home
+    from sfsl.client.home import Home, read_roster, require_readable
     from sfsl.client.participant import require_mode
 
     randomness = SystemRandomness()
@@ -158,6 +166,9 @@ async def _run(
         randomness=randomness,
         notify=told,
     ) as link:
+        require_readable(data)
+        if terms.roster is not None:
+            read_roster(terms.roster)
         about = await link.about()
         require_mode(about, terms.roster is not None)
         package = await link.model()
@@ -210,7 +221,10 @@ def _participant(
             say("waiting", f"{data} has changed; this period goes on with what it froze")
         found = task.maps.get("category")
         own, report = load_own(
-            copy, items=task.spec.table("item").rows, category_of=None if callable(found) else found
+            copy,
+            items=task.spec.table("item").rows,
+            category_of=None if callable(found) else found,
+            name=data,
         )
         say("data", str(report))
         train, test = hold_out_last(own, terms.held_out)

@@ -1,6 +1,5 @@
 """``sfsl swarm``: many simulated clients against a real server, for load and chaos tests."""
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ import typer
 from rich.console import Console
 
 from sfsl.cli.output import console, emit_json, progress_console, shown, table
+from sfsl.cli.stopping import Stopped, run_until_stopped, told_as_json
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import SystemRandomness
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from sfsl.client.events import Event
     from sfsl.client.faults import NetworkFaults
     from sfsl.client.swarm import Swarm, SwarmReport
-
-INTERRUPTED = 130
 
 
 def register(app: typer.Typer) -> None:
@@ -71,27 +69,29 @@ def swarm(
     people's data. Kinds of fault: vanish-before and vanish-after, which cost a client its round; and
     drop-before, drop-after, delay, disconnect, duplicate, corrupt, which it survives by sending the same
     bytes again. Each strikes at the check-in or at a message or answer of the six exchanges, evenly.
+    Ctrl-C or SIGTERM stops them and still reports. Exit status: 0, 1 where a client gave up or nothing could
+    start, 130 after Ctrl-C, 143 after SIGTERM. In active mode the swarm's clients pin each other's keys, and
+    decline rounds with anyone else in them.
     """
-    sections = overridden(read_sections(config), settings or ())
-    wanted = from_sections({name: one for name, one in sections.items() if name != "serve"})
-    screen = progress_console()
-    plan = _plan(faults, fault or [], seed, delay, per_request)
-    made = _swarm(screen, wanted, server, clients, rounds, ca, identities, plan, workers, plain)
-    start = time.perf_counter()
-    stopped = False
-    try:
-        asyncio.run(made.run())
-    except KeyboardInterrupt:
-        stopped = True
+    with told_as_json(json):
+        sections = overridden(read_sections(config), settings or ())
+        wanted = from_sections({name: one for name, one in sections.items() if name != "serve"})
+        screen = progress_console()
+        plan = _plan(faults, fault or [], seed, delay, per_request)
+        made = _swarm(screen, wanted, server, clients, rounds, ca, identities, plan, workers, plain)
+        start = time.perf_counter()
+        status = 0
+        try:
+            run_until_stopped(made.run())
+        except Stopped as stopped:
+            status = stopped.status
     result = summary(made.report, clients, time.perf_counter() - start)
     if json:
         emit_json(result)
     else:
         _print(console(), result)
-    if stopped:
-        raise typer.Exit(INTERRUPTED)
-    if made.report.failed:
-        raise typer.Exit(1)
+    if status or made.report.failed:
+        raise typer.Exit(status or 1)
 
 
 def summary(report: "SwarmReport", clients: int, seconds: float) -> dict[str, Any]:

@@ -91,6 +91,15 @@ class Home:
         return copy, False
 
 
+def require_readable(source: Path) -> None:
+    """Before anybody is asked for anything."""
+    try:
+        with source.open("rb") as file:
+            file.read(1)
+    except OSError as error:
+        raise InputError(f"cannot read {source}: {error.strerror}") from None
+
+
 def read_roster(path: Path) -> dict[str, bytes]:
     """The public keys of all clients by their ids, from a list as a server has it: one key a line."""
     return {client_id(public): public for public in Enrolment.listed(path).read()}

@@ -34,7 +34,8 @@ def numbered_lines(path: Path, report: LoadReport) -> Iterator[tuple[int, str]]:
 
 def shown(text: str) -> str:
     """A piece of foreign text, fit to stand in a message."""
-    return repr(text if len(text) <= SHOWN else text[:SHOWN] + "…")
+    printable = "".join(one if one.isprintable() or one == "\t" else "?" for one in text[: SHOWN + 1])
+    return repr(printable if len(text) <= SHOWN else printable[:SHOWN] + "…")
 
 
 class BadField(Exception):

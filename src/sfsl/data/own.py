@@ -16,21 +16,30 @@ _NEEDED = ("item", "label", "time")
 
 
 def load_own(
-    path: str | Path, *, items: int, category_of: NDArray[np.integer] | None = None
+    path: str | Path,
+    *,
+    items: int,
+    category_of: NDArray[np.integer] | None = None,
+    name: str | Path | None = None,
 ) -> tuple[Interactions, LoadReport]:
     """Read a CSV with a header. Its one user is row 0 of the table ``user``, which never leaves the device.
 
     Items are numbered as in the model, from 0 to ``items`` - 1. A line that cannot be used is left out
     and counted; so is one with an item that the model does not have. The category of an item is the
-    model's; a column that says otherwise is noted.
+    model's; a column that says otherwise is noted. ``name``: what messages call the file, where ``path`` is
+    a copy that its owner does not know.
     """
-    report = LoadReport(str(path))
+    report = LoadReport(str(path if name is None else name))
     lines = numbered_lines(Path(path), report)
     number, first = next(lines, (0, ""))
     names = [name.strip().strip('"') for name in first.split(",")]
     missing = [name for name in _NEEDED if name not in names]
+    if missing and ("\0" in first or "\ufffd" in first):
+        raise InputError(f"{report.source} is not text in UTF-8; it must be a CSV with {', '.join(_NEEDED)}")
     if missing:
-        raise InputError(f"{path}: line {number} {shown(first)} names no column for {', '.join(missing)}")
+        raise InputError(
+            f"{report.source}: line {number} {shown(first)} names no column for {', '.join(missing)}"
+        )
     places = {name: names.index(name) for name in (*_NEEDED, "category") if name in names}
     item, label, time = array("q"), array("b"), array("d")
     for number, line in lines:
