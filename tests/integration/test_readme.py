@@ -1,21 +1,17 @@
 """The README's examples run and print what it says."""
 
 import re
-import shlex
 import signal
-import socket
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from commands import PORT, port, started
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-PORT = "8443"
 SECONDS = 120
 
 
@@ -31,32 +27,9 @@ def test_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert third.split() == ["[", "3", "17", "2000000000]", "sketch"]
 
 
-@contextmanager
-def started(command: str, folder: Path, log: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    with open(log, "wb") as output:
-        process = subprocess.Popen(shlex.split(command), cwd=folder, stdout=output, stderr=output)  # noqa: S603
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait(20)
-
-
 def unnumbered(text: str) -> str:
     """How many rows it asks for is chance, and a slow machine may have begun without it."""
     return re.sub(r"\b\d+\b", "N", text)
-
-
-def port() -> str:
-    """The README's, or another where something else listens there."""
-    for wanted in (int(PORT), 0):
-        try:
-            with socket.create_server(("127.0.0.1", wanted)) as free:
-                return str(free.getsockname()[1])
-        except OSError:
-            continue
-    raise AssertionError("no port is free")
 
 
 def test_three_commands_in_three_terminals(tmp_path: Path) -> None:
