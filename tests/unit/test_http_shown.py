@@ -1,8 +1,10 @@
 """What the server shows and says: numbers before anything happened, refusals that name nobody, help."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -12,11 +14,13 @@ from deployment import Deployment, Wire, serve
 from sfsl.cli import app
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret
-from sfsl.engines.http import prometheus
+from sfsl.engines.http import prometheus, replies
 from sfsl.engines.http.messages import CODEC, Enrol
 from sfsl.engines.http.registry import Enrolment
 from sfsl.engines.http.running import exchanges
 from sfsl.engines.http.signing import CLIENT, client_id
+from sfsl.engines.http.status import Totals
+from sfsl.errors import RoundOver
 from sfsl.serve.start import REGISTRY
 
 SPEC = Path(__file__).parents[2] / "docs/spec/network.md"
@@ -82,6 +86,18 @@ def test_refusals_name_nobody(tmp_path: Path) -> None:
         assert re.search(r"is \d+\.\d s behind ours; at most", said[1][1])
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_why_a_round_ended_is_told_without_names(tmp_path: Path) -> None:
+    who = "0123456789abcdef" * 2
+    why = f"2 shares of client '{who}' arrived, 3 are needed; no sum was opened"
+    told = replies.refusal(RoundOver(why, outcome="aborted", round_number=1))
+    assert json.loads(bytes(told.body))["message"] == why.replace(f"client '{who}'", "a client")
+    totals = Totals()
+    values = {"aborted": why, "round": 1, "cohort": 3, "survivors": 0, "late": 0, "wall_seconds": 1.0}
+    counts = {"dropped": {}, "bytes_up": {}, "bytes_down": {}}
+    totals.show(SimpleNamespace(**values, **counts, auc_secure=None))  # type: ignore[arg-type]
+    assert totals.last[0].aborted == "2 shares of a client arrived, 3 are needed; no sum was opened"
 
 
 @pytest.mark.parametrize("command", ["list", "revoke"])

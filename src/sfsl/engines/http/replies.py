@@ -1,12 +1,12 @@
 """Answers in HTTP: frames, JSON, and errors by kind. Never a stack trace, never the sender's bytes."""
 
 import math
-import re
 from collections.abc import Mapping
 
 import msgspec
 from starlette.responses import Response
 
+from sfsl.engines.http.status import nameless
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -46,7 +46,6 @@ STATUS: dict[type[Exception], int] = {
     ShuttingDown: 503,
 }
 _LONGEST = 400
-_WHO = re.compile("client '?[0-9a-f]{32}'?")
 _SHUTDOWN_SECONDS = 10
 
 
@@ -74,8 +73,8 @@ def refusal(error: RemoteError) -> Response:
         headers["Retry-After"] = str(max(1, math.ceil(error.wait_ms / 1000)))
     if isinstance(error, ShuttingDown):
         headers["Retry-After"] = str(_SHUTDOWN_SECONDS)
-    # Errors name the client for logs; a peer, who may be anyone, is not told what it called itself.
-    message = _WHO.sub("this client", str(error))
+    # A conversation's end may be about any client of the round; other errors are about the sender.
+    message = nameless(str(error), "a client" if isinstance(error, RoundOver) else "this client")
     return failure(status, type(error).__name__, message, headers, fields)
 
 

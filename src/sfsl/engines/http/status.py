@@ -1,5 +1,6 @@
 """What the server shows of itself: counts, never who."""
 
+import re
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
@@ -9,6 +10,12 @@ from sfsl.engines.http.running import Bill
 from sfsl.engines.metrics import RoundLine
 
 _SHOWN_ROUNDS = 20
+_WHO = re.compile("client '?[0-9a-f]{32}'?")
+
+
+def nameless(text: str, instead: str = "a client") -> str:
+    """An error names clients for the log; whoever else reads it is not told who."""
+    return _WHO.sub(instead, text)
 
 
 class RoundShown(msgspec.Struct, frozen=True):
@@ -77,7 +84,7 @@ class Totals:
         self.last.append(
             RoundShown(
                 round=line.round,
-                aborted=line.aborted,
+                aborted=None if line.aborted is None else nameless(line.aborted),
                 cohort=line.cohort,
                 survivors=line.survivors,
                 dropped=sum(line.dropped.values()),
