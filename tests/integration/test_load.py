@@ -39,4 +39,4 @@ def test_a_server_with_growing_numbers_of_clients() -> None:
         assert all(spent["wall"] > 0 for spent in one["exchanges"].values())
     for met in result["met"].values():  # no limit was in anyone's way
         assert met["gave_up"] == 0
-        assert met["refused"] == {}
+        assert not any(met["refused"].values())
