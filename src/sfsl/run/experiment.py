@@ -21,14 +21,13 @@ from numpy.typing import NDArray
 from sfsl.crypto.kdf import digest
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
-from sfsl.engines.centralized import CentralSettings
 from sfsl.engines.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
 from sfsl.engines.resident.central import ResidentCentral
 from sfsl.engines.resident.scoring import ResidentTest
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.config import RunConfig, from_sections
 from sfsl.run.fleet import Interacted, scheme_privacy
-from sfsl.run.setup import round_settings, slots
+from sfsl.run.setup import central_settings, round_settings, slots
 from sfsl.submodel import MemoryStore, StoreSpec
 from sfsl.training.task import Indices, Task
 
@@ -72,9 +71,13 @@ class Experiment:
             task, Interacted(test, history), device, most=most_tested, seed=first.run.seed
         )
         self._models = {name: ResidentModel(task, _fresh(task, one), device) for name, one in arms.items()}
+        samples = int(self._fleet.host.offsets[-1])
         self._central = {
             name: ResidentCentral(
-                self._fleet, self._models[name], self._central_settings(one), seed=one.run.seed
+                self._fleet,
+                self._models[name],
+                central_settings(one, samples, len(self._able)),
+                seed=one.run.seed,
             )
             for name, one in arms.items()
             if one.round.scheme == "centralized"
@@ -149,18 +152,6 @@ class Experiment:
             clients=self._config.round.clients,
             seed=self._config.run.seed,
             compiled=compiled,
-        )
-
-    def _central_settings(self, config: RunConfig) -> CentralSettings:
-        own, training = config.centralized, config.training
-        samples = round(self._fleet.host.offsets[-1] / len(self._able) * config.round.clients)
-        return CentralSettings(
-            samples=samples,
-            optimizer=own.optimizer,
-            batch_size=own.batch_size,
-            learning_rate=own.learning_rate,
-            decay=training.decay,
-            clip=training.clip,
         )
 
     def _open(self) -> None:

@@ -70,7 +70,8 @@ def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
     if config.run.device:
         return _on_device(config, fleet, store)
     if config.round.scheme == "centralized":
-        return CentralizedEngine(fleet.task, fleet.train, store, central_settings(config, fleet), seed=seed)
+        central = central_settings(config, len(fleet.train), len(fleet.devices))
+        return CentralizedEngine(fleet.task, fleet.train, store, central, seed=seed)
     settings = round_settings(config, client_privacy(config, sorted(fleet.devices)))
     return LocalEngine(Simulation(fleet.task, fleet.devices, store, settings, seed=seed))
 
@@ -124,10 +125,10 @@ def round_settings(config: RunConfig, privacy: Mapping[str, IndexPrivacy]) -> Ro
     )
 
 
-def central_settings(config: RunConfig, fleet: Fleet) -> CentralSettings:
-    """A round has as many samples as a cohort has on average."""
+def central_settings(config: RunConfig, samples: int, clients: int) -> CentralSettings:
+    """For so many samples of so many clients: a round has as many as a cohort has on average."""
     own, training = config.centralized, config.training
-    samples = round(len(fleet.train) / len(fleet.devices) * config.round.clients)
+    samples = round(samples / clients * config.round.clients)
     return CentralSettings(
         samples=max(1, samples),
         optimizer=own.optimizer,

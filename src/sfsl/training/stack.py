@@ -129,10 +129,9 @@ class StackTrainer:
         self._stack, self._settings, self._plan = stack, settings, plan
         self._tables = {table.name: parameter_of(table) for table in task.tables}
         products = stack.order.is_cuda and not compiled
-        loss = _mean_loss(task, plan.fetched, products)
+        loss = mean_loss(task, with_embeddings(task, plan.fetched, lambda own: _Fetched(own, products)))
         captured = stack.order.is_cuda or compiled
         self._slopes: Slopes = vmap(grad_and_value(loss)) if captured else _slopes(vmap(loss))
-        self._compiled = compiled
         self._learn: Learn = torch.compile(self._learned, dynamic=False) if compiled else self._learned
         device = stack.order.device
         self._turned: set[str] = set()
@@ -226,17 +225,15 @@ class StackTrainer:
         return losses * weight.sum(1), *moved
 
 
-def _mean_loss(
-    task: Task, fetched: Iterable[str], products: bool
-) -> Callable[[Parameters, Batch, Tensor], Tensor]:
-    module = _with_fetched(task, fetched, products)
+def mean_loss(task: Task, module: nn.Module) -> Callable[[Parameters, Batch, Tensor], Tensor]:
+    """Of a batch's samples by their weights, as a function of all parameters."""
 
-    def mean_loss(parameters: Parameters, batch: Batch, weight: Tensor) -> Tensor:
+    def mean(parameters: Parameters, batch: Batch, weight: Tensor) -> Tensor:
         output = functional_call(module, parameters, (batch,))
         # A client that is done has nothing but fillers.
         return (task.loss(output, batch) * weight).sum() / weight.sum().clamp_min(1)
 
-    return mean_loss
+    return mean
 
 
 def _slopes(losses: Callable[[Parameters, Batch, Tensor], Tensor]) -> Slopes:
@@ -256,13 +253,16 @@ def _slopes(losses: Callable[[Parameters, Batch, Tensor], Tensor]) -> Slopes:
     return slopes
 
 
-def _with_fetched(task: Task, tables: Iterable[str], products: bool) -> nn.Module:
+def with_embeddings(
+    task: Task, tables: Iterable[str], made: Callable[[nn.Embedding], nn.Module]
+) -> nn.Module:
+    """The task's module, to be trained, with other layers in place of the embeddings of these tables."""
     module = copy.deepcopy(task.module)
     for table in tables:
         own = module.get_submodule(table)
         assert isinstance(own, nn.Embedding)  # noqa: S101 -- the task has checked it
         parent, _, name = table.rpartition(".")
-        setattr(module.get_submodule(parent), name, _Fetched(own, products))
+        setattr(module.get_submodule(parent), name, made(own))
     return module.train()
 
 

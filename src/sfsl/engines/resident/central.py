@@ -1,18 +1,15 @@
 """Training on everyone's samples in one place, on a device: ``centralized``, with every step a replay."""
 
-import copy
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value
+from torch.func import grad_and_value
 
 from sfsl.engines.centralized import CentralSettings
 from sfsl.engines.resident.clients import ResidentClients
 from sfsl.engines.resident.engine import Figures
 from sfsl.engines.resident.model import ResidentModel
-from sfsl.training.stack import STEPS_PER_GRAPH, captured
-from sfsl.training.task import Batch, Parameters, Task, parameter_of
+from sfsl.training.stack import STEPS_PER_GRAPH, captured, mean_loss, with_embeddings
+from sfsl.training.task import Parameters, parameter_of
 
 _BETA1, _BETA2, _TINY = 0.9, 0.999, 1e-8
 
@@ -40,7 +37,7 @@ class ResidentCentral:
             parameter_of(table): model.tables[table.name] for table in task.tables
         }
         self._states = self._slots()
-        self._slopes = grad_and_value(_mean_loss(task))
+        self._slopes = grad_and_value(mean_loss(task, with_embeddings(task, task.looked_up, _Selected)))
         self._graph: torch.cuda.CUDAGraph | None = None
         self._epoch, self._permutation = -1, torch.zeros(0, dtype=torch.int64, device=device)
 
@@ -140,22 +137,6 @@ class ResidentCentral:
             first.lerp_(slope, there * (1 - _BETA1))
             second.lerp_(slope.square(), there * (1 - _BETA2))
             one.addcmul_(first / (second.sqrt() / correction + _TINY), rate, value=-1)
-
-
-def _mean_loss(task: Task) -> Callable[[Parameters, Batch, Tensor], Tensor]:
-    module = copy.deepcopy(task.module)
-    for table in task.looked_up:
-        own = module.get_submodule(table)
-        assert isinstance(own, nn.Embedding)  # noqa: S101 -- the task has checked it
-        parent, _, name = table.rpartition(".")
-        setattr(module.get_submodule(parent), name, _Selected(own))
-    module.train()
-
-    def mean_loss(parameters: Parameters, batch: Batch, weight: Tensor) -> Tensor:
-        output = functional_call(module, parameters, (batch,))
-        return (task.loss(output, batch) * weight).sum() / weight.sum().clamp_min(1)
-
-    return mean_loss
 
 
 class _Selected(nn.Module):
