@@ -17,6 +17,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,network,parquet,plot,store,train]'
 	@touch $@
 
+# Engines of other projects, which the tests need and the demo does not.
+$(VENV)/.engines: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower,ray]' 'flwr[simulation]'
+	@touch $@
+
 demo: $(VENV)/.installed  ## Train DIN over private clients on the real protocol, and show the result (2 minutes).
 	@rm -rf out/demo out/demo-report
 	@$(BIN)/sfsl run --out out/demo --clients 60 --rounds 40 --privacy cpp2 $(DEMO_DATA) \
@@ -32,10 +37,10 @@ demo: $(VENV)/.installed  ## Train DIN over private clients on the real protocol
 test: lint  ## All checks: style, types, layering, tests (minutes).
 	$(BIN)/python -m pytest -q -rfEs -n 2 --dist worksteal -m "not slow"
 
-test-slow: $(VENV)/.installed  ## The tests that take longer; SFSL_FUZZ_CASES and SFSL_FUZZ_SEED set how much wrong input.
+test-slow: $(VENV)/.engines  ## The tests that take longer; SFSL_FUZZ_CASES and SFSL_FUZZ_SEED set how much wrong input.
 	$(BIN)/python -m pytest -q -m slow
 
-lint: $(VENV)/.installed  ## Style, types, import contracts.
+lint: $(VENV)/.engines  ## Style, types, import contracts.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
 
@@ -27,18 +28,18 @@ PATH, ROUNDS, WORKERS, OUT = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3
 client_app = ClientApp()
 
 
-@client_app.train()  # type: ignore[untyped-decorator]
+@client_app.train()
 def train_client(message: Message, context: Context) -> Message:
     start = time.process_time()
     file, module = at_hand(PATH)
-    module.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    module.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     samples = train(module, file.clients[int(context.node_config["partition-id"])])
     arrays = ArrayRecord(module.state_dict())
     metrics = MetricRecord({"num-examples": samples, "cpu": time.process_time() - start})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
 
-class Timed(FedAvg):  # type: ignore[misc]
+class Timed(FedAvg):
     """A round lasts from its configuration to the new model."""
 
     def configure_train(self, *given, **named):  # type: ignore[no-untyped-def]
@@ -61,7 +62,7 @@ cpu: list[float] = []  # of the server and of clients in their actors; Ray's own
 server_app = ServerApp()
 
 
-@server_app.main()  # type: ignore[untyped-decorator]
+@server_app.main()
 def serve(grid: Grid, context: Context) -> None:
     file, module = at_hand(PATH)
     clients = len(file.clients)
@@ -73,6 +74,6 @@ def serve(grid: Grid, context: Context) -> None:
 
 if __name__ == "__main__":
     resources = {"num_cpus": 1, "num_gpus": 0.0}
-    backend = {"init_args": {"num_cpus": WORKERS, "num_gpus": 0}, "client_resources": resources}
+    backend: Any = {"init_args": {"num_cpus": WORKERS, "num_gpus": 0}, "client_resources": resources}
     clients = len(ClientsFile(PATH).clients)
     run_simulation(server_app, client_app, clients, backend_config=backend)
