@@ -23,7 +23,7 @@ from sfsl.client.backoff import Backoff
 from sfsl.client.link import Link, Over, trusted
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import SystemRandomness
-from sfsl.engines.http.messages import CODEC, CheckIn, Decline
+from sfsl.engines.exchange.messages import CODEC, CheckIn, Decline
 from sfsl.rounds.messages import Invitation
 from sfsl.secagg import Client, Policy
 

@@ -12,11 +12,11 @@ from cohort import CATEGORY_OF, DENSE, GOODS, MAPS, MODEL, WIDTH, AsIs
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.secret import Secret
+from sfsl.engines.exchange.messages import CODEC, CheckedIn, CheckIn
+from sfsl.engines.exchange.settings import CoordinatorSettings
 from sfsl.engines.http.app import AppLimits, Server, create_app
 from sfsl.engines.http.coordinator import Coordinator, now_ms
-from sfsl.engines.http.messages import CODEC, CheckedIn, CheckIn
 from sfsl.engines.http.registry import Enrolment, Registry
-from sfsl.engines.http.settings import CoordinatorSettings
 from sfsl.engines.http.signing import Verifier, client_id, sign_request
 from sfsl.engines.metrics import RoundLine
 from sfsl.errors import RoundOver

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from sfsl.codec import Message
 from sfsl.crypto.kdf import digest
-from sfsl.engines.http.messages import CODEC, CheckedIn, CheckIn, Decline, Enrol
+from sfsl.engines.exchange.messages import CODEC, CheckedIn, CheckIn, Decline, Enrol
 from sfsl.engines.http.signing import Verifier
 from sfsl.errors import Aborted, AuthenticationFailed, RemoteError, UnknownClient
 from sfsl.rounds import RoundParams, RoundServer

@@ -16,8 +16,8 @@ from fuzz.frames import Frame, mutated
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.secret import Secret
+from sfsl.engines.exchange.messages import CODEC, Enrol
 from sfsl.engines.http.app import AppLimits, Server, create_app
-from sfsl.engines.http.messages import CODEC, Enrol
 from sfsl.engines.http.registry import Enrolment
 from sfsl.engines.http.signing import Verifier, client_id, sign_request
 

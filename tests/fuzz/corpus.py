@@ -9,8 +9,8 @@ import msgspec
 from cohort import Cohort, Stepper
 from fuzz.frames import Frame
 from sfsl.codec import Codec, Message
-from sfsl.engines.http.messages import CODEC as HTTP
-from sfsl.engines.http.messages import CheckedIn, CheckIn, Decline, Enrol
+from sfsl.engines.exchange.messages import CODEC as HTTP
+from sfsl.engines.exchange.messages import CheckedIn, CheckIn, Decline, Enrol
 from sfsl.rounds.messages import CODEC as ROUND
 from sfsl.secagg.messages import CODEC as SECAGG
 from sfsl.secagg.messages import Roster

@@ -9,7 +9,7 @@ from typing import Any
 
 from fuzz.calls import Call, Headers, Site
 from sfsl.crypto.randomness import SystemRandomness
-from sfsl.engines.http.messages import CODEC
+from sfsl.engines.exchange.messages import CODEC
 from sfsl.engines.http.signing import sign_request
 
 REPEATS = 200

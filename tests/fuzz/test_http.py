@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fuzz.calls import STEP_MS, Call, Calls, Site, require_proper
 from fuzz.campaign import CASES, SEED, Campaign, sizes
-from sfsl.engines.http.messages import CODEC
+from sfsl.engines.exchange.messages import CODEC
 from sfsl.errors import RemoteError
 
 

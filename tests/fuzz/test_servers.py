@@ -18,8 +18,8 @@ from fuzz.campaign import SEED, Campaign, sizes
 from fuzz.corpus import LIMIT, Recorded, frames
 from fuzz.frames import Frame, mutated
 from sfsl.codec import Codec, Message
-from sfsl.engines.http.messages import CODEC as HTTP
-from sfsl.engines.http.running import ANSWERS, Bill, RunningRound
+from sfsl.engines.exchange.messages import CODEC as HTTP
+from sfsl.engines.exchange.running import ANSWERS, Bill, RunningRound
 from sfsl.errors import Aborted, RemoteError
 from sfsl.rounds import RoundServer
 from sfsl.rounds.messages import CODEC as ROUND

@@ -19,7 +19,7 @@ from sfsl.data import hold_out_last  # noqa: E402
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
 from sfsl.engines.chance import Chance  # noqa: E402
 from sfsl.engines.device import Device  # noqa: E402
-from sfsl.engines.http.running import exchanges  # noqa: E402
+from sfsl.engines.exchange.running import exchanges  # noqa: E402
 from sfsl.engines.local import LocalEngine  # noqa: E402
 from sfsl.engines.settings import RoundSettings  # noqa: E402
 from sfsl.engines.simulation import Simulation  # noqa: E402

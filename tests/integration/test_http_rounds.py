@@ -19,9 +19,9 @@ from sfsl.crypto.identity import Identity  # noqa: E402
 from sfsl.crypto.kdf import digest  # noqa: E402
 from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
 from sfsl.engines.chance import Chance  # noqa: E402
-from sfsl.engines.http.planning import RoundState  # noqa: E402
+from sfsl.engines.exchange.planning import RoundState  # noqa: E402
+from sfsl.engines.exchange.running import exchanges  # noqa: E402
 from sfsl.engines.http.registry import Registry  # noqa: E402
-from sfsl.engines.http.running import exchanges  # noqa: E402
 from sfsl.engines.http.signing import client_id  # noqa: E402
 from sfsl.engines.local import LocalEngine  # noqa: E402
 from sfsl.engines.simulation import Simulation  # noqa: E402

@@ -22,10 +22,10 @@ from deployment import Deployment, Wire, serve
 from sfsl.client import Backoff, Link
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import SystemRandomness
+from sfsl.engines.exchange.messages import CODEC, CheckIn
 from sfsl.engines.http.app import AppLimits
 from sfsl.engines.http.authority import create_authority, issue_server
 from sfsl.engines.http.guarded import ConnectionLimits
-from sfsl.engines.http.messages import CODEC, CheckIn
 from sfsl.engines.http.serve import Listen, _bound
 from sfsl.engines.http.serve import serve as serve_forever
 from sfsl.errors import InputError, KeyFileError

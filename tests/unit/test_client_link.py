@@ -16,8 +16,8 @@ import pytest
 from sfsl.client import Backoff, Event, Link, LinkLimits, trusted
 from sfsl.client.link import Over
 from sfsl.crypto.identity import Identity
+from sfsl.engines.exchange.messages import CODEC, CheckedIn
 from sfsl.engines.http.authority import create_authority, issue_server
-from sfsl.engines.http.messages import CODEC, CheckedIn
 from sfsl.engines.http.signing import Verifier
 from sfsl.errors import (
     AuthenticationFailed,

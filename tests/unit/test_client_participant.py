@@ -19,7 +19,7 @@ from crowd import CLIENT_MODEL, POLICY, Crowd, close
 from fake_server import DEPLOYMENT
 from sfsl.client import Attempt, Participant, Settings
 from sfsl.codec import Message
-from sfsl.engines.http.messages import CODEC, Decline
+from sfsl.engines.exchange.messages import CODEC, Decline
 from sfsl.errors import (
     AuthenticationFailed,
     BudgetExhausted,

@@ -13,10 +13,10 @@ import pytest
 from deployment import MODEL_DIGEST, Deployment, Wire, serve
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret
+from sfsl.engines.exchange.messages import CODEC, CheckedIn, Enrol
 from sfsl.engines.http import page, prometheus
 from sfsl.engines.http.app import CHECK_IN_BYTES, AppLimits
 from sfsl.engines.http.coordinator import now_ms
-from sfsl.engines.http.messages import CODEC, CheckedIn, Enrol
 from sfsl.engines.http.rates import Rates
 from sfsl.engines.http.registry import Enrolment
 from sfsl.engines.http.replies import STATUS

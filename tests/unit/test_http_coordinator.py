@@ -13,9 +13,9 @@ import pytest
 
 from cohort import DENSE
 from deployment import Deployment, Guest, new_store, settings
-from sfsl.engines.http.messages import CODEC, Decline
-from sfsl.engines.http.running import exchanges
-from sfsl.engines.http.settings import DAY_MS
+from sfsl.engines.exchange.messages import CODEC, Decline
+from sfsl.engines.exchange.running import exchanges
+from sfsl.engines.exchange.settings import DAY_MS
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -356,7 +356,7 @@ def test_a_mistake_of_ours_ends_the_round_and_not_the_server(
         async with Deployment(tmp_path) as world:
             guests = world.clients(3)
             with monkeypatch.context() as patch:
-                patch.setattr("sfsl.engines.http.running.RunningRound.close", lambda _: 1 // 0)
+                patch.setattr("sfsl.engines.exchange.running.RunningRound.close", lambda _: 1 // 0)
                 ends = await whole_round(guests)
             assert {end.outcome for end in ends} == {"aborted"}
             assert "ZeroDivisionError" in caplog.text
@@ -744,7 +744,7 @@ def test_checking_in_again_while_invitations_are_written_is_no_second_turn(
 def test_masked_sets_are_counted_before_the_union_can_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sfsl.engines.http.running import RunningRound
+    from sfsl.engines.exchange.running import RunningRound
 
     close, counted = RunningRound.close, {}
 

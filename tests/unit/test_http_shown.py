@@ -14,10 +14,10 @@ from deployment import Deployment, Wire, serve
 from sfsl.cli import app
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret
+from sfsl.engines.exchange.messages import CODEC, Enrol
+from sfsl.engines.exchange.running import exchanges
 from sfsl.engines.http import prometheus, replies
-from sfsl.engines.http.messages import CODEC, Enrol
 from sfsl.engines.http.registry import Enrolment
-from sfsl.engines.http.running import exchanges
 from sfsl.engines.http.signing import CLIENT, client_id
 from sfsl.engines.http.status import Totals
 from sfsl.errors import RoundOver

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sfsl.codec import Message
+from sfsl.engines.exchange.messages import CODEC, CheckedIn, CheckIn, Decline, Enrol
 from sfsl.engines.http import prometheus
-from sfsl.engines.http.messages import CODEC, CheckedIn, CheckIn, Decline, Enrol
 from sfsl.engines.http.status import Status, Totals
 from sfsl.rounds.messages import Request
 from sfsl.secagg.messages import Keys

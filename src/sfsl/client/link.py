@@ -24,7 +24,7 @@ from sfsl.client.replies import MOST_JSON, About, Enrolled, Problem, Read, read_
 from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness
-from sfsl.engines.http.messages import CODEC, CheckedIn, Enrol
+from sfsl.engines.exchange.messages import CODEC, CheckedIn, Enrol
 from sfsl.engines.http.signing import client_id, sign_request
 from sfsl.errors import (
     AuthenticationFailed,

@@ -23,7 +23,7 @@ from sfsl.client.trainer import Trainer
 from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness
-from sfsl.engines.http.messages import CODEC, CheckIn, Decline
+from sfsl.engines.exchange.messages import CODEC, CheckIn, Decline
 from sfsl.errors import (
     AuthenticationFailed,
     Declined,

@@ -34,7 +34,7 @@ from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.engines.chance import Chance
 from sfsl.engines.device import Device, SimulatedAnswers
-from sfsl.engines.http.running import exchanges
+from sfsl.engines.exchange.running import exchanges
 from sfsl.engines.http.signing import client_id
 from sfsl.errors import AuthenticationFailed, SfslError, StateError
 from sfsl.privacy import IndexPrivacy

@@ -11,13 +11,13 @@ from starlette.types import ASGIApp
 
 from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import SystemRandomness
+from sfsl.engines.exchange.planning import RoundState, plan_round
+from sfsl.engines.exchange.settings import CoordinatorSettings
 from sfsl.engines.http.app import AppLimits, Server, create_app
 from sfsl.engines.http.coordinator import Coordinator, now_ms
 from sfsl.engines.http.guarded import ConnectionLimits
-from sfsl.engines.http.planning import RoundState, plan_round
 from sfsl.engines.http.registry import Enrolment, Registry
 from sfsl.engines.http.serve import Listen, serve
-from sfsl.engines.http.settings import CoordinatorSettings
 from sfsl.engines.http.signing import Verifier
 from sfsl.engines.metrics import RoundLine
 from sfsl.engines.settings import RoundSettings

@@ -20,9 +20,9 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sfsl.codec import VERSION, Message
+from sfsl.engines.exchange.messages import CODEC, CheckIn, Enrol
 from sfsl.engines.http import page, prometheus, replies
 from sfsl.engines.http.coordinator import Coordinator, now_ms
-from sfsl.engines.http.messages import CODEC, CheckIn, Enrol
 from sfsl.engines.http.rates import Rates
 from sfsl.engines.http.registry import Enrolment
 from sfsl.engines.http.signing import Verifier

@@ -4,8 +4,8 @@ import asyncio
 import hmac
 from dataclasses import dataclass, field
 
-from sfsl.engines.http.messages import CheckIn
-from sfsl.engines.http.running import RunningRound
+from sfsl.engines.exchange.messages import CheckIn
+from sfsl.engines.exchange.running import RunningRound
 from sfsl.errors import ConflictingMessage, RoundOver, WrongPhase
 
 

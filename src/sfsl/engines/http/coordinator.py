@@ -14,13 +14,13 @@ from contextlib import suppress
 from typing import TypeVar
 
 from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.engines.exchange.messages import CODEC, CheckedIn
+from sfsl.engines.exchange.planning import RoundState, committed, line_of, plan_round
+from sfsl.engines.exchange.running import CHECK_IN, Bill, RunningRound
+from sfsl.engines.exchange.settings import CoordinatorSettings
 from sfsl.engines.http.conversation import Conversation
 from sfsl.engines.http.desk import SHUTTING, Cohort, Desk
-from sfsl.engines.http.messages import CODEC, CheckedIn
-from sfsl.engines.http.planning import RoundState, committed, line_of, plan_round
 from sfsl.engines.http.registry import Registry
-from sfsl.engines.http.running import CHECK_IN, Bill, RunningRound
-from sfsl.engines.http.settings import CoordinatorSettings
 from sfsl.engines.http.status import Status, Totals
 from sfsl.engines.metrics import RoundLine
 from sfsl.errors import Aborted, KeyMismatch, SfslError, StoreError

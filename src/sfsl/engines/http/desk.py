@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from sfsl.crypto.agreement import require_contributory
 from sfsl.crypto.randomness import Randomness
+from sfsl.engines.exchange.messages import CODEC, CheckedIn, CheckIn
+from sfsl.engines.exchange.running import RunningRound
+from sfsl.engines.exchange.settings import DAY_MS, CoordinatorSettings
 from sfsl.engines.http.conversation import Conversation, Conversations
-from sfsl.engines.http.messages import CODEC, CheckedIn, CheckIn
 from sfsl.engines.http.registry import Registry
-from sfsl.engines.http.running import RunningRound
-from sfsl.engines.http.settings import DAY_MS, CoordinatorSettings
 from sfsl.errors import (
     ConflictingMessage,
     InvalidMessage,

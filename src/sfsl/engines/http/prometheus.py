@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from sfsl.engines.http.running import exchanges
+from sfsl.engines.exchange.running import exchanges
 from sfsl.engines.http.status import Status, Totals
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sfsl.engines.http.running import Bill
+from sfsl.engines.exchange.running import Bill
 from sfsl.engines.metrics import RoundLine
 
 _SHOWN_ROUNDS = 20

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from sfsl.codec import Message
 from sfsl.crypto.ring import ring_named
 from sfsl.crypto.shamir import SHARE_BYTES
-from sfsl.engines.http.messages import CODEC, Decline
+from sfsl.engines.exchange.messages import CODEC, Decline
 from sfsl.errors import ConflictingMessage, UnexpectedSender, WrongPhase, WrongRound
 from sfsl.rounds import RoundParams, RoundServer
 from sfsl.rounds.messages import Request, Submodel

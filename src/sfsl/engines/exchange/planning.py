@@ -7,8 +7,8 @@ import msgspec
 import numpy as np
 
 from sfsl.crypto.randomness import Randomness
-from sfsl.engines.http.running import Bill
-from sfsl.engines.http.settings import CoordinatorSettings
+from sfsl.engines.exchange.running import Bill
+from sfsl.engines.exchange.settings import CoordinatorSettings
 from sfsl.engines.metrics import RoundLine
 from sfsl.engines.outcomes import refused, secure_auc
 from sfsl.errors import StoreCorrupt
