@@ -78,11 +78,14 @@ class Start:
 
 @dataclass(frozen=True)
 class _Secrets:
-    """Private halves. The channel key stays here; masks and seeds are shared among the peers."""
+    """Private halves. The channel key stays here; masks and seeds are shared among the peers.
 
-    channel: KeyPair
-    masks: tuple[KeyPair, ...]
-    seeds: tuple[Secret, ...]
+    By the number of their sum. A client that was restored has only those that it still needs.
+    """
+
+    channel: KeyPair | None
+    masks: Mapping[int, KeyPair]
+    seeds: Mapping[int, Secret]
 
 
 class Client:
@@ -111,9 +114,10 @@ class Client:
         self._identities = identities
         self._secrets = _Secrets(
             KeyPair.generate(randomness),
-            tuple(KeyPair.generate(randomness) for _ in range(sums)),
-            tuple(Secret(randomness.bytes(32)) for _ in range(sums)),
+            {number: KeyPair.generate(randomness) for number in range(sums)},
+            {number: Secret(randomness.bytes(32)) for number in range(sums)},
         )
+        self._sums = sums
         self._sum = 0
 
     @property
@@ -126,12 +130,12 @@ class Client:
     def create_keys(self) -> Keys:
         """Public keys for one session; a client answers one roster per set of keys, ever."""
         self._require_phase(Phase.NEW)
-        secrets = self._secrets
-        masks = tuple(pair.public for pair in secrets.masks)
-        commitments = tuple(commitment(seed) for seed in secrets.seeds)
-        unsigned = Keys(self._id, secrets.channel.public, masks, commitments, None)
+        channel, every = self._channel.public, range(self._sums)
+        masks = tuple(self._secrets.masks[number].public for number in every)
+        commitments = tuple(commitment(self._secrets.seeds[number]) for number in every)
+        unsigned = Keys(self._id, channel, masks, commitments, None)
         signature = self._identity.sign("keys", *keys_parts(unsigned)) if self._identity else None
-        self._keys = Keys(self._id, secrets.channel.public, masks, commitments, signature)
+        self._keys = Keys(self._id, channel, masks, commitments, signature)
         self.phase = Phase.CHECKED_IN
         return self._keys
 
@@ -141,11 +145,11 @@ class Client:
         """Share this session's secrets among the peers. ``rows``: the rows asked for, per table."""
         self._require_phase(Phase.CHECKED_IN)
         params = roster.params
-        require_policy(params, self._policy, len(self._secrets.masks), active=self._identity is not None)
+        require_policy(params, self._policy, self._sums, active=self._identity is not None)
         require_members(roster, self._keys, self._identities)
         layout = params.first_layout
         asked = own_rows(layout, rows)
-        own = next(member.position for member in roster.members if member.keys.client == self._id)
+        own = place_of(self._id, roster)
         bound = binding(roster)
         points = [point(member.position) for member in roster.members]
         # Per secret the shares for all members; per member then one box with its share of each secret.
@@ -160,14 +164,13 @@ class Client:
             if member.position == own:
                 kept = b"".join(column)
                 continue
-            sending, receiving = channel_keys(self._secrets.channel, member.keys.channel, bound)
+            sending, receiving = channel_keys(self._channel, member.keys.channel, bound)
             inbound_keys[member.position] = receiving
             box = seal(sending, b"".join(column), "shares", params.round_id, own, member.position)
             boxes.append(box)
-        self._params, self._binding, self._position = params, bound, own
-        self._members = {member.position: member.keys for member in roster.members}
+        self._take_up(roster)
         self._inbound_keys = inbound_keys
-        self._shares = {own: _parse_box(kept, len(params.sums))}
+        self._shares = {own: parse_box(kept, len(params.sums))}
         self._asked = asked
         request = request_bitmaps(layout, asked)
         self.phase = Phase.SHARED
@@ -389,19 +392,31 @@ class Client:
 
     # -- small things --------------------------------------------------------------------------
 
+    @property
+    def _channel(self) -> KeyPair:
+        channel = self._secrets.channel
+        assert channel is not None  # noqa: S101 -- it is dropped only when all boxes are sealed
+        return channel
+
+    def _take_up(self, roster: Roster) -> None:
+        """What follows from a roster that was accepted."""
+        self._roster, self._params, self._binding = roster, roster.params, binding(roster)
+        self._position = place_of(self._id, roster)
+        self._members = {member.position: member.keys for member in roster.members}
+
     def _shared(self) -> list[Secret]:
         """All shared secrets in box order: per sum the mask key, then the self-mask seed."""
         secrets = self._secrets
         return [
             secret
-            for pair, seed in zip(secrets.masks, secrets.seeds, strict=True)
-            for secret in (pair.private, seed)
+            for number in range(self._sums)
+            for secret in (secrets.masks[number].private, secrets.seeds[number])
         ]
 
     def _open_box(self, sender: int, box: bytes) -> list[tuple[bytes, bytes]]:
         key = self._inbound_keys[sender]
         plain = unseal(key, box, "shares", self._params.round_id, sender, self._position)
-        return _parse_box(plain, len(self._params.sums))
+        return parse_box(plain, len(self._params.sums))
 
     def _list_parts(self, survivors: Sequence[int], dropped: Sequence[int]) -> list[bytes]:
         return lists_parts(self._binding, self._sum, survivors, dropped)
@@ -410,7 +425,11 @@ class Client:
         return f"Client({self._id!r}, {self.phase.name})"
 
 
-def _parse_box(plain: bytes, sums: int) -> list[tuple[bytes, bytes]]:
+def place_of(client_id: str, roster: Roster) -> int:
+    return next(member.position for member in roster.members if member.keys.client == client_id)
+
+
+def parse_box(plain: bytes, sums: int) -> list[tuple[bytes, bytes]]:
     """Per sum the share of the mask key (index False) and of the self-mask seed (index True)."""
     if len(plain) != 2 * sums * SHARE_BYTES:
         raise InvalidMessage("a box of the wrong length")

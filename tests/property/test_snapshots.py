@@ -1,0 +1,127 @@
+"""A client that is put away between every two messages says what one says that is not, byte for byte."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cohort import MAPS, MODEL, Cohort
+from sfsl.crypto.identity import Identity
+from sfsl.rounds import RoundClient, RoundServer
+from sfsl.rounds.messages import CODEC
+from sfsl.rounds.snapshot import Own, decode, encode, revive
+from sfsl.secagg import Client
+from sfsl.testing import SeededRandomness
+
+LIMIT = 10**7
+
+
+class Twins:
+    """One client twice, with the same chance: ``lasting`` is an object, ``passing`` is bytes in between."""
+
+    def __init__(self, cohort: Cohort, name: str, identity: Identity | None) -> None:
+        self.cohort, self.name = cohort, name
+        self.lasting, _ = self._client(identity)
+        passing, self.own = self._client(identity)
+        self.keys = self.lasting.create_keys()
+        assert passing.create_keys() == self.keys
+        self.kept = encode(passing)
+
+    def _client(self, identity: Identity | None) -> tuple[RoundClient, Own]:
+        cohort, randomness = self.cohort, SeededRandomness(self.name)
+        session = Client(
+            self.name,
+            cohort.policy.session,
+            randomness,
+            sums=2,
+            identity=identity,
+            identities=cohort.pinned,
+        )
+        own = Own(
+            cohort.answers[self.name],
+            MODEL,
+            MAPS,
+            cohort.policy,
+            randomness,
+            identity=identity,
+            identities=cohort.pinned,
+        )
+        return RoundClient(session, own.answers, MODEL, MAPS, cohort.policy, randomness), own
+
+    def answer(self, step: str, message: Any) -> bytes:
+        passing = revive(decode(self.kept), self.own)
+        said = [CODEC.encode(self._said(client, step, message)) for client in (self.lasting, passing)]
+        assert said[0] == said[1]
+        assert passing.phase is self.lasting.phase
+        if passing.phase.name != "FINISHED":
+            self.kept = encode(passing)
+            assert encode(revive(decode(self.kept), self.own)) == self.kept
+        return said[0]
+
+    def _said(self, client: RoundClient, step: str, message: Any) -> Any:
+        if step != "submodel":
+            handler = step if step in ("invitation", "inbound", "union") else step.split("-")[0]
+            return getattr(client, f"handle_{handler}")(message)
+        return client.create_update(self.cohort.train(self.name, client.handle_submodel(message)))
+
+
+def steps(active: bool) -> list[str]:
+    lists = ["survivors"] if active else []
+    return ["invitation", "inbound", *lists, "unmask", "union", "submodel", *lists, "unmask"]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.booleans(), st.booleans(), st.dictionaries(st.integers(0, 6), st.integers(0, 5), max_size=2))
+def test_snapshots_change_nothing(active: bool, everything: bool, gone: dict[int, int]) -> None:
+    """``gone``: who falls silent before which step."""
+    cohort = Cohort(6, active=active, everything=everything)
+    identities = {name: cohort.sessions[name]._identity for name in cohort.names}
+    twins = {name: Twins(cohort, name, identities[name]) for name in cohort.names}
+    keys = [one.keys for one in twins.values()]
+    server = RoundServer(cohort.session, cohort.params, keys, cohort.store, MAPS, cohort.pinned)
+    outbound = dict(server.invitations())
+    silent: set[str] = set()
+    for number, step in enumerate(steps(active)):
+        if number in gone and len(silent) < 1:
+            silent.add(cohort.names[gone[number]])
+        for name, message in outbound.items():
+            if name not in silent:
+                answer = twins[name].answer(step, CODEC.decode(CODEC.encode(message), limit=LIMIT))
+                server.receive(name, CODEC.decode(answer, limit=LIMIT))
+        outbound = dict(server.close_phase())
+    assert set(server.outcome.survivors) >= set(cohort.names) - silent
+
+
+def test_a_snapshot_holds_no_secret_that_is_not_needed_any_more() -> None:
+    """By step: which private keys, seeds and shares are in what is kept."""
+    cohort = Cohort(4)
+    twins = {name: Twins(cohort, name, None) for name in cohort.names}
+    one = twins["c1"]
+    secrets = one.lasting._session._secrets
+    assert secrets.channel is not None
+    named = {"channel": secrets.channel.private.reveal()}
+    for number in range(2):
+        named[f"mask {number}"] = secrets.masks[number].private.reveal()
+        named[f"seed {number}"] = secrets.seeds[number].reveal()
+
+    def held() -> set[str]:
+        return {name for name, secret in named.items() if secret in one.kept}
+
+    server = RoundServer(
+        cohort.session, cohort.params, [each.keys for each in twins.values()], cohort.store, MAPS, None
+    )
+    outbound = dict(server.invitations())
+    found, shares, asked = [held()], [], []
+    for step in steps(active=False)[:-1]:
+        for name, message in outbound.items():
+            answer = twins[name].answer(step, CODEC.decode(CODEC.encode(message), limit=LIMIT))
+            server.receive(name, CODEC.decode(answer, limit=LIMIT))
+        outbound = dict(server.close_phase())
+        found.append(held())
+        kept = decode(one.kept)
+        shares.append([len(box) for box in kept.session.boxes])
+        asked.append(len(kept.asked))
+    every, update = set(named), {"mask 1", "seed 1"}
+    assert found == [every, every - {"channel"}, update, update, update, set()]
+    assert shares == [[132], [132] * 4, [66] * 4, [66] * 4, [66] * 4]
+    assert asked == [0, 0, 0, 2, 0]
