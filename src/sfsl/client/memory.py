@@ -33,6 +33,17 @@ class Memory(Answers, Protocol):
         """The day from which a declined client may try again, where that is known."""
 
 
+class PassingMemory(Memory, Protocol):
+    """Of a client whose messages are each answered by a process of its own."""
+
+    def keep(self, snapshot: bytes | None) -> None:
+        """Before an answer leaves: the round goes on from this only; None: from nothing."""
+
+    def go_on(self, snapshot: bytes, number: int | None, exposed: bytes | None) -> None:
+        """In the next process, instead of ``prepare`` and ``enter``. Raises ``RolledBack`` unless this was kept
+        last. ``number``: the round's, once invited. ``exposed``: its id, between ``expose`` and ``answer``."""
+
+
 class DurableMemory:
     """A deployed client's: its period, its key and its ledger are on disk before anything leaves.
 
@@ -60,15 +71,7 @@ class DurableMemory:
         self._decoys = decoys
 
     def prepare(self, acknowledged: int | None) -> None:
-        self.state.begin(
-            self._today(),
-            self._privacy,
-            self._tables,
-            self._real,
-            acknowledged=acknowledged,
-            randomness=self._randomness,
-            decoys=self._decoys,
-        )
+        self._begin(acknowledged)
         self.state.require_round()
 
     def enter(self, number: int) -> None:
@@ -85,6 +88,24 @@ class DurableMemory:
         self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
     ) -> dict[str, Bitmap]:
         return self.state.answer(round_id, unions, randomness)
+
+    def keep(self, snapshot: bytes | None) -> None:
+        self.state.keep(snapshot)
+
+    def go_on(self, snapshot: bytes, number: int | None, exposed: bytes | None) -> None:
+        self._begin(None)
+        self.state.go_on(snapshot, exposed)
+
+    def _begin(self, acknowledged: int | None) -> None:
+        self.state.begin(
+            self._today(),
+            self._privacy,
+            self._tables,
+            self._real,
+            acknowledged=acknowledged,
+            randomness=self._randomness,
+            decoys=self._decoys,
+        )
 
     @property
     def rests_until(self) -> date | None:

@@ -19,6 +19,7 @@ from sfsl.client.memory import Memory
 from sfsl.client.model import ClientModel
 from sfsl.client.personal import PersonalRows
 from sfsl.client.replies import OUTCOMES, About, Outcome
+from sfsl.client.round import SUMS, Chance, ClientRound
 from sfsl.client.trainer import Trainer
 from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
@@ -28,32 +29,21 @@ from sfsl.errors import (
     AuthenticationFailed,
     Declined,
     InputError,
-    Refused,
     RemoteError,
     RolledBack,
     SfslError,
     StateError,
     WrongModel,
-    WrongPhase,
     WrongVersion,
 )
 from sfsl.rounds import RoundClient, RoundPolicy
 from sfsl.rounds.client import Phase
 from sfsl.rounds.messages import Invitation, Submodel
 from sfsl.secagg import Client
-from sfsl.secagg.messages import InboundShares, Survivors, UnmaskRequest
-from sfsl.union.messages import Union
 
 Result = TypeVar("Result")
 
-_SUMS = 2
 _AN_HOUR = 3600.0
-_STEPS: dict[type[Message], Callable[[RoundClient, Any], Message]] = {
-    InboundShares: RoundClient.handle_inbound,
-    Survivors: RoundClient.handle_survivors,
-    UnmaskRequest: RoundClient.handle_unmask,
-    Union: RoundClient.handle_union,
-}
 
 
 @dataclass(frozen=True)
@@ -90,16 +80,6 @@ class Settings:
     large: int = 256 << 20
     pause_s: float = 5.0
     longest_pause_s: float = 600.0
-
-
-@dataclass
-class _Chance:
-    """A source that is chosen once the round is known."""
-
-    source: Randomness
-
-    def bytes(self, count: int, /) -> bytes:
-        return self.source.bytes(count)
 
 
 @dataclass
@@ -185,30 +165,31 @@ class Participant:
             return self._declined(str(reason))
 
     async def _checked_in(self) -> Attempt:
-        rounding = _Chance(self.randomness)
-        client = self._new_client(rounding)
-        keys = CODEC.encode(CheckIn(self.model.digest, client.create_keys()))
+        round_ = self._new_round()
+        keys = CODEC.encode(CheckIn(self.model.digest, round_.client.create_keys()))
         checked = await self.link.check_in(keys)
         try:
             await self._steadily(self.memory.prepare, checked.acknowledged)
         except RolledBack as reason:
             raise Declined(str(reason)) from None
         self.notify(Event("checked-in", "Checked in with new keys; waiting for an invitation"))
-        return await _Conversation(self, client, checked.ticket, rounding).hold()
+        return await _Conversation(self, round_, checked.ticket).hold()
 
-    def _new_client(self, rounding: Randomness) -> RoundClient:
+    def _new_round(self) -> ClientRound:
+        rounding = Chance(self.randomness)
         identity = None if self.pinned is None else self.identity
         session = Client(
             self.link.client,
             self.policy.session,
             self.randomness,
-            sums=_SUMS,
+            sums=SUMS,
             identity=identity,
             identities=self.pinned,
         )
-        return RoundClient(
+        client = RoundClient(
             session, self.memory, self.model.spec, self.model.maps, self.policy, self.randomness, rounding
         )
+        return ClientRound(client, self.memory, self.trainer, self.personal, rounding)
 
     async def _require_same_model(self) -> None:
         about = await self.link.about()
@@ -245,13 +226,11 @@ class Participant:
 class _Conversation:
     """What is said under one ticket."""
 
-    def __init__(self, owner: Participant, client: RoundClient, ticket: bytes, rounding: _Chance) -> None:
+    def __init__(self, owner: Participant, round_: ClientRound, ticket: bytes) -> None:
         self._owner = owner
-        self._client = client
+        self._round = round_
+        self._client = round_.client
         self._ticket = ticket
-        self._rounding = rounding
-        self.number: int | None = None
-        self._refused = ""
         self._spent = 0.0
         self._work: list[Work] = []
 
@@ -269,11 +248,11 @@ class _Conversation:
             except StateError:
                 raise
             except SfslError as reason:  # whoever's fault: it is a dropout
-                return self._owner._declined(str(reason), self.number)
+                return self._owner._declined(str(reason), self._round.number)
             self._work.append(Work(at, self._spent))
             over = await link.answer(self._ticket, received, answer)
             if isinstance(message, Decline):
-                return self._owner._declined(self._refused, self.number)
+                return self._owner._declined(self._round.refused, self._round.number)
             if over is not None:
                 return self._over(over)
             self._say_sent()
@@ -287,10 +266,7 @@ class _Conversation:
             return await self._join(message)
         if isinstance(message, Submodel):
             return await self._train(message)
-        step = _STEPS.get(type(message))
-        if step is None:
-            raise WrongPhase(f"{type(message).__name__}, which no server sends")
-        return await self._computed(step, self._client, message)
+        return await self._computed(self._round.step, message)
 
     async def _computed(self, act: Callable[..., Result], *given: Any) -> Result:
         return await self._owner._steadily(self._timed, act, *given)
@@ -303,45 +279,32 @@ class _Conversation:
             self._spent += self._owner.cpu() - start
 
     async def _join(self, invitation: Invitation) -> Message:
-        owner, number, params = self._owner, invitation.round.number, invitation.roster.params
-        try:
-            owner.trainer.require(invitation.round.training)
-            answer = await self._computed(self._client.handle_invitation, invitation)
-        except Refused as reason:
-            # Said aloud, so that nobody waits: the invitation and fixed settings decided it. What comes
-            # after this line may depend on this client's data, and is declined by silence.
-            self._refused = str(reason)
-            return Decline(params.round_id)
-        await owner._steadily(owner.memory.enter, number)
-        self.number = number
-        self._rounding.source = owner.memory.rounding(number) or owner.randomness
-        owner.notify(Event("invited", f"Invited to round {number} with {params.clients - 1} others", number))
+        answer = await self._computed(self._round.join, invitation)
+        if (number := self._round.number) is not None:
+            others = invitation.roster.params.clients - 1
+            self._owner.notify(Event("invited", f"Invited to round {number} with {others} others", number))
         return answer
 
     async def _train(self, submodel: Submodel) -> Message:
-        owner, number = self._owner, self.number or 0
-        download = await self._computed(self._client.handle_submodel, submodel)
+        owner, number = self._owner, self._round.number or 0
+        download = await self._computed(self._round.open, submodel)
         rows = sum(map(len, download.asked.values()))
         owner.notify(Event("training", f"Training on a submodel of {rows:,} rows", number))
-        own = {name: owner.personal.read(name, rows) for name, rows in owner.trainer.personal.items()}
         loop = asyncio.get_running_loop()
-        train = partial(self._timed, owner.trainer.train, download, own, number)
+        train = partial(self._timed, self._round.train, download)
         lesson = await loop.run_in_executor(owner.training, train)
-        await self._computed(owner.personal.keep, lesson.personal)
-        return await self._computed(self._client.create_update, lesson.trained)
+        return await self._computed(self._round.upload, lesson)
 
     def _say_sent(self) -> None:
-        phase, notify = self._client.phase, self._owner.notify
+        phase, notify, number = self._client.phase, self._owner.notify, self._round.number
         if phase is Phase.UNITING:
-            notify(
-                Event("exposed", "Its rows are in the union, under masks; one exposure is spent", self.number)
-            )
+            notify(Event("exposed", "Its rows are in the union, under masks; one exposure is spent", number))
         if phase is Phase.UPLOADED:
-            notify(Event("uploaded", "Uploaded its update, under masks", self.number))
+            notify(Event("uploaded", "Uploaded its update, under masks", number))
 
     def _over(self, over: Over) -> Attempt:
         whole = self._client.phase is Phase.FINISHED and over.outcome in ("committed", "aborted")
-        number = self.number if self.number is not None else over.round
+        number = self._round.number if self._round.number is not None else over.round
         attempt = Attempt(over.outcome, over.why, number, whole, tuple(self._work))
         kind: Outcome = next((one for one in OUTCOMES if one == over.outcome), "aborted")
         why = f": {over.why}" if over.why and kind != "committed" else ""

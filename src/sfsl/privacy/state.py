@@ -8,7 +8,8 @@ In a round, in this order::
         bitmaps = state.answer(round_id, unions, randomness)      # debited on disk; Request may leave
 
 A step that fails raises, and then nothing may be sent. A client that restarts within a round is a
-dropout: the new process has not exposed that round and refuses to answer it.
+dropout: the new process has not exposed that round and refuses to answer it. Where each message has a
+process of its own, ``keep`` and ``go_on`` hand a round over from one to the next, and to no other.
 """
 
 import os
@@ -157,7 +158,8 @@ class ClientState:
         old, ledger = self._record.period, self.ledger
         if old is not None:
             ledger = ledger.after_period(old.number, old.p1, old.p2)
-        self._write(ledger, period)
+        # A round belongs to the period in which it began: none goes on from here.
+        self._replace(ledger=ledger, period=period, going_on=None)
 
     def _check_unchanged(self, frozen: FrozenPeriod, wanted: FrozenPeriod) -> None:
         until = self._next_period(frozen)
@@ -180,7 +182,7 @@ class ClientState:
     def _own_up(self, current: FrozenPeriod, acknowledged: int, privacy: IndexPrivacy) -> None:
         known = self.ledger.begun
         barred = msgspec.structs.replace(current, barred=True)
-        self._write(self.ledger.after_loss(acknowledged, privacy), barred)
+        self._replace(ledger=self.ledger.after_loss(acknowledged, privacy), period=barred, going_on=None)
         raise RolledBack(
             f"the server remembers {acknowledged} rounds of this client, its state only {known}: it is an "
             "old copy. The missing rounds are charged in full, and the client sits out until "
@@ -199,7 +201,7 @@ class ClientState:
             raise Refused("this client has already entered this round: a set is submitted once")
         self.ledger.check_round(self._budget, privacy)
         self._round = None
-        self._write(self.ledger.after_exposure(), self._record.period)
+        self._replace(ledger=self.ledger.after_exposure())
         self._round = round_id
         return {name: rows.copy() for name, rows in self._submitted.items()}
 
@@ -216,8 +218,25 @@ class ClientState:
         checked = perturber.check_unions(unions)
         self.ledger.check_answer(self._budget, privacy)
         self._round = None
-        self._write(self.ledger.after_answer(privacy), self._record.period)
+        self._replace(ledger=self.ledger.after_answer(privacy))
         return perturber.answer(checked, randomness)
+
+    def keep(self, snapshot: bytes | None) -> None:
+        """Note durably that a round goes on from this and from nothing else; None: from nothing. Before the
+        answer leaves that belongs to it, so that no message is ever answered a second time."""
+        self._begun()
+        self._replace(going_on=None if snapshot is None else digest("round kept", snapshot))
+
+    def go_on(self, snapshot: bytes, exposed: bytes | None) -> None:
+        """Go on with a round, after ``begin``. ``exposed``: its id, if its set was submitted and its union is
+        not answered yet. Raises ``RolledBack`` where it has gone on since, or is not this period's."""
+        self._begun()
+        if self._record.going_on != digest("round kept", snapshot):
+            raise RolledBack(
+                "this is not the last that this client kept of a round: it has answered since, or its period "
+                "has ended. It is out of the round"
+            )
+        self._round = exposed
 
     def _begun(self) -> tuple[Perturber, IndexPrivacy]:
         period = self._record.period
@@ -229,8 +248,8 @@ class ClientState:
             raise StateError("no period has begun: call begin() first, and again after it failed")
         return self._perturber, self._privacy
 
-    def _write(self, ledger: Ledger, period: FrozenPeriod | None) -> None:
-        record = msgspec.structs.replace(self._record, ledger=ledger, period=period)
+    def _replace(self, **changes: object) -> None:
+        record = msgspec.structs.replace(self._record, **changes)
         self._file.replace(state_file.encode(record))
         self._record = record
 

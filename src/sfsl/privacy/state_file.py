@@ -40,13 +40,15 @@ class FrozenPeriod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         yield repr(self)
 
 
-class StateRecord(Message, frozen=True, tag="client-state"):
-    """All that a client keeps from round to round."""
+class StateRecord(Message, frozen=True, tag="client-state", omit_defaults=True):
+    """All that a client keeps from round to round. ``going_on``: the digest of what another keeps of a round
+    under way, the last thing that was kept of it (``ClientState.keep``)."""
 
     client: ClientName
     calendar: Calendar
     ledger: Ledger
     period: FrozenPeriod | None
+    going_on: Digest | None = None
 
 
 _CODEC = Codec(StateRecord)

@@ -1,0 +1,101 @@
+"""What a client does with each message of a round, whatever brings it: one way for every engine.
+
+Nothing here waits or sends. The steps are apart because training may have a thread of its own; ``answer``
+takes them one after another.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from sfsl.client.memory import Memory
+from sfsl.client.personal import PersonalRows
+from sfsl.client.trainer import Lesson, Trainer
+from sfsl.codec import Message
+from sfsl.crypto.randomness import Randomness
+from sfsl.engines.exchange.messages import Decline
+from sfsl.errors import Refused, WrongPhase
+from sfsl.rounds import Download, RoundClient
+from sfsl.rounds.messages import Invitation, Submodel
+from sfsl.secagg.messages import InboundShares, Survivors, UnmaskRequest
+from sfsl.union.messages import Union
+
+SUMS = 2
+_STEPS: dict[type[Message], Callable[[RoundClient, Any], Message]] = {
+    InboundShares: RoundClient.handle_inbound,
+    Survivors: RoundClient.handle_survivors,
+    UnmaskRequest: RoundClient.handle_unmask,
+    Union: RoundClient.handle_union,
+}
+
+
+class Chance:
+    """A source that is chosen once the round is known."""
+
+    def __init__(self, source: Randomness) -> None:
+        self.source = source
+
+    def bytes(self, count: int, /) -> bytes:
+        return self.source.bytes(count)
+
+
+class ClientRound:
+    """One client in one round. ``number`` is the round's, once it has joined; ``refused`` why it declined."""
+
+    def __init__(
+        self,
+        client: RoundClient,
+        memory: Memory,
+        trainer: Trainer,
+        personal: PersonalRows,
+        rounding: Chance,
+        number: int | None = None,
+    ) -> None:
+        self.client = client
+        self.number = number
+        self.refused = ""
+        self._memory, self._trainer, self._personal, self._rounding = memory, trainer, personal, rounding
+        if number is not None:
+            self._draw(number)
+
+    def answer(self, message: Message) -> Message:
+        """The answer, or an error and then nothing may be sent."""
+        if isinstance(message, Invitation):
+            return self.join(message)
+        if isinstance(message, Submodel):
+            return self.upload(self.train(self.open(message)))
+        return self.step(message)
+
+    def join(self, invitation: Invitation) -> Message:
+        number, params = invitation.round.number, invitation.roster.params
+        try:
+            self._trainer.require(invitation.round.training)
+            answer = self.client.handle_invitation(invitation)
+        except Refused as reason:
+            # Said aloud, so that nobody waits: the invitation and fixed settings decided it. What comes
+            # after this line may depend on this client's data, and is declined by silence.
+            self.refused = str(reason)
+            return Decline(params.round_id)
+        self._memory.enter(number)
+        self.number = number
+        self._draw(number)
+        return answer
+
+    def step(self, message: Message) -> Message:
+        step = _STEPS.get(type(message))
+        if step is None:
+            raise WrongPhase(f"{type(message).__name__}, which no server sends")
+        return step(self.client, message)
+
+    def open(self, submodel: Submodel) -> Download:
+        return self.client.handle_submodel(submodel)
+
+    def train(self, download: Download) -> Lesson:
+        own = {name: self._personal.read(name, rows) for name, rows in self._trainer.personal.items()}
+        return self._trainer.train(download, own, self.number or 0)
+
+    def upload(self, lesson: Lesson) -> Message:
+        self._personal.keep(lesson.personal)
+        return self.client.create_update(lesson.trained)
+
+    def _draw(self, number: int) -> None:
+        self._rounding.source = self._memory.rounding(number) or self._rounding.source
