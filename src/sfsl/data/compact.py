@@ -69,7 +69,7 @@ def compact(data: Interactions, max_history: int = MAX_HISTORY) -> CompactClient
     # Each pair of a user and an item, once, in order of user and item: the rows of each user.
     item = _keys(user, data.item, len(data.items))
     click = _keys(clicker, data.clicks, len(data.items))
-    pairs = np.unique(np.concatenate([item, click[seen]]))
+    pairs = _once(np.concatenate([item, click[seen]]))
     rows, owner = (pairs % len(data.items)).astype(np.int32), pairs // len(data.items)
     first = np.searchsorted(owner, np.arange(users + 1))
     places = {
@@ -83,7 +83,7 @@ def compact(data: Interactions, max_history: int = MAX_HISTORY) -> CompactClient
     derived, tables, follows = {}, {"user": "user", "item": "item", "history": "item"}, {}
     if data.category_of is not None and data.categories is not None:
         category = _keys(owner, data.category_of[rows], len(data.categories))
-        known = np.unique(category)
+        known = _once(category)
         begin = np.searchsorted(known // len(data.categories), np.arange(users + 1))
         listed["category"] = Ragged((known % len(data.categories)).astype(np.int32), begin[:-1], begin[1:])
         derived["category"] = _small(np.searchsorted(known, category) - begin[owner])
@@ -107,6 +107,14 @@ def compact(data: Interactions, max_history: int = MAX_HISTORY) -> CompactClient
 
 def _keys(user: Indices, row: NDArray[Any], rows: int) -> Indices:
     return np.asarray(user * np.int64(rows) + row)
+
+
+def _once(keys: Indices) -> Indices:
+    """``np.unique``, which hashes: of ten million numbers that takes three times as long as sorting them."""
+    ordered = np.sort(keys)
+    fresh = np.ones(len(ordered), bool)
+    fresh[1:] = ordered[1:] != ordered[:-1]
+    return np.asarray(ordered[fresh])
 
 
 def _covered(start: Indices, stop: Indices, length: int) -> NDArray[np.bool_]:
