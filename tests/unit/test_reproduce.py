@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from sfsl.bench.made_up import Sizes
 from sfsl.cli import app, main
 from sfsl.errors import InputError
 from sfsl.reproduce import measured, paper
+from sfsl.reproduce.fig_auc import RUNS
 from sfsl.reproduce.measured import Asked, RoundRow, measure_rounds
 from sfsl.reproduce.scales import SCALES, Learning, Scale
 from sfsl.reproduce.sheets import columns, read_sheet, write_sheet
@@ -348,6 +350,13 @@ def test_curves_may_be_made_in_parts(tmp_path: Path) -> None:
     assert {row.scheme for row in rows} == {"fl", "centralized", "cpp2"}
     more, _ = reproduce(TARGETS["fig-auc"], replace(parts, only=("ours",)))
     assert {row.scheme for row in more} == {"fl", "centralized", "cpp2", "ours"}
+    assert len([*(tmp_path / RUNS).glob("data-*")]) == 1
+    elsewhere = replace(parts, out=tmp_path / "elsewhere")
+    reproduce(TARGETS["fig-auc"], replace(elsewhere, only=("cpp4",)))
+    name = "paper-0-cpp4"
+    shutil.copytree(elsewhere.out / RUNS / name, tmp_path / RUNS / name)
+    drawn, _ = reproduce(TARGETS["fig-auc"], replace(parts, device="auto", stop_after=0.0))
+    assert {row.scheme for row in drawn} == {"fl", "centralized", "cpp2", "ours", "cpp4"}
     with pytest.raises(InputError, match="--only cpp9: the curves are"):
         reproduce(TARGETS["fig-auc"], replace(parts, only=("cpp9",)))
 
@@ -359,7 +368,7 @@ def test_the_papers_scale_wants_a_gpu(tmp_path: Path, monkeypatch: pytest.Monkey
         ({}, "torch sees none here"),
         ({"device": "cuda"}, "there is cpu"),
         ({"device": "tpu"}, "there is cpu"),
-        ({"device": "cpu", "stop_after": 0.0}, "before the first AUC"),
+        ({"stop_after": 0.0}, "no AUC in"),
     ]:
         with pytest.raises(InputError, match=said):
             reproduce(TARGETS["fig-auc"], replace(job(tmp_path, tiny), **changes))

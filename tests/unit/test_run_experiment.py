@@ -141,9 +141,10 @@ def test_the_papers_arms(tmp_path: Path) -> None:
     assert list(wanted) == ["centralized", "fl", *(f"cpp{n}" for n in range(1, 6)), OURS]
     assert wanted["cpp2"].weights == "samples"
     assert wanted[OURS].weights == "owners"
-    experiment = open_paper_experiment(tmp_path, wanted, device=CPU, compiled=False)
+    data = tmp_path / "data"
+    experiment = open_paper_experiment(tmp_path, wanted, data, device=CPU, compiled=False)
     experiment.run(1, every=1)
     said: list[str] = []
-    open_paper_experiment(tmp_path, wanted, device=CPU, compiled=False, said=said.append)
+    open_paper_experiment(tmp_path, wanted, data, device=CPU, compiled=False, said=said.append)
     assert not any("making data" in text for text in said)
     assert {name for name, _, _ in curves(tmp_path)} == set(wanted)

@@ -1,5 +1,6 @@
 """Figure "accuracies and convergencies of global model": AUC over rounds, scheme by scheme."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -81,7 +82,12 @@ def curves(job: Job) -> list[Curve]:
 
 
 def side_by_side(job: Job) -> list[Curve]:
-    """All on one device, on the same cohorts, as far as the time given allows; the next call goes on."""
+    """All on one device, on the same cohorts, as far as the time given allows; the next call goes on.
+
+    Whichever are trained together have a folder. The figure has the curves of all folders, also of such as
+    were made elsewhere and brought here: with no time given it is only drawn.
+    """
+    start = time.monotonic()
     try:
         import torch
 
@@ -93,7 +99,7 @@ def side_by_side(job: Job) -> list[Curve]:
     gpu = torch.cuda.is_available()
     if job.device not in ("auto", "cpu", "cuda") or (job.device == "cuda" and not gpu):
         raise InputError(f"--device {job.device!r}: there is cpu" + ", and cuda" * gpu)
-    if job.device == "auto" and not gpu:
+    if job.device == "auto" and not gpu and job.stop_after > 0:
         raise InputError(
             "fig-auc at the paper's scale is 40,000 rounds of 100 clients: most of an hour on a large GPU, "
             "and torch sees none here. On a CPU it takes a week: --device cpu, with --stop-after for "
@@ -108,23 +114,23 @@ def side_by_side(job: Job) -> list[Curve]:
     }
     if unknown := set(job.only) - arms.keys():
         raise InputError(f"--only {', '.join(sorted(unknown))}: the curves are {', '.join(arms)}")
-    # Whichever are trained together have a folder; the figure has the curves of all folders.
-    folder = runs / "-".join([f"paper-{job.seed}", *sorted(job.only)])
-    device = "cpu" if job.device == "cpu" else "cuda"
-    experiment = open_paper_experiment(
-        folder,
-        {arm: config for arm, config in arms.items() if not job.only or arm in job.only},
-        device=torch.device(device),
-        compiled=device == "cuda",
-        said=lambda text: job.progress(text, 0, learning.rounds),
-    )
-    job.progress(f"from round {experiment.round}", experiment.round, learning.rounds)
-    experiment.run(
-        learning.rounds,
-        every=learning.every,
-        stop_after=job.stop_after,
-        seen=lambda one: job.progress(f"round {one.round}", one.round, learning.rounds),
-    )
+    if job.stop_after > 0:
+        device = "cpu" if job.device == "cpu" else "cuda"
+        experiment = open_paper_experiment(
+            runs / "-".join([f"paper-{job.seed}", *sorted(job.only)]),
+            {arm: config for arm, config in arms.items() if not job.only or arm in job.only},
+            runs / f"data-{job.seed}",
+            device=torch.device(device),
+            compiled=device == "cuda",
+            said=lambda text: job.progress(text, 0, learning.rounds),
+        )
+        job.progress(f"from round {experiment.round}", experiment.round, learning.rounds)
+        experiment.run(
+            learning.rounds,
+            every=learning.every,
+            stop_after=job.stop_after - (time.monotonic() - start),
+            seen=lambda one: job.progress(_said(one.auc), one.round - 1, learning.rounds),
+        )
     found: dict[str, list[tuple[int, float]]] = {}
     for part in sorted(runs.glob(f"paper-{job.seed}*")):
         own: dict[str, list[tuple[int, float]]] = {}
@@ -132,9 +138,13 @@ def side_by_side(job: Job) -> list[Curve]:
             own.setdefault(arm, []).append((at, auc))
         found |= {arm: points for arm, points in own.items() if len(points) > len(found.get(arm, ()))}
     if not found:
-        raise InputError("stopped before the first AUC; give it more time with --stop-after")
+        raise InputError(f"there is no AUC in {runs} yet; give it more time with --stop-after")
     known = [scheme for scheme in (*SERIES, OURS) if scheme in found]
     return [Curve(scheme, *zip(*found[scheme], strict=True)) for scheme in known]
+
+
+def _said(auc: Mapping[str, float]) -> str:
+    return ", ".join(f"{arm} {value:.4f}" for arm, value in auc.items())
 
 
 def one_by_one(job: Job) -> list[Curve]:

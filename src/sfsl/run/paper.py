@@ -44,15 +44,15 @@ def paper_arms(seed: int, *, clients: int, users: int, scale: float) -> dict[str
 def open_paper_experiment(
     out: Path,
     arms: Mapping[str, RunConfig],
+    data: Path,
     *,
     device: torch.device,
     compiled: bool,
     said: Callable[[str], None] = lambda text: None,
 ) -> Experiment:
-    """Begun, or gone on with. The data are made once, and stored in the folder."""
+    """Begun, or gone on with. The data are made once and stored in a folder, which others may share."""
     config = next(iter(arms.values()))
-    data = _data(out / "data", config, said)
-    train, test = hold_out_last(data, config.data.held_out)
+    train, test = hold_out_last(_data(data, config, said), config.data.held_out)
     task = din(train, seed=config.run.seed)
     said(f"{len(train):,} samples to train on, {len(test):,} held out")
     return Experiment(out, arms, task, train, test, device=device, compiled=compiled)

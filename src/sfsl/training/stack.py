@@ -10,7 +10,7 @@ are those of what was fetched: work in proportion to a small batch, not to a cli
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import torch
@@ -22,8 +22,10 @@ from sfsl.training.task import Batch, Parameters, Task, parameter_of
 
 # Steps in one graph, and how many fewer clients have graphs of their own, which take long if compiled.
 STEPS_PER_GRAPH = 8
-_SHRINK, _SHRINK_COMPILED = 0.8, 0.35
-_LEAST_LIVE = 4
+_SHRINK, _SHRINK_COMPILED, _SHRINK_COMPILED_MANY = 0.8, 0.35, 0.6
+_LEAST_LIVE, _LEAST_SHARE = 4, 0.35
+# The share of clients that have a lane of their own for having the most steps.
+_LONGEST = 0.16
 # Lookups of a step from which on it is better to have gradients of all of a client's rows.
 _MANY = 512
 
@@ -98,14 +100,15 @@ class Stack:
     order: Tensor
     losses: Tensor
 
-    def first(self, clients: int) -> "Stack":
-        """The same buffers, of the first clients only."""
+    def first(self, clients: int, start: int = 0) -> "Stack":
+        """The same buffers, of the first clients only, or the first from ``start`` on."""
+        some = slice(start, start + clients)
         return Stack(
-            {name: one[:clients] for name, one in self.dense.items()},
-            {name: one[:clients] for name, one in self.tables.items()},
+            {name: one[some] for name, one in self.dense.items()},
+            {name: one[some] for name, one in self.tables.items()},
             self.columns,
-            self.order[:clients],
-            self.losses[:clients],
+            self.order[some],
+            self.losses[some],
         )
 
     def turn(self, names: Iterable[str]) -> None:
@@ -137,44 +140,58 @@ class StackTrainer:
         self._turned: set[str] = set()
         self._rate = torch.zeros((), device=device)
         self._number = torch.zeros(1, dtype=torch.int64, device=device)
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._sizes = _sizes(len(stack.order), _SHRINK_COMPILED if compiled else _SHRINK)
+        self._lanes = _lanes(len(stack.order), device, compiled) if stack.order.is_cuda else ()
 
     def run(self, steps: Sequence[int], rate: float) -> None:
         """``steps`` of each client, none with more than the one before it."""
         self._rate.fill_(rate)
-        self._number.zero_()
         self._stack.losses.zero_()
-        if not self._stack.order.is_cuda:
-            for number in range(max(steps, default=0)):
-                self._step(self._stack.first(sum(one > number for one in steps)))
-                if not number:
-                    self._stack.turn(self._turned)
+        if self._stack.order.is_cuda:
+            self._replay(steps)
             return
-        for start in range(0, max(steps, default=0), STEPS_PER_GRAPH):
-            live = sum(one > start for one in steps)
-            self._graph(min(size for size in self._sizes if size >= live)).replay()
+        self._number.zero_()
+        for number in range(max(steps, default=0)):
+            self._step(self._stack.first(sum(one > number for one in steps)), self._number)
+            if not number:
+                self._stack.turn(self._turned)
 
     def capture(self) -> None:
         """Make all graphs now rather than when they are first needed."""
-        for size in self._sizes:
-            self._graph(size)
+        for lane in self._lanes:
+            for size in lane.sizes:
+                self._graph(lane, size)
 
-    def _graph(self, size: int) -> torch.cuda.CUDAGraph:
-        if size not in self._graphs:
-            written = [*self._stack.dense.values(), *self._stack.tables.values()]
-            written += [self._stack.losses, self._number]
+    def _replay(self, steps: Sequence[int]) -> None:
+        """Lanes begin together and each goes at its own pace; whatever comes next waits for all."""
+        now = torch.cuda.current_stream()
+        for lane in self._lanes:
+            lane.number.zero_()
+            lane.stream.wait_stream(now)
+        for start in range(0, max(steps, default=0), STEPS_PER_GRAPH):
+            live = sum(one > start for one in steps)
+            for lane in self._lanes:
+                if live > lane.start:
+                    own = min(size for size in lane.sizes if size >= min(live - lane.start, lane.sizes[0]))
+                    with torch.cuda.stream(lane.stream):
+                        self._graph(lane, own).replay()
+        for lane in self._lanes:
+            now.wait_stream(lane.stream)
+
+    def _graph(self, lane: "_Lane", size: int) -> torch.cuda.CUDAGraph:
+        if size not in lane.graphs:
+            part = self._stack.first(size, lane.start)  # other lanes may be at work
+            written = [*part.dense.values(), *part.tables.values(), part.losses, lane.number]
             kept = [one.clone() for one in written]
-            self._number.zero_()
+            lane.number.zero_()
             with torch._dynamo.config.patch(recompile_limit=1024):  # one for each size
-                self._graphs[size] = captured(lambda: self._step(self._stack.first(size)))
+                lane.graphs[size] = captured(lambda: self._step(part, lane.number), lane.stream)
             for one, old in zip(written, kept, strict=True):
                 one.copy_(old)
-        return self._graphs[size]
+        return lane.graphs[size]
 
-    def _step(self, stack: Stack) -> None:
-        """The next step of all clients of a stack."""
-        chosen = stack.order.index_select(1, self._number).squeeze(1)
+    def _step(self, stack: Stack, number: Tensor) -> None:
+        """Step ``number`` of all clients of a stack."""
+        chosen = stack.order.index_select(1, number).squeeze(1)
         at = chosen.clamp_min(0)
         places = {name: one[at] for name, one in stack.columns.packed.items()}
         fetched = {name: _fetched(stack.tables[name], one.flatten(1)) for name, one in places.items()}
@@ -187,7 +204,7 @@ class StackTrainer:
         for name, values in zip(fetched, moved, strict=True):
             _put_back(stack.tables[name], places[name].flatten(1), values)
         stack.losses.add_(losses)
-        self._number.add_(1)
+        number.add_(1)
 
     def _learned(
         self,
@@ -324,24 +341,54 @@ def _among_all(table: Tensor, places: Tensor) -> Tensor:
     return (places + first.unsqueeze(1)).flatten()
 
 
-def _sizes(clients: int, shrink: float) -> list[int]:
+def _sizes(clients: int, shrink: float, least: int) -> tuple[int, ...]:
     """How many live clients have graphs: all, and ever fewer."""
     sizes = [clients]
-    while sizes[-1] > _LEAST_LIVE:
-        sizes.append(max(_LEAST_LIVE, int(shrink * sizes[-1])))
-    return sizes
+    while sizes[-1] > least:
+        sizes.append(max(least, int(shrink * sizes[-1])))
+    return tuple(sizes)
 
 
-def captured(step: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """``STEPS_PER_GRAPH`` steps as one graph. A few are taken on the way."""
-    beside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+@dataclass(frozen=True)
+class _Lane:
+    """Neighbours that a GPU trains on a stream of their own, from ``start`` on.
+
+    Few clients have many more steps than the others: alone they leave most of a GPU idle, and beside the
+    others they cost next to nothing. A library's working memory belongs to a stream, so a lane's graphs are
+    captured where they are replayed.
+    """
+
+    start: int
+    sizes: tuple[int, ...]
+    number: Tensor
+    stream: torch.cuda.Stream
+    graphs: dict[int, torch.cuda.CUDAGraph] = field(default_factory=dict)
+
+
+def _lanes(clients: int, device: torch.device, compiled: bool) -> tuple[_Lane, ...]:
+    """Those with the most steps, which nobody should have to wait for, and the others."""
+    longest = int(clients * _LONGEST) // 8 * 8  # kernels want their operands aligned
+    shrink = (_SHRINK_COMPILED, _SHRINK_COMPILED_MANY) if compiled else (_SHRINK, _SHRINK)
+    cut = [(0, longest), (longest, clients)] if longest else [(0, clients)]
+    lanes = []
+    for (start, stop), own, least in zip(cut, shrink, (0, _LEAST_SHARE), strict=False):
+        sizes = _sizes(stop - start, own, max(_LEAST_LIVE, int(least * (stop - start))))
+        number = torch.zeros(1, dtype=torch.int64, device=device)
+        stream = torch.cuda.Stream(device, priority=0 if start else -1)  # type: ignore[no-untyped-call]
+        lanes.append(_Lane(start, sizes, number, stream))
+    return tuple(lanes)
+
+
+def captured(step: Callable[[], None], beside: torch.cuda.Stream | None = None) -> torch.cuda.CUDAGraph:
+    """``STEPS_PER_GRAPH`` steps as one graph, for a stream. A few are taken on the way."""
+    beside = beside or torch.cuda.Stream()  # type: ignore[no-untyped-call]
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):
         for _ in range(3):  # libraries choose their ways and take their memory
             step()
     torch.cuda.current_stream().wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=beside):
         for _ in range(STEPS_PER_GRAPH):
             step()
     return graph

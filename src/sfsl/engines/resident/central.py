@@ -1,5 +1,7 @@
 """Training on everyone's samples in one place, on a device: ``centralized``, with every step a replay."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value
@@ -18,10 +20,17 @@ class ResidentCentral:
     """Epochs over all samples, in an order that ``seed`` draws, cut into rounds.
 
     With Adam every row has its momentum, also in steps that do not touch it, unlike in ``centralized``.
+    ``compiled``: torch makes fewer and larger kernels of a step, which takes it a while once.
     """
 
     def __init__(
-        self, fleet: ResidentClients, model: ResidentModel, settings: CentralSettings, *, seed: int
+        self,
+        fleet: ResidentClients,
+        model: ResidentModel,
+        settings: CentralSettings,
+        *,
+        seed: int,
+        compiled: bool = False,
     ) -> None:
         self._fleet, self._model, self._settings, self._seed = fleet, model, settings, seed
         device, task = fleet.device, model.task
@@ -38,6 +47,9 @@ class ResidentCentral:
         }
         self._states = self._slots()
         self._slopes = grad_and_value(mean_loss(task, with_embeddings(task, task.looked_up, _Selected)))
+        self._learn: Callable[[Tensor], None] = (
+            torch.compile(self._learned, dynamic=False) if compiled else self._learned
+        )
         self._graph: torch.cuda.CUDAGraph | None = None
         self._epoch, self._permutation = -1, torch.zeros(0, dtype=torch.int64, device=device)
 
@@ -107,7 +119,11 @@ class ResidentCentral:
         return states
 
     def _step(self) -> None:
-        chosen = self._order.index_select(0, self._step_number).squeeze(0)
+        self._learn(self._order.index_select(0, self._step_number).squeeze(0))
+        self._step_number.add_(1)
+
+    def _learned(self, chosen: Tensor) -> None:
+        """One step with these samples; -1 is none."""
         batch = self._fleet.everywhere(chosen.clamp_min(0))
         taken = chosen >= 0
         for name in self._fleet.host.sequences:  # as ``Samples.keep`` has it
@@ -118,7 +134,6 @@ class ResidentCentral:
         self._loss.add_(loss * weight.sum())
         self._samples.add_(taken.sum())
         self._done.add_(there)
-        self._step_number.add_(1)
         if self._settings.slots:
             self._adam(slopes, there)
         else:
