@@ -66,7 +66,7 @@ SCALES = {
         repeats=3,
         cohorts=10,
         remembered=("cpp1", "cpp2", "cpp3", "cpp4", "cpp5", "sfl"),
-        learning=Learning(users=USERS, world=1.0, clients=100, rounds=5000, every=50),
+        learning=Learning(users=USERS, world=1.0, clients=100, rounds=5000, every=100),
     ),
 }
 
