@@ -21,7 +21,7 @@ from sfsl.engines.http.registry import Enrolment
 from sfsl.engines.http.signing import CLIENT, client_id
 from sfsl.engines.http.status import Totals
 from sfsl.errors import RoundOver
-from sfsl.serve.start import REGISTRY
+from sfsl.serve.folder import REGISTRY
 
 SPEC = Path(__file__).parents[2] / "docs/spec/network.md"
 

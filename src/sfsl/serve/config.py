@@ -161,10 +161,14 @@ class ServeConfig(Checked, frozen=True):
 
     @property
     def min_cohort(self) -> int:
-        clients, chosen = self.run.round.clients, self.serve.min_cohort
-        if chosen != "auto":
-            return chosen
-        return min(clients, max(_LEAST_COHORT, math.ceil(_LEAST_SHARE * clients)))
+        return least_cohort(self.run.round.clients, self.serve.min_cohort)
+
+
+def least_cohort(clients: int, chosen: int | Literal["auto"]) -> int:
+    """Of a round that is to have so many clients."""
+    if chosen != "auto":
+        return chosen
+    return min(clients, max(_LEAST_COHORT, math.ceil(_LEAST_SHARE * clients)))
 
 
 def from_all_sections(sections: Mapping[str, object]) -> ServeConfig:

@@ -1,15 +1,13 @@
 """From settings to a server that runs: the model, the store, the registry, the rounds, the HTTP surface."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.engines.exchange.planning import RoundState, plan_round
 from sfsl.engines.exchange.settings import CoordinatorSettings
@@ -19,20 +17,18 @@ from sfsl.engines.http.guarded import ConnectionLimits
 from sfsl.engines.http.registry import Enrolment, Registry
 from sfsl.engines.http.serve import Listen, serve
 from sfsl.engines.http.signing import Verifier
-from sfsl.engines.metrics import RoundLine
-from sfsl.engines.settings import RoundSettings
-from sfsl.errors import InputError, ParameterError, StoreError
+from sfsl.errors import ParameterError
 from sfsl.models.package import describe, package_digest
 from sfsl.run.config import RunConfig
 from sfsl.run.fleet import build_fleet
-from sfsl.run.metrics import MetricsFile, read_lines
-from sfsl.run.setup import resolved, round_settings, slots
+from sfsl.run.metrics import MetricsFile
+from sfsl.run.setup import resolved
 from sfsl.serve.config import ServeConfig
+from sfsl.serve.folder import METRICS, REGISTRY, known_lines, make_folder, open_store, planned_rounds
 from sfsl.serve.loopback import SERVER, loopback_tls
-from sfsl.submodel import LmdbStore, ModelSpec, StoreSpec
-from sfsl.training.task import Task
+from sfsl.submodel import ModelSpec
 
-STORE, REGISTRY, METRICS, TLS = "store", "registry.sqlite", "metrics.jsonl", "tls"
+TLS = "tls"
 _HEAD_BYTES = 1024
 
 
@@ -65,9 +61,9 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
     _require_union_fits(config, settings, task.spec)
     package = describe(task)
     with ExitStack() as held:
-        _make(folder)
+        make_folder(folder)
         registry = held.enter_context(Registry(folder / REGISTRY))
-        store = held.enter_context(_store(folder, run, task))
+        store = held.enter_context(open_store(folder, run, task))
         fresh = loopback_tls(folder / TLS, now=datetime.now(UTC)) if config.serve.own_tls else None
         lines = known_lines(store, folder / METRICS)
         metrics = held.enter_context(MetricsFile(folder / METRICS, lines))
@@ -98,19 +94,12 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
 
 def coordinator_settings(config: ServeConfig, run: RunConfig) -> CoordinatorSettings:
     """``run`` has numbers in place of "auto"."""
-    own, one = config.serve, run.round
-    rounds = round_settings(run, {})
-    return CoordinatorSettings(
-        update=rounds.update_in,
-        cohort=one.clients,
+    own = config.serve
+    return planned_rounds(
+        run,
+        None if config.run.round.threshold == "auto" else run.round.threshold_clients,
         min_cohort=config.min_cohort,
-        min_contributors=rounds.min_contributors,
         largest_set=own.largest_set,
-        training=partial(_hyperparameters, rounds),
-        threshold=None if config.run.round.threshold == "auto" else rounds.threshold,
-        encoding=one.encoding,
-        bins=one.bins,
-        precision=one.precision,
         active=own.active,
         check_in_seconds=own.check_in_seconds,
         phase_seconds=own.phase_seconds,
@@ -121,44 +110,6 @@ def coordinator_settings(config: ServeConfig, run: RunConfig) -> CoordinatorSett
         most_clients=own.most_clients,
         rounds=own.rounds,
     )
-
-
-def _hyperparameters(rounds: RoundSettings, number: int) -> Mapping[str, float]:
-    local = rounds.local
-    return {
-        "rate": local.rate(number - 1),
-        "batch_size": local.batch_size,
-        "epochs": local.epochs,
-        "clip": local.clip,
-    }
-
-
-def known_lines(store: LmdbStore, path: Path) -> list[RoundLine]:
-    """The metrics as far as the store has come; the last line may be in the store only."""
-    lines = read_lines(path)[: store.round]
-    if len(lines) == store.round - 1:
-        last = RoundState.decode(store.selection).last_line()
-        lines += [last] if last is not None else []
-    if len(lines) < store.round:
-        raise InputError(
-            f"{path} ends with round {len(lines)}, the store with {store.round}: lines were lost. Restore it"
-        )
-    return lines
-
-
-def _store(folder: Path, run: RunConfig, task: Task) -> LmdbStore:
-    """The same rows as a simulation with this seed begins with; personal ones stay on the devices."""
-    spec = StoreSpec(
-        model=task.spec,
-        seed=digest("seed of a run", str(run.run.seed).encode()),
-        row_slots=slots(run, run.server.row_step),
-        dense_slots=slots(run, run.server.dense_step),
-    )
-    if (folder / STORE).exists():
-        return LmdbStore.open(folder / STORE, spec)
-    if read_lines(folder / METRICS):
-        raise StoreError(f"{folder} has metrics but no store: it was deleted; restore it")
-    return LmdbStore.create(folder / STORE, spec, task.initial_dense())
 
 
 def _require_union_fits(config: ServeConfig, settings: CoordinatorSettings, model: ModelSpec) -> None:
@@ -204,10 +155,3 @@ def _listen(config: ServeConfig, folder: Path) -> Listen:
         proxied=own.proxied,
         connections=ConnectionLimits(most=own.most_connections, most_per_address=per_address),
     )
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None

@@ -8,8 +8,8 @@ import hashlib
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
-from sfsl.crypto.agreement import require_contributory
 from sfsl.crypto.randomness import Randomness
+from sfsl.engines.exchange.admission import require_check_in
 from sfsl.engines.exchange.messages import CODEC, CheckedIn, CheckIn
 from sfsl.engines.exchange.running import RunningRound
 from sfsl.engines.exchange.settings import DAY_MS, CoordinatorSettings
@@ -17,17 +17,13 @@ from sfsl.engines.http.conversation import Conversation, Conversations
 from sfsl.engines.http.registry import Registry
 from sfsl.errors import (
     ConflictingMessage,
-    InvalidMessage,
     RemoteError,
     RoundOver,
     ShuttingDown,
     TooMany,
-    UnexpectedSender,
     WrongPhase,
 )
-from sfsl.secagg.transcript import require_keys
 
-SUMS = 2
 _FULL_WAIT_MS = 30_000
 _FIRST_REST_SECONDS = 600.0
 _LONGEST_REST_SECONDS = 86_400.0
@@ -107,18 +103,9 @@ class Desk:
         return CheckedIn(ticket, acknowledged)
 
     def _require_check_in(self, client: str, message: CheckIn, before: Conversation | None) -> None:
-        keys = message.keys
-        if message.model != self._model_digest:
-            raise InvalidMessage("a check-in for another model than this server trains")
-        if keys.client != client:
-            raise UnexpectedSender(f"client {client} checks in with keys in another name")
         identities = {client: self._registry.public_key(client)} if self._settings.active else None
-        require_keys(keys, SUMS, identities)
-        publics = (keys.channel, *keys.masks)
-        for public in publics:
-            require_contributory(public)
-        used = before.publics if before is not None else frozenset()
-        if len(set(publics)) != len(publics) or used.intersection(publics):
+        publics = require_check_in(client, message, self._model_digest, identities)
+        if before is not None and before.publics & publics:
             raise ConflictingMessage(f"client {client} uses a key twice; every check-in has new ones")
         if any(self._conversations.holder(public) for public in publics):
             raise ConflictingMessage(f"client {client} checks in with a key that another client has")
