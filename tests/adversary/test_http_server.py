@@ -13,9 +13,10 @@ from attacks import Attack, Weaken, assert_gains_when_weakened, assert_stopped, 
 
 from deployment import Deployment, Guest, Wire, serve
 from sfsl.codec import Message
+from sfsl.engines.exchange import running
 from sfsl.engines.exchange.messages import CODEC, Decline
 from sfsl.engines.exchange.running import RunningRound
-from sfsl.engines.http import desk, running
+from sfsl.engines.http import desk
 from sfsl.engines.http.app import AppLimits
 from sfsl.engines.http.conversation import Conversation, Conversations
 from sfsl.engines.http.desk import Desk

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret
-from sfsl.engines.http import messages as network
+from sfsl.engines.exchange import messages as network
 from sfsl.engines.http.signing import client_id
 from sfsl.privacy import PRESETS, IndexPrivacy, Tables
 from sfsl.privacy.response import Perturber
