@@ -13,10 +13,9 @@ from attacks import Attack, Weaken, assert_gains_when_weakened, assert_stopped, 
 
 from deployment import Deployment, Guest, Wire, serve
 from sfsl.codec import Message
-from sfsl.engines.exchange import running
+from sfsl.engines.exchange import admission, running
 from sfsl.engines.exchange.messages import CODEC, Decline
 from sfsl.engines.exchange.running import RunningRound
-from sfsl.engines.http import desk
 from sfsl.engines.http.app import AppLimits
 from sfsl.engines.http.conversation import Conversation, Conversations
 from sfsl.engines.http.desk import Desk
@@ -151,7 +150,7 @@ def checking_in_with_the_keys_of_another() -> bool:
     return at(act)
 
 
-@attack(refusal=AuthenticationFailed, weaken=remove(desk, "require_contributory"))
+@attack(refusal=AuthenticationFailed, weaken=remove(admission, "require_contributory"))
 def checking_in_with_a_key_that_nobody_can_agree_with() -> bool:
     async def act(world: Deployment, guests: list[Guest]) -> bool:
         keys = changed(guests[0].message.keys, channel=bytes(32))
