@@ -22,6 +22,7 @@ from sfsl.submodel import (
     TrainedRows,
     UpdateParams,
     apply_sums,
+    decode_sums,
     encode_update,
 )
 from sfsl.submodel.quantize import round_stochastic
@@ -124,11 +125,16 @@ def test_training_a_row_that_was_not_asked_for_is_refused() -> None:
 # -- what a client can do with words of its own choice -----------------------------------------
 
 
+def decoded_and_applied(store: MemoryStore, params: UpdateParams, *, selection: bytes, **words: Any) -> Any:
+    sums = decode_sums(store.spec.model, params, **words)
+    return apply_sums(store, params, sums, selection=selection)
+
+
 def applied(
     tables: Any, dense: Any, params: UpdateParams = PARAMS, contributors: Any = (COHORT, COHORT)
 ) -> tuple[MemoryStore, Any]:
     store = MemoryStore(StoreSpec(model=MODEL, seed=bytes(32)), np.zeros(3, np.float32))
-    result = apply_sums(
+    result = decoded_and_applied(
         store,
         params,
         unions={"goods": UNION},

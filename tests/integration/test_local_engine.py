@@ -209,7 +209,7 @@ def test_full_model_averaging_weighs_by_the_size_of_the_training_set() -> None:
         )
         for name in sorted(fresh.devices)
     }
-    trained, _ = fresh.train(downloads, report)
+    trained, _ = fresh.train(downloads, report, fresh.groups(downloads))
     total = sum(one.samples for one in trained.values())
     for one in trained.values():
         deltas[one.rows["item"].rows.rows] += one.samples * np.asarray(one.rows["item"].deltas)

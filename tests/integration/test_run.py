@@ -67,6 +67,7 @@ KEYS = {
     *("samples", "unknown_rows", "loss", "auc", "auc_secure", "auc_secure_error", "union", "opened", "moved"),
     *("refused", "bytes_up", "bytes_down"),
     *("client_seconds", "server_seconds", "training_seconds", "wall_seconds", "exchange_seconds"),
+    *("cohorts_aborted", "workers_lost"),
 }
 KILLS, MANY_KILLS = 20, 50
 

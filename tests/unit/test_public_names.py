@@ -32,12 +32,14 @@ PUBLIC = {
     },
     "sfsl.rounds": {
         "Download", "IndexSpace", "RoundClient", "RoundOutcome", "RoundParams", "RoundPolicy", "RoundServer",
-        "ScoreBins", "Trained", "as_downloaded", "conclude", "histogram_words", "require_rows",
+        "RoundSums", "ScoreBins", "Trained", "as_downloaded", "conclude", "histogram_words", "read_sums",
+        "require_rows",
     },
     "sfsl.submodel": {
         "ADDITION", "PAPER", "Applied", "Averaging", "Commit", "DenseBlock", "LmdbStore", "MemoryStore",
-        "ModelSpec", "Quantization", "RowBlock", "RowMaps", "RowSet", "RowStore", "ServerStep", "StoreSpec",
-        "Table", "TrainedRows", "UpdateParams", "UpdateWords", "WeightedSums", "apply_sums", "encode_update",
+        "ModelSpec", "ModelSums", "Quantization", "RowBlock", "RowMaps", "RowSet", "RowStore", "ServerStep",
+        "StoreSpec", "Table", "TrainedRows", "UpdateParams", "UpdateWords", "WeightedSums", "apply_sums",
+        "decode_sums", "encode_update",
     },
     "sfsl.training": {
         "ClientData", "ClientWork", "LocalSettings", "LocalUpdate", "Task", "auc", "auc_error_bound",

@@ -57,7 +57,7 @@ def test_any_settings_read_back(tmp_path: Path) -> None:
     ("sections", "said"),
     [
         ({"rounds": {}}, ["[rounds]", "data, model, privacy, round"]),
-        ({"round": {"client": 5}}, ["round.client;", "clients, min_contributors"]),
+        ({"round": {"client": 5}}, ["round.client;", "clients, cohorts, min_contributors"]),
         ({"faults": {"unmask_union": 0.1}}, ["faults.unmask_union", "unmask-union"]),
         ({"round": {"clients": "many"}}, ["round.clients = 'many'", "expected `int`", "2 to 512"]),
         ({"round": {"clients": 1}}, ["round.clients = 1", ">= 2"]),
@@ -81,6 +81,12 @@ def test_any_settings_read_back(tmp_path: Path) -> None:
         ({"round": {"clients": 10, "threshold": 11}}, ["round.threshold = 11", "10 clients"]),
         ({"round": {"clients": 10, "threshold": 5}}, ["round.threshold = 5", "more than half"]),
         ({"round": 5}, ["[round] is a section"]),
+        ({"round": {"scheme": "centralized", "cohorts": 2}}, ["round.cohorts = 2", "no clients"]),
+        ({"round": {"sums": "plain", "cohorts": 2}, "run": {"device": "cpu"}}, ["round.cohorts asks"]),
+        ({"round": {"sums": "plain"}, "run": {"engine": "ray"}}, ['engine = "ray"', '"plain"', "no masks"]),
+        ({"round": {"scheme": "fl"}, "run": {"engine": "ray"}}, ['engine = "ray"', '"fl"', "no masks"]),
+        ({"run": {"engine": "ray", "device": "cpu"}, "round": {"sums": "plain"}}, ["gpus_per_worker"]),
+        ({"run": {"engine": "ray"}, "ray": {"workers": 3}}, ["ray.workers = 3", "2 passes", "to 33"]),
     ],
 )
 def test_a_wrong_setting_is_named_with_what_is_allowed(sections: dict[str, object], said: list[str]) -> None:

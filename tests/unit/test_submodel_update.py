@@ -25,12 +25,18 @@ from sfsl.submodel import (
     UpdateWords,
     WeightedSums,
     apply_sums,
+    decode_sums,
     encode_update,
 )
 from sfsl.submodel.quantize import round_stochastic
 from sfsl.testing import SeededRandomness
 
 RANDOMNESS = SeededRandomness("submodel update")
+
+
+def decoded_and_applied(store: MemoryStore, params: UpdateParams, *, selection: bytes, **words: Any) -> Any:
+    sums = decode_sums(store.spec.model, params, **words)
+    return apply_sums(store, params, sums, selection=selection)
 
 
 def sums(values: list[list[float]], weights: list[int]) -> WeightedSums:
@@ -253,7 +259,7 @@ def test_one_update_from_training_to_commit() -> None:
     assert padded[0][0].tolist() == ada.trained[0][0].tolist()
     assert not padded[0][1].any()  # the row she did not train
 
-    applied = apply_sums(store, params, unions=unions, selection=b"next", **plain_sum(ada, bob))
+    applied = decoded_and_applied(store, params, unions=unions, selection=b"next", **plain_sum(ada, bob))
     assert store.round == 0
     assert applied.moved == {"goods": 2, "category": 1}
     assert applied.refused == {"goods": 0, "category": 0}
@@ -288,7 +294,7 @@ def plain_sum(ada: UpdateWords, bob: UpdateWords) -> dict[str, Any]:
 def test_a_round_in_which_nobody_trained_changes_nothing() -> None:
     params = owners()
     store = MemoryStore(StoreSpec(model=MODEL, seed=bytes(32)), np.ones(2, np.float32))
-    applied = apply_sums(
+    applied = decoded_and_applied(
         store,
         params,
         unions={"goods": RowSet([1, 2]), "category": RowSet([0])},
@@ -344,7 +350,7 @@ def test_dataset_weights_give_federated_averaging(max_weight: int) -> None:
     words = [one.over([EVERYTHING])[0] for one in full_models(params)]
     capped = [min(samples, max_weight) for samples in SAMPLES]
     assert [one[:, -1].tolist() for one in words] == [[weight] * 9 for weight in capped]
-    applied = apply_sums(
+    applied = decoded_and_applied(
         store,
         params,
         unions={"goods": EVERYTHING},
@@ -376,7 +382,7 @@ def test_rows_that_nobody_moved_are_not_read(monkeypatch: pytest.MonkeyPatch) ->
         return whole(table, rows)
 
     monkeypatch.setattr(store, "read_rows", watched)
-    apply_sums(
+    decoded_and_applied(
         store,
         params,
         unions={"goods": EVERYTHING},

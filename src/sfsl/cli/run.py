@@ -69,6 +69,9 @@ def run(
     device: Annotated[
         str | None, typer.Option(help="run.device: cpu or cuda, for fast experiments with --sums plain")
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="run.engine: local, or ray for a cluster (see [ray] in sfsl init)")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     json: Json = False,
 ) -> None:
@@ -88,6 +91,7 @@ def run(
         "round.scheme": scheme,
         "round.sums": sums,
         "run.device": device,
+        "run.engine": engine,
     }
     try:
         wanted = from_sections(overridden(_flags(base, flags, privacy, data), settings or ()))

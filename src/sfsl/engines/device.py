@@ -43,6 +43,18 @@ class SimulatedAnswers:
 
 
 @dataclass(frozen=True)
+class Learned:
+    """What training made of one client, besides its upload. ``personal``: by table the rows that never
+    leave it, and how far each moved."""
+
+    samples: int
+    loss: float
+    diverged: bool
+    unknown: int
+    personal: Mapping[str, tuple[Indices, Values]]
+
+
+@dataclass(frozen=True)
 class Device:
     """``train`` and ``held_out`` are the samples of one client."""
 

@@ -1,31 +1,31 @@
-"""One round on the real protocol: the state machines of ``rounds``, encoded messages, measured costs."""
+"""One cohort's round on the real protocol: the state machines of ``rounds``, encoded messages, costs."""
 
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from sfsl.codec import Message
+from sfsl.crypto.agreement import require_contributory
 from sfsl.crypto.randomness import Randomness
+from sfsl.engines.device import Learned
+from sfsl.engines.exchange.running import CHECK_IN, Bill, RunningRound
+from sfsl.engines.hosts import MESSAGE_LIMIT, Hosts, Reply
 from sfsl.engines.settings import RoundReport
 from sfsl.engines.simulation import Simulation
-from sfsl.errors import Declined, NotFinite, Refused, RemoteError
-from sfsl.rounds import RoundClient, RoundOutcome, RoundParams, RoundPolicy, RoundServer
-from sfsl.rounds.messages import CODEC, Submodel
-from sfsl.secagg import Client, Policy, SessionParams, default_threshold
+from sfsl.errors import InvalidMessage, RemoteError, TooFewClients
+from sfsl.rounds import RoundParams, RoundServer, RoundSums
+from sfsl.rounds.messages import CODEC
+from sfsl.secagg import SessionParams, default_threshold
 from sfsl.secagg.messages import Keys
-from sfsl.secagg.meter import Meter
-from sfsl.training import ClientWork, LocalUpdate
+from sfsl.secagg.transcript import require_keys
 
-MESSAGE_LIMIT = 1 << 30
-# A simulated client accepts what this process offers it; a deployed one has a policy of its own.
-_GENEROUS = 2**32
+_SUMS = 2  # of the union, and of the updates
 
 
 class MaskedRound:
-    """One round under way: who is still there, and the bill by exchange.
+    """One round under way, its clients wherever ``hosts`` has them, and the bill by exchange.
 
-    ``randomness`` makes keys and masks. Clients work side by side in ``workers`` threads: ciphers and
-    arrays, which take most of the time, run in parallel.
+    What comes from a host is taken as a network's server takes it: a frame that is not the one that is due
+    costs its client the round, and nobody else anything.
     """
 
     def __init__(
@@ -34,125 +34,122 @@ class MaskedRound:
         cohort: Sequence[str],
         params: RoundParams,
         report: RoundReport,
+        hosts: Hosts,
         randomness: Randomness,
-        workers: ThreadPoolExecutor,
     ) -> None:
-        self._workers = workers
         self._simulation = simulation
         self._report = report
-        self._randomness = randomness
-        self._gone: set[str] = set()
-        self.learned: dict[str, tuple[ClientWork, LocalUpdate]] = {}
-        self._meter = meter = Meter(cohort, CODEC, MESSAGE_LIMIT)
+        self._hosts = hosts
+        self._bill = Bill()
+        self.learned: dict[str, Learned] = {}
+        start = time.thread_time()
+        replies = hosts.check_in()
+        keys = self._keys(cohort, replies)
+        threshold = simulation.settings.threshold or default_threshold(len(cohort))
+        if len(keys) < threshold:
+            raise TooFewClients(f"{len(keys)} clients are left, {threshold} are needed")
         session = SessionParams(
             round_id=randomness.bytes(16),
-            clients=len(cohort),
-            threshold=simulation.settings.threshold or default_threshold(len(cohort)),
+            clients=len(keys),
+            threshold=threshold,
             neighbours=None,
             active=False,
             sums=params.sums(),
         )
-        self._clients = {name: meter.at_client(name, self._client, name) for name in cohort}
-        keys = [
-            meter.up(name, Keys, meter.at_client(name, client.create_keys))
-            for name, client in self._clients.items()
-        ]
-        maps = simulation.task.row_maps
-        self._server = meter.at_server(RoundServer, session, params, keys, simulation.store, maps)
-        self._bill("check-in", len(cohort))
+        server = RoundServer(session, params, keys, simulation.store, simulation.task.row_maps, alone=False)
+        self._bill.server_seconds[CHECK_IN] = time.thread_time() - start
+        self._charge(CHECK_IN, {}, replies)
+        self._running = RunningRound(server, session, params, self._bill)
 
-    def outcome(self) -> RoundOutcome:
-        invitations = self._meter.at_server(self._server.invitations)
-        inbound = self._exchange("invitation", invitations, RoundClient.handle_invitation)
-        opening = self._exchange("inbound", inbound, RoundClient.handle_inbound)
-        union = self._exchange("unmask-union", opening, RoundClient.handle_unmask)
-        submodels = self._exchange("union", union, RoundClient.handle_union)
-        opening = self._train("submodel", submodels)
-        self._exchange("unmask-update", opening, RoundClient.handle_unmask)
-        return self._server.outcome
+    def sums(self) -> RoundSums:
+        """Of this cohort, to be added to those of the others."""
+        start = time.thread_time()
+        outbound: Mapping[str, bytes] = self._running.begin()
+        self._bill.server_seconds[self._running.exchange] = time.thread_time() - start
+        while exchange := self._running.exchange:
+            outbound = self._exchange(exchange, outbound)
+        return self._running.server.sums
 
-    def _client(self, name: str) -> RoundClient:
-        simulation, number = self._simulation, self._report.number
-        session_policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=_GENEROUS)
-        policy = RoundPolicy(
-            session=session_policy, max_clip=_GENEROUS, max_rows=simulation.settings.max_rows
-        )
-        return RoundClient(
-            Client(name, session_policy, self._randomness, sums=2),
-            simulation.answers(name, number),
-            simulation.task.spec,
-            simulation.task.row_maps,
-            policy,
-            self._randomness,
-            simulation.rounding(name, number),
-        )
+    def _keys(self, cohort: Sequence[str], replies: Mapping[str, Reply]) -> list[Keys]:
+        """Of those who checked in with keys that are fit for use."""
+        taken: list[Keys] = []
+        seen: set[bytes] = set()
+        for name in cohort:
+            reply = replies.get(name)
+            if reply is None or reply.frame is None:
+                self._report.drop(CHECK_IN)
+                continue
+            try:
+                taken.append(_checked_keys(name, reply.frame, seen))
+            except RemoteError as error:
+                self._report.decline(error)
+        return taken
 
-    def _exchange(
-        self, exchange: str, outbound: Mapping[str, Message], act: Callable[..., Message]
-    ) -> Mapping[str, Message]:
-        self._vanish(exchange, outbound)
-        delivered = dict(self._meter.down(outbound, Message, self._gone))
-        return self._answers(exchange, act, delivered)
-
-    def _train(self, exchange: str, outbound: Mapping[str, Message]) -> Mapping[str, Message]:
-        """Download, then train the whole cohort in one pass, then upload."""
-        self._vanish(exchange, outbound)
-        downloads = {
-            name: self._meter.at_client(name, self._clients[name].handle_submodel, message)
-            for name, message in self._meter.down(outbound, Submodel, self._gone)
-        }
-        trained, self.learned = self._simulation.train(downloads, self._report)
-        return self._answers(exchange, RoundClient.create_update, trained)
-
-    def _vanish(self, exchange: str, outbound: Mapping[str, Message]) -> None:
-        self._gone |= self._simulation.vanish(self._report, exchange, list(outbound))
-
-    def _answers(
-        self, exchange: str, act: Callable[..., Message], given: Mapping[str, object]
-    ) -> Mapping[str, Message]:
+    def _exchange(self, exchange: str, outbound: Mapping[str, bytes]) -> Mapping[str, bytes]:
         """Let clients answer, and close the phase; return what the server sends next.
 
         A client that declines, or whose update is not finite, is a dropout. Messages of slow clients
         come after the phase was closed, and are refused.
         """
-
-        def answer(name: str) -> Message | Exception:
-            try:
-                return self._meter.at_client(name, act, self._clients[name], given[name])
-            except (Declined, Refused, NotFinite) as reason:
-                return reason
-
-        slow = self._simulation.settings.faults.slow(self._report.number, exchange, given)
-        heard, late = 0, dict[str, Message]()
-        for name, message in zip(given, self._workers.map(answer, given), strict=True):
-            if isinstance(message, Exception):
-                self._report.decline(message)
-                self._gone.add(name)
-                continue
-            received = self._meter.up(name, Message, message)
-            heard += 1
-            if name in slow:
-                late[name] = received
+        vanished = self._simulation.vanish(self._report, exchange, list(outbound))
+        frames = {name: frame for name, frame in outbound.items() if name not in vanished}
+        replies = self._train(frames) if exchange == "submodel" else self._hosts.answer(exchange, frames)
+        slow = self._simulation.settings.faults.slow(self._report.number, exchange, frames)
+        late: dict[str, bytes] = {}
+        for name in frames:
+            if name not in replies:
+                self._report.drop(exchange)
+            elif (frame := replies[name].frame) is None:
+                self._report.decline(replies[name].reason)
+            elif name in slow:
+                late[name] = frame
             else:
-                self._meter.at_server(self._server.receive, name, received)
+                self._receive(exchange, name, frame)
         self._report.late += len(late)
-        outbound = self._close(exchange, heard)
-        for name, message in late.items():
-            self._gone.add(name)
+        try:
+            outbound = self._running.close()
+        finally:
+            self._charge(exchange, frames, replies)
+        for name, frame in late.items():
             with suppress(RemoteError):
-                self._meter.at_server(self._server.receive, name, message)
+                self._running.receive(exchange, name, frame)
                 raise AssertionError(f"a late message of {name} was accepted")
         return outbound
 
-    def _close(self, exchange: str, heard: int) -> Mapping[str, Message]:
-        try:
-            return self._meter.at_server(self._server.close_phase)
-        finally:
-            self._bill(exchange, max(1, heard))
+    def _train(self, frames: Mapping[str, bytes]) -> Mapping[str, Reply]:
+        lessons = self._hosts.train(frames, self._simulation.personal_rows(frames))
+        self.learned = {name: lessons.learned[name] for name in frames if name in lessons.learned}
+        self._report.learn(self.learned.values(), lessons.seconds)
+        return lessons.replies
 
-    def _bill(self, exchange: str, clients: int) -> None:
-        cost, report = self._meter.take(), self._report
-        report.bytes_up[exchange] = sum(cost.client_bytes_up.values()) / clients
-        report.bytes_down[exchange] = sum(cost.client_bytes_down.values()) / clients
-        report.client_seconds[exchange] = sum(cost.client_seconds.values()) / clients
-        report.server_seconds[exchange] = cost.server_seconds
+    def _receive(self, exchange: str, name: str, frame: bytes) -> None:
+        try:
+            self._running.receive(exchange, name, frame)
+        except RemoteError as error:
+            self._report.decline(error)
+
+    def _charge(self, exchange: str, frames: Mapping[str, bytes], replies: Mapping[str, Reply]) -> None:
+        up = [len(reply.frame) for reply in replies.values() if reply.frame is not None]
+        self._report.charge(
+            exchange,
+            answered=len(up),
+            up=sum(up),
+            down=sum(map(len, frames.values())),
+            client_seconds=sum(reply.seconds for reply in replies.values()),
+            server_seconds=self._bill.server_seconds.get(exchange, 0.0),
+        )
+
+
+def _checked_keys(name: str, frame: bytes, seen: set[bytes]) -> Keys:
+    """A client's own, which no other client has; else the whole roster would be refused."""
+    keys = CODEC.decode(frame, limit=MESSAGE_LIMIT)
+    if not isinstance(keys, Keys) or keys.client != name:
+        raise InvalidMessage(f"client {name!r} checks in with something else than its keys")
+    require_keys(keys, _SUMS, None)
+    publics = {keys.channel, *keys.masks}
+    for public in publics:
+        require_contributory(public)
+    if len(publics) <= _SUMS or publics & seen:
+        raise InvalidMessage(f"client {name!r} checks in with a public key that is there already")
+    seen |= publics
+    return keys

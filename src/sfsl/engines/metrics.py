@@ -19,8 +19,11 @@ class RoundLine(msgspec.Struct, frozen=True):
     before it, from securely summed histograms, and at most ``auc_secure_error`` from that of the scores
     themselves; None where that is a lot, as in the first round, whose bins are too wide.
     ``unknown_rows``: rows that clients' data names and the model does not have. ``opened``: rows with at
-    least one contributor. ``training_seconds`` and ``wall_seconds`` are those of this whole process;
-    ``exchange_seconds``, on a network: from when an exchange's messages are there until it is closed.
+    least one contributor. ``training_seconds`` are those of all places that train, ``wall_seconds`` those of
+    this process; ``exchange_seconds``, on a network: from when an exchange's messages are there until it is
+    closed.
+    ``cohorts_aborted``: of a round of several cohorts, those that added nothing. ``workers_lost``: of a
+    cluster, each with the clients it had.
     """
 
     round: Annotated[int, Meta(ge=1)]
@@ -48,6 +51,8 @@ class RoundLine(msgspec.Struct, frozen=True):
     training_seconds: Number
     wall_seconds: Number
     exchange_seconds: dict[str, Number] = {}
+    cohorts_aborted: Count = 0
+    workers_lost: Count = 0
 
     def encode(self) -> bytes:
         """JSON; what is not a number is null there."""

@@ -10,22 +10,22 @@ import numpy as np
 
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.ring import ring_named
+from sfsl.engines.device import Learned
 from sfsl.engines.settings import RoundReport
 from sfsl.engines.simulation import Simulation
 from sfsl.errors import NotFinite, Refused, TooFewClients
 from sfsl.rounds import (
     Download,
-    RoundOutcome,
     RoundParams,
+    RoundSums,
     Trained,
     as_downloaded,
-    conclude,
     histogram_words,
+    read_sums,
     require_rows,
 )
 from sfsl.secagg import default_threshold
 from sfsl.submodel import RowSet, encode_update
-from sfsl.training import ClientWork, LocalUpdate
 
 _INDEX_BYTES = 4
 
@@ -40,9 +40,10 @@ class PlainRound:
         self._there = list(cohort)
         self._ring = ring_named(params.update.rows.ring)
         self._threshold = simulation.settings.threshold or default_threshold(len(cohort))
-        self.learned: dict[str, tuple[ClientWork, LocalUpdate]] = {}
+        self._groups = simulation.groups(cohort)
+        self.learned: dict[str, Learned] = {}
 
-    def outcome(self) -> RoundOutcome:
+    def sums(self) -> RoundSums:
         self._exchange("invitation")
         self._exchange("inbound")
         unions = self._unite()
@@ -53,7 +54,7 @@ class PlainRound:
         asked = {name: asked[name] for name in self._there}
         self._vanish("submodel")
         downloads = self._download(unions, {name: asked[name] for name in self._there})
-        trained, self.learned = self._simulation.train(downloads, self._report)
+        trained, self.learned = self._simulation.train(downloads, self._report, self._groups)
         self._late("submodel")
         return self._sum(unions, asked, {name: trained[name] for name in self._there})
 
@@ -138,7 +139,7 @@ class PlainRound:
         unions: Mapping[str, RowSet],
         asked: Mapping[str, Mapping[str, RowSet]],
         trained: Mapping[str, Trained],
-    ) -> RoundOutcome:
+    ) -> RoundSums:
         simulation, params = self._simulation, self._params
         layout, summed = params.layout(dict(unions)), params.model.summed
         dtype = self._ring.dtype
@@ -183,9 +184,7 @@ class PlainRound:
         self._there = survivors
         self._require_enough()
         self._exchange("unmask-update")
-        return conclude(
-            simulation.store, params, unions, dense, tuple(tables), tuple(contributors), tuple(survivors)
-        )
+        return read_sums(params, unions, dense, tables, contributors, tuple(survivors))
 
     def _bill(self, asked: Mapping[str, Mapping[str, RowSet]]) -> None:
         """What sending it all in the clear takes: row numbers up, rows down, rows and weights up."""
@@ -201,5 +200,6 @@ class PlainRound:
                 up += rows * (table.width if whole else table.words) * word
                 numbers += 0 if whole or table.kind == "derived" else rows * _INDEX_BYTES
         dense = params.model.dense * 4
+        self._report.answered = dict.fromkeys(("union", "submodel"), clients)
         self._report.bytes_up = {"union": numbers / clients, "submodel": up / clients + dense + word + scores}
         self._report.bytes_down = {"submodel": down / clients + dense}

@@ -1,28 +1,25 @@
-"""A fleet in this process: what every way of running its rounds has in common."""
+"""A fleet against a store in this process: what every way of running its rounds has in common."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
-from sfsl.engines.chance import Chance
-from sfsl.engines.device import Device, SimulatedAnswers
+from sfsl.engines.device import Device, Learned, SimulatedAnswers
 from sfsl.engines.noise import SimulatedNoise
+from sfsl.engines.population import Groups, Population
 from sfsl.engines.settings import RoundReport, RoundSettings
 from sfsl.rounds import Download, IndexSpace, Trained
 from sfsl.submodel import Commit, RowBlock, RowSet, RowStore
-from sfsl.training import ClientWork, LocalUpdate, train_client, train_cohort
 from sfsl.training.task import Task, Values
 
 
 class Simulation:
-    """Devices and a store, which keeps their personal rows too and is only read.
+    """A population of devices and a store, which keeps their personal rows too and is only read.
 
-    ``seed`` makes all that devices do by chance, except keys and masks: their permanent answers, their
-    fresh ones, rounding, the order of training samples. So the same seed gives the same model whether its
-    sums are masked or plain. ``alone``: devices train one by one, as on a network, which differs from one
-    pass for all in the last bits.
+    ``seed`` and ``alone`` are the population's.
     """
 
     def __init__(
@@ -35,6 +32,7 @@ class Simulation:
         seed: int,
         alone: bool = False,
     ) -> None:
+        self.population = Population(task, devices, settings, seed=seed, alone=alone)
         self.task = task
         self.devices = devices
         self.store = store
@@ -42,64 +40,65 @@ class Simulation:
         self.space = IndexSpace(task.spec)
         self.shared = tuple(table.name for table in task.tables if table.kind == "shared")
         self._personal = tuple(table.name for table in task.tables if table.kind == "personal")
-        self._chance = Chance(task, devices, seed)
-        self._alone = alone
+        self._sizes: dict[str, tuple[int, int]] = {}
 
     def answers(self, name: str, number: int) -> SimulatedAnswers:
-        """What a device says about its rows in a round: permanent answers last for a period."""
-        settings = self.settings
-        return self._chance.answers(name, number, settings.privacy[name], every=settings.period)
+        return self.population.answers(name, number)
 
     def rounding(self, name: str, number: int) -> SimulatedNoise:
-        return self._chance.rounding(name, number)
+        return self.population.rounding(name, number)
 
     def union_seed(self, number: int) -> bytes:
         """Of the union's hash functions, which say what a Bloom filter adds."""
-        return self._chance.union_seed(number)
+        return self.population.chance.union_seed(number)
+
+    def largest_set(self, cohort: Iterable[str]) -> int:
+        """The most rows that a client brings to the union."""
+        return max(1, *(self._size(name)[1] for name in cohort))
+
+    def groups(self, cohort: Iterable[str]) -> Groups:
+        """Who trains in one pass: neighbours in the order of their samples, so that few wait for others.
+
+        It follows from the cohort alone, not from who is still there or where clients live, since passes
+        of other clients give other last bits.
+        """
+        ordered = sorted(cohort, key=lambda name: (-self._size(name)[0], name))
+        count = -(-len(ordered) // self.settings.together)
+        cuts = [place * len(ordered) // count for place in range(count + 1)]
+        return [ordered[start:stop] for start, stop in pairwise(cuts)]
 
     def train(
-        self, downloads: Mapping[str, Download], report: RoundReport
-    ) -> tuple[dict[str, Trained], dict[str, tuple[ClientWork, LocalUpdate]]]:
-        """The whole cohort in one pass: what each client uploads, and what it has learned."""
-        start, number, settings = time.perf_counter(), report.number, self.settings
-        personal = {name: self._personal_rows(name) for name in downloads}
-        works = {
-            name: self.devices[name].work(download, personal[name], self._chance.shuffle(name, number))
-            for name, download in downloads.items()
-        }
-        dense = next(iter(downloads.values())).dense if downloads else np.zeros(0, np.float32)
-        if self._alone:
-            updates = [
-                train_client(self.task, dense, work, settings.local, round_number=number - 1)
-                for work in works.values()
-            ]
-        else:
-            updates = train_cohort(
-                self.task, dense, list(works.values()), settings.local, round_number=number - 1
-            )
-        learned = dict(zip(works, zip(works.values(), updates, strict=True), strict=True))
-        trained = {
-            name: self.devices[name].trained(work, update, downloads[name], personal[name])
-            for name, (work, update) in learned.items()
-        }
-        report.training_seconds = time.perf_counter() - start
-        report.samples = sum(update.samples for update in updates)
-        report.unknown_rows = sum(self.devices[name].unknown for name in works)
-        report.diverged = sum(update.diverged for update in updates)
-        losses = [update.loss * update.samples for update in updates if update.samples]
-        report.loss = sum(losses) / report.samples if report.samples else float("nan")
-        return trained, learned
+        self, downloads: Mapping[str, Download], report: RoundReport, groups: Groups
+    ) -> tuple[dict[str, Trained], dict[str, Learned]]:
+        """What each client uploads, and what it has learned; the report hears of it."""
+        start = time.perf_counter()
+        trained, learned = self.population.train(
+            report.number, groups, downloads, self.personal_rows(downloads)
+        )
+        learned = {name: learned[name] for name in downloads}
+        report.learn(learned.values(), time.perf_counter() - start)
+        return {name: trained[name] for name in downloads}, learned
 
-    def with_personal(self, commit: Commit, learned: Mapping[str, tuple[ClientWork, LocalUpdate]]) -> Commit:
+    def personal_rows(self, names: Iterable[str]) -> dict[str, dict[str, Values]]:
+        """By client and table, what is stored for the devices."""
+        return {
+            name: {
+                table: self.store.read_rows(table, RowSet(own)).values
+                for table, own in self.devices[name].personal.items()
+            }
+            for name in names
+        }
+
+    def with_personal(self, commit: Commit, learned: Mapping[str, Learned]) -> Commit:
         """Devices keep what they learned about themselves, whether or not their upload arrived."""
         tables = dict(commit.tables)
         for table in self._personal:
             rows = np.concatenate(
-                [np.zeros(0, np.int64), *(work.rows[table] for work, _ in learned.values())]
+                [np.zeros(0, np.int64), *(one.personal[table][0] for one in learned.values())]
             )
             if not len(rows):
                 continue
-            moves = np.concatenate([update.rows[table] for _, update in learned.values()])
+            moves = np.concatenate([one.personal[table][1] for one in learned.values()])
             order = np.argsort(rows)  # a personal row belongs to one client: each occurs once
             old = self.store.read_rows(table, RowSet(rows[order]))
             tables[table] = RowBlock(old.rows, old.values + moves[order], old.state)
@@ -108,9 +107,15 @@ class Simulation:
     def vanish(self, report: RoundReport, exchange: str, clients: Sequence[str]) -> set[str]:
         """Who of these does not answer, by the fault plan; counted."""
         vanished = self.settings.faults.vanish(report.number, exchange, clients)
-        report.dropped[exchange] = len(vanished)
+        report.drop(exchange, len(vanished))
         return vanished
 
-    def _personal_rows(self, name: str) -> dict[str, Values]:
-        rows = self.devices[name].personal
-        return {table: self.store.read_rows(table, RowSet(own)).values for table, own in rows.items()}
+    def _size(self, name: str) -> tuple[int, int]:
+        """Samples and shared rows of a client. Kept: a device is made from its data again and again."""
+        if name not in self._sizes:
+            device = self.devices[name]
+            self._sizes[name] = (
+                len(device.train),
+                sum(len(device.needed[table]) for table in self.shared),
+            )
+        return self._sizes[name]

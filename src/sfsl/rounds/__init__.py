@@ -2,9 +2,10 @@
 
 from sfsl.rounds.client import Download, RoundClient, Trained, histogram_words
 from sfsl.rounds.index_space import IndexSpace
+from sfsl.rounds.outcome import RoundOutcome, RoundSums, conclude, read_sums
 from sfsl.rounds.params import RoundParams, RoundPolicy
 from sfsl.rounds.score_bins import ScoreBins
-from sfsl.rounds.server import RoundOutcome, RoundServer, as_downloaded, conclude, require_rows
+from sfsl.rounds.server import RoundServer, as_downloaded, require_rows
 
 __all__ = [
     "Download",
@@ -14,10 +15,12 @@ __all__ = [
     "RoundParams",
     "RoundPolicy",
     "RoundServer",
+    "RoundSums",
     "ScoreBins",
     "Trained",
     "as_downloaded",
     "conclude",
     "histogram_words",
+    "read_sums",
     "require_rows",
 ]

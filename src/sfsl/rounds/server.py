@@ -8,7 +8,6 @@ while the round runs, and never written: ``outcome`` holds the commit for the ca
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from sfsl.codec import Message
 from sfsl.crypto.identity import verify
 from sfsl.crypto.kdf import digest
-from sfsl.crypto.ring import Words
 from sfsl.errors import (
     Aborted,
     AuthenticationFailed,
@@ -33,13 +31,14 @@ from sfsl.errors import (
 )
 from sfsl.rounds.index_space import IndexSpace
 from sfsl.rounds.messages import Invitation, Request, Submodel
+from sfsl.rounds.outcome import RoundOutcome, RoundSums, conclude, read_sums
 from sfsl.rounds.params import RoundParams
 from sfsl.secagg import server as secagg
 from sfsl.secagg.messages import Keys, SignedRequest
 from sfsl.secagg.params import Layout, SessionParams
 from sfsl.secagg.rows import Bits, parse_request
 from sfsl.secagg.transcript import request_parts
-from sfsl.submodel import Applied, RowMaps, RowSet, RowStore, apply_sums
+from sfsl.submodel import RowMaps, RowStore
 from sfsl.union.encoding import Indices
 from sfsl.union.server import open_union
 
@@ -52,19 +51,12 @@ class Phase(Enum):
     ABORTED = auto()
 
 
-@dataclass(frozen=True)
-class RoundOutcome:
-    """What a finished round comes to. ``scores`` are the summed histograms (positives, negatives)."""
-
-    applied: Applied
-    survivors: tuple[str, ...]
-    union: dict[str, RowSet]
-    contributors: dict[str, NDArray[np.int64]]
-    scores: tuple[NDArray[np.int64], NDArray[np.int64]] | None
-
-
 class RoundServer:
-    """Runs one round for the clients whose ``keys`` were taken at check-in, against one store."""
+    """Runs one round for the clients whose ``keys`` were taken at check-in, against one store.
+
+    ``alone``: this cohort is the whole round. Otherwise there is no outcome, only ``sums``, for the caller
+    to add to those of other cohorts.
+    """
 
     def __init__(
         self,
@@ -74,6 +66,8 @@ class RoundServer:
         store: RowStore,
         maps: RowMaps,
         identities: Mapping[str, bytes] | None = None,
+        *,
+        alone: bool = True,
     ) -> None:
         if session.sums != params.sums():
             raise ParameterError("the session's sums are not those of this round")
@@ -93,6 +87,8 @@ class RoundServer:
         self._encoding = params.union.build()
         self._requests: dict[str, Request] = {}
         self._asked: dict[str, tuple[Bits, ...]] = {}
+        self._alone = alone
+        self._sums: RoundSums | None = None
         self._outcome: RoundOutcome | None = None
 
     def invitations(self) -> dict[str, Invitation]:
@@ -211,16 +207,18 @@ class RoundServer:
 
     def _finish(self) -> None:
         opened = self._session.opened
-        self._outcome = conclude(
-            self._store,
-            self._params,
-            self._unions,
-            opened.dense,
-            opened.tables,
-            opened.contributors,
-            opened.survivors,
+        self._sums = read_sums(
+            self._params, self._unions, opened.dense, opened.tables, opened.contributors, opened.survivors
         )
+        if self._alone:
+            self._outcome = conclude(self._store, self._params, self._sums)
         self.phase = Phase.DONE
+
+    @property
+    def sums(self) -> RoundSums:
+        if self._sums is None:
+            raise WrongPhase(f"the round is {self.phase.name}")
+        return self._sums
 
     @property
     def outcome(self) -> RoundOutcome:
@@ -242,33 +240,3 @@ def as_downloaded(values: NDArray[np.float32], params: RoundParams) -> NDArray[A
 def require_rows(union: Indices) -> None:
     if not len(union):
         raise UnionFailed("nobody in the cohort has a row to train: the union is empty", capacity=1)
-
-
-def conclude(
-    store: RowStore,
-    params: RoundParams,
-    unions: Mapping[str, RowSet],
-    dense: Words,
-    tables: Sequence[Words],
-    contributors: Sequence[NDArray[np.int64]],
-    survivors: tuple[str, ...],
-) -> RoundOutcome:
-    """What the opened sums of a round come to. The store is only read."""
-    end, bins, summed = params.model.dense_words, params.bins, params.model.summed
-    applied = apply_sums(
-        store,
-        params.update,
-        unions=unions,
-        dense=dense[:end],
-        tables=tables,
-        contributors=contributors,
-        selection=b"",
-    )
-    scores = dense[end:].astype(np.int64).reshape(2, bins) if bins else None
-    return RoundOutcome(
-        applied,
-        survivors,
-        dict(unions),
-        {table.name: count for table, count in zip(summed, contributors, strict=True)},
-        (scores[0], scores[1]) if scores is not None else None,
-    )

@@ -124,7 +124,15 @@ class RoundSettings(Checked, frozen=True):
             'with the same result. "auto": masked where the scheme hides anything.'
         ),
     ] = "auto"
-    clients: Annotated[int, Meta(ge=2, le=512), about("Clients per round, 2 to 512.")] = 100
+    clients: Annotated[int, Meta(ge=2, le=512), about("Clients of a cohort, 2 to 512.")] = 100
+    cohorts: Annotated[
+        int,
+        Meta(ge=1, le=4096),
+        about(
+            "Of so many clients each, side by side in one round: each has keys, a union and sums of its own, "
+            "and what they open is averaged together."
+        ),
+    ] = 1
     min_contributors: Annotated[
         Annotated[int, Meta(ge=1, le=65_535)] | Literal["auto"],
         about(
@@ -156,6 +164,10 @@ class RoundSettings(Checked, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.cohorts > 1 and self.scheme == "centralized":
+            raise ParameterError(
+                f'round.cohorts = {self.cohorts} with round.scheme = "centralized", which has no clients'
+            )
         if self.sums == "masked" and self.scheme not in SECURE:
             raise ParameterError(
                 f'round.sums = "masked" with round.scheme = "{self.scheme}", which hides nothing; '
@@ -170,6 +182,11 @@ class RoundSettings(Checked, frozen=True):
     def stands_in(self) -> bool:
         """Plain sums in place of masked ones: the same model, and costs that say nothing."""
         return self.scheme in SECURE and not self.masked
+
+    @property
+    def all_clients(self) -> int:
+        """Of a round."""
+        return self.clients * self.cohorts
 
     @property
     def threshold_clients(self) -> int:
@@ -274,6 +291,21 @@ class LoopSettings(Checked, frozen=True):
     threads: Annotated[
         int, Meta(ge=0, le=1024), about("CPU threads of one local step, which is small; 0 lets torch choose.")
     ] = 1
+    together: Annotated[
+        int,
+        Meta(ge=1, le=512),
+        about(
+            "Clients that train in one pass. Another number gives other last bits of the model. On a cluster "
+            "a pass is what one worker does: fewer clients spread wider, more are faster in one place."
+        ),
+    ] = 50
+    engine: Annotated[
+        Literal["local", "ray"],
+        about(
+            '"local": all clients in this process. "ray": spread over a cluster, see [ray]; the same model, '
+            "bit for bit."
+        ),
+    ] = "local"
     device: Annotated[
         Literal["", "cpu", "cuda"],
         about(
@@ -281,6 +313,41 @@ class LoopSettings(Checked, frozen=True):
             "clicks data, without faults and secure AUC. Empty: the local engine, which does everything."
         ),
     ] = ""
+
+
+class RaySettings(Checked, frozen=True):
+    address: Annotated[
+        str,
+        about(
+            'Of a running cluster, host:port or "auto" for the one on this machine. Empty: RAY_ADDRESS if it '
+            "is set, else a cluster is started here and stopped at the end."
+        ),
+    ] = ""
+    workers: Annotated[
+        int,
+        Meta(ge=0, le=4096),
+        about("Processes among which clients are divided; 0: as many as there is room and work for."),
+    ] = 0
+    cpus_per_worker: Annotated[
+        int, Meta(ge=0, le=1024), about("Cores of one worker; 0: as many as run.threads, at least one.")
+    ] = 0
+    gpus_per_worker: Annotated[
+        Annotated[float, Meta(ge=0, le=64)] | Literal["auto"],
+        about(
+            'A share below 1 is a GPU that several workers use. "auto" divides those of the cluster among '
+            "the workers. On a GPU last bits differ from a CPU's; 0 leaves them alone."
+        ),
+    ] = "auto"
+    seconds: Annotated[
+        float,
+        Meta(gt=0, le=86_400),
+        about("A worker that takes longer for one exchange is lost, and its clients for the round."),
+    ] = 600.0
+    memory_mb: Annotated[
+        int,
+        Meta(ge=80, le=10**7),
+        about("Of a cluster that is started here: memory for data and messages under way, in MB."),
+    ] = 500
 
 
 class RunConfig(Checked, frozen=True):
@@ -297,6 +364,7 @@ class RunConfig(Checked, frozen=True):
         FaultSettings()
     )
     run: Annotated[LoopSettings, about("The run as a whole.")] = LoopSettings()
+    ray: Annotated[RaySettings, about('Of run.engine = "ray".')] = RaySettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -336,12 +404,15 @@ class RunConfig(Checked, frozen=True):
 
         if self.run.device:
             self._require_device()
+        if self.run.engine == "ray":
+            self._require_cluster()
 
     def _require_device(self) -> None:
         """What a fleet on a device cannot do yet is refused, not left out."""
         lacking = {
             "round.sums": self.round.masked,
             "round.scheme": self.round.scheme == "centralized",
+            "round.cohorts": self.round.cohorts > 1,
             "round.precision": self.round.precision != "float32",
             "privacy.mix": bool(self.privacy.mix),
             "faults": bool(self.faults.lost),
@@ -354,6 +425,26 @@ class RunConfig(Checked, frozen=True):
                 f'run.device = "{self.run.device}" runs plain sums of federated schemes on clicks data, '
                 f"without faults; {', '.join(wrong)} asks for something else. Change it (--sums plain), or "
                 "leave run.device empty"
+            )
+
+    def _require_cluster(self) -> None:
+        """Workers carry the protocol's clients; what has none is quick in one process."""
+        if self.run.device:
+            raise ParameterError(
+                f'run.engine = "ray" with run.device = "{self.run.device}", which keeps the fleet on one '
+                "device; leave it empty: workers take GPUs by ray.gpus_per_worker"
+            )
+        if not self.round.masked:
+            raise ParameterError(
+                f'run.engine = "ray" runs the protocol, and round.scheme = "{self.round.scheme}" with '
+                f'round.sums = "{self.round.sums}" has no masks; take run.engine = "local"'
+            )
+        groups = self.round.cohorts * -(-self.round.clients // self.run.together)
+        if self.ray.workers > groups:
+            raise ParameterError(
+                f"ray.workers = {self.ray.workers}, but a round is {groups} passes of at most "
+                f"{self.run.together} clients (run.together), and a worker does whole ones; lower "
+                f"run.together to {max(1, self.round.all_clients // self.ray.workers)}, or have fewer workers"
             )
 
     @property

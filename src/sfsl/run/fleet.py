@@ -132,11 +132,11 @@ def _require_own_rows(devices: Mapping[str, Device]) -> None:
 def build_fleet(config: RunConfig) -> Fleet:
     own = {"python": _own_fleet, "shakespeare": _speech_fleet}
     fleet = own.get(config.data.source, _click_fleet)(config)
-    clients, period = config.round.clients, config.run.period
+    clients, period = config.round.all_clients, config.run.period
     if len(fleet.devices) < clients:
         raise InputError(
-            f"round.clients = {clients}, but only {len(fleet.devices)} users have samples to train on; lower "
-            "it, or take more data"
+            f"round.clients x round.cohorts = {clients}, but only {len(fleet.devices)} users have samples to "
+            "train on; lower one of them, or take more data"
         )
     if len(fleet.devices) < clients * period:
         raise InputError(

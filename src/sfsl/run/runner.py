@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from sfsl.crypto.ring import Z32
+from sfsl.engines.cohorts import RoundEngine
 from sfsl.engines.metrics import RoundLine
 from sfsl.engines.outcomes import refused, secure_auc
 from sfsl.engines.resident.rounds import ResidentRounds
@@ -81,6 +82,8 @@ class Runner:
 
     def close(self) -> None:
         self._metrics.close()
+        if isinstance(self._engine, RoundEngine):
+            self._engine.close()
         self.store.close()
 
     def __enter__(self) -> Self:
@@ -116,7 +119,7 @@ class Runner:
         config, period = self.config, self._state.period
         if config.round.scheme == "centralized":
             return (), period
-        count, seed = config.round.clients, config.run.seed
+        count, seed = config.round.all_clients, config.run.seed
         if config.run.selection == "uniform":
             return choose_cohort(self._clients, count, seed, number), period
         now = (number - 1) // config.run.period
@@ -186,6 +189,8 @@ def line_of(report: RoundReport, seconds: float) -> RoundLine:
         server_seconds=report.server_seconds,
         training_seconds=report.training_seconds,
         wall_seconds=seconds,
+        cohorts_aborted=report.cohorts_aborted,
+        workers_lost=report.workers_lost,
     )
 
 

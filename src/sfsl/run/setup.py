@@ -121,6 +121,8 @@ def round_settings(config: RunConfig, privacy: Mapping[str, IndexPrivacy]) -> Ro
         precision=one.precision,
         period=config.run.period,
         max_rows=one.max_rows,
+        cohorts=one.cohorts,
+        together=config.run.together,
         faults=FaultPlan(config.faults.rates, seed=config.run.seed, late=config.faults.late),
     )
 

@@ -12,7 +12,9 @@ from sfsl.run.runner import Runner
 from sfsl.run.setup import resolved
 
 # What may change from one part of a run to the next; all else is what the rounds so far were made with.
-_FREE = ("run.rounds", "run.evaluate_every", "run.threads")
+# Engines make the same model bit for bit, so a run may go on with another.
+_FREE = ("run.rounds", "run.evaluate_every", "run.threads", "run.engine")
+_FREE_SECTION = "ray"
 
 
 def begin(path: Path, config: RunConfig) -> Runner:
@@ -35,18 +37,21 @@ def continued(stored: RunConfig, wanted: RunConfig) -> RunConfig:
     """The stored settings with those changes that a run allows; any other is refused."""
     old, new = _flat(stored), _flat(wanted)
     for key, value in new.items():
-        if value not in (old[key], "auto") and key not in _FREE:
+        free = key in _FREE or key.startswith(f"{_FREE_SECTION}.")
+        if value not in (old[key], "auto") and not free:
             raise InputError(
                 f"{key} is {old[key]!r} in this run and {value!r} here. A run keeps its settings, except "
-                f"{', '.join(_FREE)}; leave the change out, or begin another run with --out"
+                f"{', '.join(_FREE)} and [{_FREE_SECTION}]; leave the change out, or begin another run with "
+                "--out"
             )
     loop = msgspec.structs.replace(
         stored.run,
         rounds=wanted.run.rounds,
         evaluate_every=wanted.run.evaluate_every,
         threads=wanted.run.threads,
+        engine=wanted.run.engine,
     )
-    return msgspec.structs.replace(stored, run=loop)
+    return msgspec.structs.replace(stored, run=loop, ray=wanted.ray)
 
 
 def with_whole_path(config: RunConfig) -> RunConfig:

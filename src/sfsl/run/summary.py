@@ -139,7 +139,7 @@ def summarize(
         rounds=len(lines),
         rounds_planned=config.run.rounds,
         aborted=len(lines) - len(done),
-        clients_per_round=config.round.clients,
+        clients_per_round=config.round.all_clients,
         clients=clients,
         dropped=sum(sum(line.dropped.values()) for line in lines),
         late=sum(line.late for line in lines),

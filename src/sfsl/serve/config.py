@@ -153,6 +153,11 @@ class ServeConfig(Checked, frozen=True):
             )
         if self.run.round.sums == "plain":
             raise ParameterError('round.sums = "plain" hides nothing; clients on a network refuse it')
+        if self.run.round.cohorts > 1 or self.run.run.engine != "local":
+            raise ParameterError(
+                f"round.cohorts = {self.run.round.cohorts} and run.engine = "
+                f'"{self.run.run.engine}" are for simulations; a server runs one cohort at a time'
+            )
         if not 2 <= self.min_cohort <= self.run.round.clients:
             raise ParameterError(
                 f"serve.min_cohort = {self.min_cohort}, but a round has at most {self.run.round.clients} "

@@ -9,7 +9,16 @@ from sfsl.submodel.rowset import RowSet
 from sfsl.submodel.server_step import ADDITION, ServerStep
 from sfsl.submodel.store import Commit, DenseBlock, RowBlock, RowStore, StoreSpec
 from sfsl.submodel.tables import ModelSpec, Table
-from sfsl.submodel.update import Applied, TrainedRows, UpdateParams, UpdateWords, apply_sums, encode_update
+from sfsl.submodel.update import (
+    Applied,
+    ModelSums,
+    TrainedRows,
+    UpdateParams,
+    UpdateWords,
+    apply_sums,
+    decode_sums,
+    encode_update,
+)
 
 __all__ = [
     "ADDITION",
@@ -21,6 +30,7 @@ __all__ = [
     "LmdbStore",
     "MemoryStore",
     "ModelSpec",
+    "ModelSums",
     "Quantization",
     "RowBlock",
     "RowMaps",
@@ -34,5 +44,6 @@ __all__ = [
     "UpdateWords",
     "WeightedSums",
     "apply_sums",
+    "decode_sums",
     "encode_update",
 ]

@@ -17,6 +17,7 @@ from sfsl.crypto.prg import uniform
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import Z32, Ring, Words, ring_named
 from sfsl.errors import InputError, NotFinite, ParameterError
+from sfsl.submodel.rowset import RowSet
 
 Moves = NDArray[np.float64]
 Weights = NDArray[np.int64]
@@ -36,6 +37,20 @@ class WeightedSums:
     values: Moves
     weights: Weights
     refused: int
+
+    def __add__(self, other: Self) -> Self:
+        """Of other clients, over the same rows."""
+        return type(self)(
+            self.values + other.values, self.weights + other.weights, self.refused + other.refused
+        )
+
+    def over(self, own: RowSet, rows: RowSet) -> Self:
+        """The same sums over more rows, which ``own`` are some of; nobody has moved the others."""
+        at = rows.positions_of(own.rows)
+        values = np.zeros((len(rows), self.values.shape[1]))
+        weights = np.zeros(len(rows), np.int64)
+        values[at], weights[at] = self.values, self.weights
+        return type(self)(values, weights, self.refused)
 
 
 class Quantization(Checked, frozen=True):

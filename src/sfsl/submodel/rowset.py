@@ -68,6 +68,10 @@ class RowSet:
         """The rows in both: ``real.common(perturbed)`` is the succinct set."""
         return RowSet(np.intersect1d(self.rows, other.rows, assume_unique=True))
 
+    def with_rows(self, other: "RowSet") -> "RowSet":
+        """The rows in either."""
+        return RowSet(np.union1d(self.rows, other.rows))
+
     def _find(self, wanted: Indices) -> tuple[Positions, Bits]:
         if not len(self.rows):
             return np.zeros(wanted.shape, np.intp), np.zeros(wanted.shape, np.bool_)

@@ -6,6 +6,7 @@ declared order; of each row, and of the dense part, the parameters and then the 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -121,44 +122,65 @@ def encode_update(
     return UpdateWords(dense_words, tuple(tables), rows, idle)
 
 
-def apply_sums(
-    store: RowStore,
+@dataclass(frozen=True)
+class ModelSums:
+    """Opened sums in numbers: per table over its union, and of the dense part.
+
+    Sums of cohorts that have no client in common add up to that of all of them.
+    """
+
+    unions: dict[str, RowSet]
+    rows: dict[str, WeightedSums]
+    dense: WeightedSums
+
+    def __add__(self, other: Self) -> Self:
+        unions = {name: union.with_rows(other.unions[name]) for name, union in self.unions.items()}
+        rows = {
+            name: self.rows[name].over(self.unions[name], union)
+            + other.rows[name].over(other.unions[name], union)
+            for name, union in unions.items()
+        }
+        return type(self)(unions, rows, self.dense + other.dense)
+
+
+def decode_sums(
+    model: ModelSpec,
     params: UpdateParams,
     *,
     unions: Mapping[str, RowSet],
     dense: Words,
     tables: Sequence[Words],
     contributors: Sequence[ArrayLike] | None = None,
-    selection: bytes,
-) -> Applied:
-    """What the opened sum makes of the model: the commit of the next round. The store is only read.
-
-    ``contributors``: per table, how many clients are in each row's sum. Known, they keep a liar from
+) -> ModelSums:
+    """``contributors``: per table, how many clients are in each row's sum. Known, they keep a liar from
     claiming more weight for a row than its contributors together can have.
     """
-    model = store.spec.model
     counts = [None] * len(tables) if contributors is None else contributors
     _require_tables(model, unions, "unions")
     if not len(tables) == len(counts) == len(model.summed):
         raise InputError(f"sums of {len(tables)} tables; {len(model.summed)} tables of this model are summed")
-    blocks, refused = {}, {}
+    rows = {}
     for table, words, clients in zip(model.summed, tables, counts, strict=True):
-        union = unions[table.name]
-        sums = params.rows.decode(words, clients)
-        if sums.values.shape != (len(union), table.width):
+        sums = rows[table.name] = params.rows.decode(words, clients)
+        if sums.values.shape != (len(unions[table.name]), table.width):
             raise InputError(
-                f"table {table.name!r}: a sum of shape {np.shape(words)} over {len(union)} rows of width "
-                f"{table.width}"
+                f"table {table.name!r}: a sum of shape {np.shape(words)} over {len(unions[table.name])} rows "
+                f"of width {table.width}"
             )
-        blocks[table.name] = _moved_rows(store, params, table.name, union, sums)
-        refused[table.name] = sums.refused
-    dense_sum = params.dense.decode(dense[None])
+    return ModelSums(dict(unions), rows, params.dense.decode(dense[None]))
+
+
+def apply_sums(store: RowStore, params: UpdateParams, sums: ModelSums, *, selection: bytes) -> Applied:
+    """What they make of the model: the commit of the next round. The store is only read."""
+    blocks = {
+        name: _moved_rows(store, params, name, union, sums.rows[name]) for name, union in sums.unions.items()
+    }
     return Applied(
-        Commit(store.round + 1, blocks, _moved_dense(store, params, dense_sum), selection),
+        Commit(store.round + 1, blocks, _moved_dense(store, params, sums.dense), selection),
         {name: len(block.rows) for name, block in blocks.items()},
-        refused,
-        bool(dense_sum.refused),
-        int(dense_sum.weights[0]),
+        {name: one.refused for name, one in sums.rows.items()},
+        bool(sums.dense.refused),
+        int(sums.dense.weights[0]),
     )
 
 
