@@ -40,8 +40,9 @@ class PassingMemory(Memory, Protocol):
         """Before an answer leaves: the round goes on from this only; None: from nothing."""
 
     def go_on(self, snapshot: bytes, number: int | None, exposed: bytes | None) -> None:
-        """In the next process, instead of ``prepare`` and ``enter``. Raises ``RolledBack`` unless this was kept
-        last. ``number``: the round's, once invited. ``exposed``: its id, between ``expose`` and ``answer``."""
+        """In the next process, instead of ``prepare`` and ``enter``. Raises ``RolledBack`` unless this was
+        kept last. ``number``: the round's, once invited. ``exposed``: its id, after ``expose`` and before
+        ``answer``."""
 
 
 class DurableMemory:

@@ -14,12 +14,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import date
 from itertools import pairwise
 
 import httpx
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 from sfsl.client.backoff import Backoff
 from sfsl.client.events import Event
@@ -29,66 +27,19 @@ from sfsl.client.memory import Memory
 from sfsl.client.model import ClientModel
 from sfsl.client.participant import Attempt, Participant, Settings, Work
 from sfsl.client.personal import PersonalRows
+from sfsl.client.simulated import TOLERANT, SimulatedMemory
 from sfsl.client.training import DeviceTrainer
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.crypto.randomness import SystemRandomness
 from sfsl.engines.chance import Chance
-from sfsl.engines.device import Device, SimulatedAnswers
+from sfsl.engines.device import Device
 from sfsl.engines.exchange.running import exchanges
 from sfsl.engines.http.signing import client_id
-from sfsl.errors import AuthenticationFailed, SfslError, StateError
+from sfsl.errors import AuthenticationFailed, SfslError
 from sfsl.privacy import IndexPrivacy
-from sfsl.privacy.tables import Indices
-from sfsl.rounds import RoundPolicy
-from sfsl.secagg import Policy
 from sfsl.training import LocalSettings
 
 _ID = re.compile("[0-9a-f]{32}")  # in a text that is to be counted
-# Simulated clients accept what the deployment under test offers them.
-_GENEROUS = 2**32
-TOLERANT = RoundPolicy(
-    session=Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=_GENEROUS),
-    max_clip=_GENEROUS,
-    max_rows=_GENEROUS,
-)
-
-
-class SimulatedMemory:
-    """Answers from a seed. It counts what it exposed, and holds the server's count against that."""
-
-    def __init__(self, chance: Chance, name: str, privacy: IndexPrivacy, every: int) -> None:
-        self._chance, self._name, self._privacy, self._every = chance, name, privacy, every
-        self._answers: SimulatedAnswers | None = None
-        self.exposed = 0
-
-    def prepare(self, acknowledged: int | None) -> None:
-        if acknowledged is not None and acknowledged > self.exposed:
-            raise StateError(f"the server counts {acknowledged} masked sets, {self.exposed} were made")
-
-    def enter(self, number: int) -> None:
-        self._answers = self._chance.answers(self._name, number, self._privacy, every=self._every)
-
-    def rounding(self, number: int) -> Randomness:
-        return self._chance.rounding(self._name, number)
-
-    def expose(self, round_id: bytes) -> Mapping[str, Indices]:
-        self.exposed += 1
-        return self._entered.expose(round_id)
-
-    def answer(
-        self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
-    ) -> Mapping[str, NDArray[np.bool_]]:
-        return self._entered.answer(round_id, unions)
-
-    @property
-    def rests_until(self) -> date | None:
-        return None
-
-    @property
-    def _entered(self) -> SimulatedAnswers:
-        if self._answers is None:
-            raise StateError("this device has entered no round")
-        return self._answers
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from sfsl.union.messages import Union
 
 CHECK_IN = "check-in"
 INVITATION = "invitation"  # the only one that may be declined aloud
+MASKED_SETS = "inbound"  # the exchange whose answers are masked sets
 # By name: what the client answers with, and in which sum.
 ANSWERS: dict[str, tuple[type[Message], int]] = {
     INVITATION: (SealedShares, 0),
@@ -86,11 +87,17 @@ class RunningRound:
         self._session = session
         self.order = exchanges(session.active)
         self._step = 0
+        self._last: set[str] = set()
         self._limits: dict[str, int] = {}
 
     @property
     def exchange(self) -> str:
         return self.order[self._step] if self._step < len(self.order) else ""
+
+    @property
+    def finished(self) -> frozenset[str]:
+        """Who has answered the last exchange."""
+        return frozenset(self._last)
 
     @property
     def expected(self) -> frozenset[str]:
@@ -137,6 +144,8 @@ class RunningRound:
         silent = len(self._limits) - len(self.heard)
         self.bill.dropped[exchange] = silent - declined if exchange == INVITATION else silent
         try:
+            if exchange == self.order[-1]:
+                self._last = self.heard
             outbound = self.server.close_phase()
             self._step += 1
             self.heard = set()

@@ -16,7 +16,7 @@ from typing import TypeVar
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.engines.exchange.messages import CODEC, CheckedIn
 from sfsl.engines.exchange.planning import RoundState, committed, line_of, plan_round
-from sfsl.engines.exchange.running import CHECK_IN, Bill, RunningRound
+from sfsl.engines.exchange.running import CHECK_IN, MASKED_SETS, Bill, RunningRound
 from sfsl.engines.exchange.settings import CoordinatorSettings
 from sfsl.engines.http.conversation import Conversation
 from sfsl.engines.http.desk import SHUTTING, Cohort, Desk
@@ -33,7 +33,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WAITING = "waiting"
-MASKED_SETS = "inbound"  # the exchange whose answers are masked sets
 
 
 def now_ms() -> int:

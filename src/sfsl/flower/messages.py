@@ -1,0 +1,29 @@
+"""What travels over Flower besides the messages of a round (spec network 8)."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from sfsl.codec import Codec, Message
+from sfsl.engines.exchange.messages import CheckIn, Decline, Digest, RoundId
+from sfsl.rounds.messages import CODEC as ROUND
+
+
+class Call(Message, frozen=True, tag="call"):
+    """Server to client: who would be in a round of this model? It is answered by ``CheckIn``.
+
+    ``acknowledged`` as in ``CheckedIn``: how many masked sets of this client the server has ever received.
+    """
+
+    deployment: RoundId
+    model: Digest
+    acknowledged: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+
+
+class Over(Message, frozen=True, tag="over"):
+    """Server to client: this round goes on without it; what it kept of it can go. The answer is the same."""
+
+    round_id: RoundId
+
+
+CODEC = Codec(Call, Over, CheckIn, Decline, *ROUND.types)

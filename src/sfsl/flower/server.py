@@ -1,0 +1,57 @@
+"""The ServerApp: rounds with whoever is in the federation, a model in a folder."""
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from sfsl.engines.http.registry import Registry
+from sfsl.flower.member import model_of
+from sfsl.flower.names import read_roster
+from sfsl.flower.post import GridPost
+from sfsl.flower.rounds import Post, Rounds
+from sfsl.flower.settings import FlowerConfig, read_config
+from sfsl.run.metrics import MetricsFile
+from sfsl.serve.folder import METRICS, REGISTRY, known_lines, make_folder, open_store
+from sfsl.training.task import Task
+
+log = logging.getLogger(__name__)
+
+
+def server_app(task: Callable[[], Task]) -> ServerApp:
+    """``task`` builds the model that the app's clients build too. Settings come with the run."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = read_config(context.run_config)
+        run_rounds(config, task(), GridPost(grid, config.flower.poll_seconds))
+
+    return app
+
+
+def run_rounds(config: FlowerConfig, task: Task, post: Post) -> None:
+    """All rounds that are not in the store yet; a run that was killed goes on where its store is."""
+    own, folder = config.flower, Path(config.flower.state).expanduser()
+    with ExitStack() as held:
+        make_folder(folder)
+        registry = held.enter_context(Registry(folder / REGISTRY))
+        store = held.enter_context(open_store(folder, config.run, task))
+        metrics = held.enter_context(MetricsFile(folder / METRICS, known_lines(store, folder / METRICS)))
+        log.info("round %d of %d is in the store", store.round, own.rounds)
+        Rounds(
+            config.rounds(),
+            task.spec,
+            task.row_maps,
+            store,
+            registry,
+            post,
+            model_digest=model_of(task).digest,
+            record=metrics.append,
+            identities=read_roster(Path(own.roster).expanduser()) if own.roster else None,
+            spare=own.spare,
+            wait_seconds=own.wait_seconds,
+        ).run()
