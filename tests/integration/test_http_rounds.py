@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from same_model import local_rounds, require_same_model  # noqa: E402
 from sfsl.client.model import ClientModel  # noqa: E402
 from sfsl.client.swarm import Swarm, SwarmSettings  # noqa: E402
 from sfsl.crypto.identity import Identity  # noqa: E402
@@ -23,16 +23,13 @@ from sfsl.engines.exchange.planning import RoundState  # noqa: E402
 from sfsl.engines.exchange.running import exchanges  # noqa: E402
 from sfsl.engines.http.registry import Registry  # noqa: E402
 from sfsl.engines.http.signing import client_id  # noqa: E402
-from sfsl.engines.local import LocalEngine  # noqa: E402
-from sfsl.engines.simulation import Simulation  # noqa: E402
 from sfsl.models.package import describe, package_digest  # noqa: E402
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy  # noqa: E402
 from sfsl.run.metrics import read_lines  # noqa: E402
-from sfsl.run.setup import resolved, round_settings  # noqa: E402
 from sfsl.run.toml import read_sections  # noqa: E402
 from sfsl.serve.config import ServeConfig, from_all_sections  # noqa: E402
 from sfsl.serve.start import open_deployment  # noqa: E402
-from sfsl.submodel import LmdbStore, MemoryStore, RowSet, StoreSpec  # noqa: E402
+from sfsl.submodel import LmdbStore  # noqa: E402
 from sfsl.training import LocalSettings  # noqa: E402
 
 CLIENTS, ROUNDS = 6, 2
@@ -95,38 +92,13 @@ def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path) -> None:
 
     asyncio.run(asyncio.wait_for(over_the_network(), 120))
 
-    run = resolved(chosen.run, fleet)
-    spec = StoreSpec(
-        model=fleet.task.spec,
-        seed=digest("seed of a run", str(run.run.seed).encode()),
-        row_slots=1,
-        devices=True,
-    )
-    local = MemoryStore(spec, fleet.task.initial_dense())
-    settings = round_settings(run, client_privacy(run, sorted(fleet.devices)))
-    engine = LocalEngine(
-        Simulation(fleet.task, fleet.devices, local, settings, seed=run.run.seed, alone=True)
-    )
-    samples = []
-    for _ in range(ROUNDS):
-        report = engine.run(sorted(fleet.devices))
-        assert report.aborted is None
-        samples.append(report.samples)
-        local.commit(report.commit)
-    with LmdbStore.open(tmp_path / "state" / "store") as remote:
-        assert remote.round == local.round == ROUNDS
-        assert np.array_equal(remote.read_dense().values, local.read_dense().values)
-        for table in fleet.task.spec.summed:
-            rows = RowSet(np.arange(table.rows))
-            assert len(local.touched(table.name))
-            assert np.array_equal(remote.touched(table.name).rows, local.touched(table.name).rows)
-            for one in ("values", "state"):
-                ours, theirs = (getattr(store.read_rows(table.name, rows), one) for store in (local, remote))
-                assert np.array_equal(ours, theirs)
+    local = local_rounds(chosen.run, fleet, [sorted(fleet.devices)] * ROUNDS)
+    require_same_model(tmp_path / "state" / "store", local)
     lines = read_lines(tmp_path / "state" / "metrics.jsonl")
     assert [(line.round, line.survivors) for line in lines] == [(1, CLIENTS), (2, CLIENTS)]
-    assert [line.samples for line in lines] == samples
-    assert all(samples)
+    assert [line.samples for line in lines] == local.samples
+    assert [line.union for line in lines] == local.unions
+    assert all(local.samples)
     for line in lines:
         assert list(line.exchange_seconds) == list(exchanges(active=False))
         assert 0 < sum(line.exchange_seconds.values()) < line.wall_seconds
