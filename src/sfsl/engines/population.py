@@ -3,7 +3,9 @@
 All of it can be elsewhere than the store, in another process or on another machine.
 """
 
+import copy
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 from sfsl.engines.chance import Chance
 from sfsl.engines.device import Device, Learned, SimulatedAnswers
@@ -38,7 +40,14 @@ class Population:
         self.settings = settings
         self.chance = Chance(task, devices, seed)
         self._alone = alone
+        self._device = "cpu"
         self._personal = tuple(table.name for table in task.tables if table.kind == "personal")
+
+    def on(self, device: str) -> Self:
+        """The same clients, which train on this device."""
+        moved = copy.copy(self)
+        moved._device = device
+        return moved
 
     def answers(self, name: str, number: int) -> SimulatedAnswers:
         """What a device says about its rows in a round: permanent answers last for a period."""

@@ -56,6 +56,10 @@ class Simulation:
         """The most rows that a client brings to the union."""
         return max(1, *(self._size(name)[1] for name in cohort))
 
+    def samples(self, name: str) -> int:
+        """That a client trains on, if it gets all rows it needs."""
+        return self._size(name)[0]
+
     def groups(self, cohort: Iterable[str]) -> Groups:
         """Who trains in one pass: neighbours in the order of their samples, so that few wait for others.
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -45,9 +45,14 @@ class Devices(Mapping[str, Device]):
     """
 
     def __init__(self, prefix: str, clients: Indices, most: int, make: Callable[[int], Device]) -> None:
+        self._given = prefix, clients, most, make
         digits = len(str(most))
         self._numbers = {f"{prefix}-{number:0{digits}}": int(number) for number in clients}
         self._made = lru_cache(_DEVICES_AT_HAND)(lambda name: make(self._numbers[name]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For another process, without the devices that were made here."""
+        return Devices, self._given
 
     @property
     def numbers(self) -> Mapping[str, int]:

@@ -8,8 +8,10 @@ import torch
 from sfsl.crypto.kdf import digest
 from sfsl.data.compact import compact
 from sfsl.engines.centralized import CentralizedEngine, CentralSettings
+from sfsl.engines.cohorts import RoundEngine
 from sfsl.engines.faults import FaultPlan
 from sfsl.engines.local import LocalEngine
+from sfsl.engines.ray.settings import ClusterSettings
 from sfsl.engines.resident import ResidentClients
 from sfsl.engines.resident.rounds import ResidentRounds
 from sfsl.engines.resident.scoring import ResidentTest
@@ -61,7 +63,7 @@ def open_store(folder: RunFolder, config: RunConfig, fleet: Fleet) -> LmdbStore:
     return LmdbStore.create(folder.store, spec, fleet.task.initial_dense())
 
 
-Engine = LocalEngine | CentralizedEngine | ResidentRounds
+Engine = RoundEngine | CentralizedEngine | ResidentRounds
 
 
 def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
@@ -73,7 +75,38 @@ def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
         central = central_settings(config, len(fleet.train), len(fleet.devices))
         return CentralizedEngine(fleet.task, fleet.train, store, central, seed=seed)
     settings = round_settings(config, client_privacy(config, sorted(fleet.devices)))
-    return LocalEngine(Simulation(fleet.task, fleet.devices, store, settings, seed=seed))
+    simulation = Simulation(fleet.task, fleet.devices, store, settings, seed=seed)
+    return LocalEngine(simulation) if config.run.engine == "local" else _on_cluster(config, simulation)
+
+
+def require_engine(config: RunConfig) -> None:
+    """Before anything is written: what the run is to run on is there."""
+    if config.run.engine != "ray":
+        return
+    try:
+        from sfsl.engines.ray.cluster import address_of, require_reachable
+    except ImportError:
+        raise InputError("run.engine = \"ray\" needs ray; install it with: pip install 'sfsl[ray]'") from None
+    require_reachable(address_of(cluster_settings(config)))
+
+
+def _on_cluster(config: RunConfig, simulation: Simulation) -> RoundEngine:
+    from sfsl.engines.ray.engine import RayEngine
+
+    return RayEngine(simulation, cluster_settings(config), clients=config.round.clients)
+
+
+def cluster_settings(config: RunConfig) -> ClusterSettings:
+    own = config.ray
+    return ClusterSettings(
+        address=own.address,
+        workers=own.workers,
+        cpus=own.cpus_per_worker or max(1, config.run.threads),
+        gpus=own.gpus_per_worker,
+        threads=config.run.threads,
+        seconds=own.seconds,
+        memory_mb=own.memory_mb,
+    )
 
 
 def _on_device(config: RunConfig, fleet: Fleet, store: LmdbStore) -> ResidentRounds:

@@ -9,7 +9,7 @@ from sfsl.run.config import RunConfig
 from sfsl.run.fleet import build_fleet
 from sfsl.run.folder import RunFolder, require_free
 from sfsl.run.runner import Runner
-from sfsl.run.setup import resolved
+from sfsl.run.setup import require_engine, resolved
 
 # What may change from one part of a run to the next; all else is what the rounds so far were made with.
 # Engines make the same model bit for bit, so a run may go on with another.
@@ -20,6 +20,7 @@ _FREE_SECTION = "ray"
 def begin(path: Path, config: RunConfig) -> Runner:
     """A new run. The folder is made once the data and the settings have proved good."""
     require_free(path)
+    require_engine(config)
     config = with_whole_path(config)
     fleet = build_fleet(config)
     config = resolved(config, fleet)
@@ -30,6 +31,7 @@ def resume(path: Path, wanted: RunConfig) -> Runner:
     """The run at ``path``, from the round after its store's last."""
     folder = RunFolder(path)
     config = continued(folder.config(), with_whole_path(wanted))
+    require_engine(config)
     return Runner(folder, config, build_fleet(config))
 
 

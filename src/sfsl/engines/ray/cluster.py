@@ -1,0 +1,98 @@
+"""Reaching a cluster, or starting one on this machine, and what is in it."""
+
+import logging
+import os
+import shutil
+import socket
+import tempfile
+import warnings
+from pathlib import Path
+
+import ray
+
+from sfsl.engines.ray.settings import ClusterSettings
+from sfsl.errors import InputError
+
+_REACH_SECONDS = 10.0
+
+
+class Connection:
+    """To the cluster that the settings name, while it is open. A cluster of our own ends with it.
+
+    A program that is connected to Ray already keeps its connection.
+    """
+
+    def __init__(self, settings: ClusterSettings) -> None:
+        self._folder: Path | None = None
+        self._ours = not ray.is_initialized()
+        if not self._ours:
+            return
+        address = address_of(settings)
+        # A worker's own environment says whether it may report home; ours do not unless someone wants it.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about settings of ours that a later Ray will read otherwise
+                if address:
+                    require_reachable(address)
+                    ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+                else:
+                    self._folder = Path(tempfile.mkdtemp(prefix="sfsl-ray-"))
+                    ray.init(
+                        address="local",
+                        include_dashboard=False,
+                        object_store_memory=settings.memory_mb << 20,
+                        _temp_dir=str(self._folder),
+                        logging_level=logging.ERROR,
+                        log_to_driver=False,
+                    )
+        except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+            self.close()
+            where = f"reach a Ray cluster at {address}" if address else "start a Ray cluster on this machine"
+            raise InputError(f"cannot {where}: {str(error).strip().partition(chr(10))[0]}") from None
+
+    def close(self) -> None:
+        if self._ours:
+            ray.shutdown()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def address_of(settings: ClusterSettings) -> str:
+    """Empty where there is none: a cluster of our own."""
+    return settings.address or os.environ.get("RAY_ADDRESS", "")
+
+
+def require_reachable(address: str) -> None:
+    """Ray itself tries for minutes where nobody listens."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise InputError(
+            f"no Ray cluster answers at {address} ({error}); start one with: ray start --head, and give its "
+            "address as ray.address or RAY_ADDRESS"
+        ) from None
+
+
+def resources(*, free: bool = False) -> dict[str, float]:
+    """Of the whole cluster, or what of it nobody uses at the moment."""
+    found: dict[str, float] = ray.available_resources() if free else ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return found
+
+
+def room(cpus: int, gpus: float) -> int:
+    """How many workers of this size the whole cluster has room for, if nobody else uses it."""
+    there = resources()
+    by_cpu = int(there.get("CPU", 0) // cpus) if cpus else 0
+    return by_cpu if not gpus else min(by_cpu, int(there.get("GPU", 0) / gpus + 1e-9))
+
+
+def gpus_for_each(settings: ClusterSettings, workers: int) -> float:
+    """Whole ones where there are enough, else shares; Ray counts them in ten-thousandths."""
+    if settings.gpus != "auto":
+        return settings.gpus
+    there = resources().get("GPU", 0.0)
+    return min(1.0, int(10_000 * there / max(1, workers)) / 10_000)

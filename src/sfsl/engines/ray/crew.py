@@ -1,0 +1,145 @@
+"""The workers of a run: started, watched over, given up when lost, and replaced where there is room."""
+
+import logging
+import time
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from sfsl.engines.population import Population
+from sfsl.engines.ray.cluster import Connection, gpus_for_each, resources, room
+from sfsl.engines.ray.settings import ClusterSettings
+from sfsl.engines.ray.worker import Place, Worker
+from sfsl.errors import InputError
+
+log = logging.getLogger(__name__)
+
+# For workers to start: many at once load torch from one disk.
+_START_SECONDS = 120.0
+_REPLACE_SECONDS = 30.0
+
+
+class Member:
+    """One worker. ``failure`` is what its own code raised, where that is why it was lost."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+        self.place: Place | None = None
+        self.lost = ""
+        self.failure: Exception | None = None
+        self.starting = actor.place.remote()
+
+
+class Crew:
+    """``work``: how many pieces there are to divide; more workers than that are of no use.
+
+    Used from several threads while a round runs, and from one between rounds.
+    """
+
+    def __init__(
+        self,
+        settings: ClusterSettings,
+        population: Population,
+        work: int,
+        worker: type[Worker] = Worker,
+    ) -> None:
+        self._settings, self._work, self._worker = settings, work, worker
+        self._connection = Connection(settings)
+        self._members: list[Member] = []
+        self._lock = Lock()
+        try:
+            self._population = ray.put(population)
+            self._begin()
+        except BaseException:
+            self.close()
+            raise
+
+    def ready(self) -> Sequence[Member]:
+        """Those who can take part in the next round; whoever was lost is replaced where there is room."""
+        self._members = [one for one in self._members if not one.lost]
+        missing = self._wanted() - len(self._members)
+        if missing > 0:
+            self._members += [self._started() for _ in range(missing)]
+        self._await(_REPLACE_SECONDS if self._has_room() else 0.0)
+        there = [one for one in self._members if one.place is not None]
+        if not there:
+            raise InputError(
+                f"no worker is left, and the cluster has no room for another one of {self._settings.cpus} "
+                "CPU; what is in the store stands"
+            )
+        return there
+
+    def lose(self, member: Member, why: Exception | str) -> None:
+        """Give a worker up, and its clients with it. It is ended, in case it only hangs."""
+        with self._lock:
+            if member.lost:
+                return
+            member.lost = type(why).__name__ if isinstance(why, Exception) else why
+            if isinstance(why, RayTaskError):
+                member.failure = why
+        log.warning("a worker was lost (%s): %s", member.place, why)
+        ray.kill(member.actor, no_restart=True)
+
+    def lost(self) -> list[Member]:
+        """Since the round began."""
+        return [one for one in self._members if one.lost]
+
+    def close(self) -> None:
+        if ray.is_initialized():
+            for one in self._members:
+                ray.kill(one.actor, no_restart=True)
+        self._connection.close()
+
+    def _begin(self) -> None:
+        self._gpus = 0.0
+        self._gpus = gpus_for_each(self._settings, self._wanted())
+        self._members = [self._started() for _ in range(max(1, self._wanted()))]
+        self._await(_START_SECONDS)
+        there = [one for one in self._members if one.place is not None]
+        if not there:
+            found = resources()
+            raise InputError(
+                f"the cluster has no room for a worker of {self._settings.cpus} CPU and {self._gpus:g} GPU: "
+                f"in all it has {found.get('CPU', 0):g} CPU and {found.get('GPU', 0):g} GPU, and others may "
+                "use them"
+            )
+        asked = self._settings.gpus != "auto" and self._settings.gpus > 0
+        if asked and any(one.place.device == "cpu" for one in there if one.place):
+            raise InputError(
+                f"ray.gpus_per_worker = {self._settings.gpus:g}, and torch sees no GPU in a worker that was "
+                'given one: install torch for CUDA on every node, or take 0 or "auto"'
+            )
+
+    def _wanted(self) -> int:
+        return self._settings.workers or min(self._work, room(self._settings.cpus, self._gpus))
+
+    def _has_room(self) -> bool:
+        """For one more than are there."""
+        return resources(free=True).get("CPU", 0) >= self._settings.cpus
+
+    def _started(self) -> Member:
+        made = ray.remote(self._worker).options(
+            num_cpus=self._settings.cpus,
+            num_gpus=self._gpus,
+            max_restarts=0,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+        )
+        return Member(made.remote(self._population, self._settings.threads, self._settings.cpus))
+
+    def _await(self, seconds: float) -> None:
+        """Whoever is not ready by then may be so in a later round."""
+        deadline = time.monotonic() + seconds
+        for one in self._members:
+            if one.place is None and not one.lost:
+                left = max(0.0, deadline - time.monotonic())
+                ready, _ = ray.wait([one.starting], timeout=left)
+                if not ready:
+                    continue
+                try:
+                    one.place = ray.get(one.starting)
+                except RayError as error:
+                    self.lose(one, error)

@@ -1,0 +1,92 @@
+"""Rounds of a simulated fleet on a cluster: the server here, the clients on its workers."""
+
+import copy
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from sfsl.engines.cohorts import CohortRound, RoundEngine
+from sfsl.engines.population import Groups
+from sfsl.engines.ray.crew import Crew, Member
+from sfsl.engines.ray.hosts import RayHosts
+from sfsl.engines.ray.reads import SharedStore
+from sfsl.engines.ray.settings import ClusterSettings
+from sfsl.engines.ray.worker import Worker
+from sfsl.engines.settings import RoundReport
+from sfsl.engines.simulation import Simulation
+from sfsl.errors import InputError, ParameterError
+
+# Cohorts whose servers work at the same time, in threads of this process.
+_SIDE_BY_SIDE = 16
+# What a client costs besides training, in samples trained: its masks, about.
+_CLIENT = 250
+
+
+class RayEngine(RoundEngine):
+    """Cohorts run side by side. The model is the local engine's, bit for bit, wherever clients are, as
+    long as all train on CPUs of one kind."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        settings: ClusterSettings,
+        *,
+        clients: int,
+        worker: type[Worker] = Worker,
+    ) -> None:
+        """``clients`` of a cohort."""
+        if simulation.settings.sums != "masked":
+            raise ParameterError("plain sums are quick in one process; take the local engine")
+        shared = copy.copy(simulation)
+        shared.store = SharedStore(simulation.store)
+        super().__init__(shared)
+        self._settings = settings
+        passes = simulation.settings.cohorts * -(-clients // simulation.settings.together)
+        self._crew = Crew(settings, simulation.population, passes, worker)
+
+    def close(self) -> None:
+        self._crew.close()
+
+    def _run_all(self, cohorts: Sequence[CohortRound], report: RoundReport) -> None:
+        members = self._crew.ready()
+        groups = [self.simulation.groups(one.cohort) for one in cohorts]
+        hosts = [
+            RayHosts(
+                self._crew,
+                f"{report.number}-{place}",
+                report.number,
+                parts,
+                self.simulation.devices,
+                self._settings.seconds,
+            )
+            for place, parts in enumerate(self._divided(groups, members))
+        ]
+        with ThreadPoolExecutor(min(len(cohorts), _SIDE_BY_SIDE)) as threads:
+            running = [
+                threads.submit(one.run, self.simulation, host, self._randomness)
+                for one, host in zip(cohorts, hosts, strict=True)
+            ]
+            for one in running:
+                one.result()
+        lost = self._crew.lost()
+        report.workers_lost = len(lost)
+        failure = next((one.failure for one in lost if one.failure), None)
+        if len(lost) == len(members) and failure is not None:
+            raise InputError(f"every worker failed, the first one with: {failure}")
+        for member in members:
+            if not member.lost:
+                member.actor.forget.remote()
+
+    def _divided(self, groups: Sequence[Groups], members: Sequence[Member]) -> list[dict[Member, Groups]]:
+        """Per cohort, who has which groups: the costliest first, each to whoever has the least to do."""
+        costs = [
+            (sum(_CLIENT + self.simulation.samples(name) for name in group), cohort, place)
+            for cohort, some in enumerate(groups)
+            for place, group in enumerate(some)
+        ]
+        load = dict.fromkeys(members, 0)
+        parts: list[dict[Member, list[Sequence[str]]]] = [{} for _ in groups]
+        for cost, cohort, place in sorted(costs, key=lambda one: (-one[0], one[1:])):
+            member = min(members, key=lambda one: load[one])
+            load[member] += cost
+            parts[cohort].setdefault(member, []).append(groups[cohort][place])
+        return [dict(part) for part in parts]
