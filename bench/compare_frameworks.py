@@ -29,8 +29,11 @@ HERE = Path(__file__).parent
 # Torch is pinned to a release with a CPU build; the last three are what our DIN imports.
 WITH = ["torch==2.13.0", "numpy", "msgspec", "cryptography"]
 PACKAGES = {"flower": "flwr[simulation]==1.41.0", "pfl": "pfl[pytorch]==0.6.0"}
+OURS = ("sfsl", "sfsl, not compiled")
 DONE = {
-    "sfsl": "sums='plain': gather, training, clipping, quantized sums, averaging, store; a thread per worker",
+    "sfsl": "sums='plain': gather, training, clipping, quantized sums, averaging, store; a thread per "
+    "worker; training.compiled = true, compiled in a round that is left out",
+    "sfsl, not compiled": "likewise, as it is by default",
     "flower": "FedAvg, Ray backend, one actor per worker with one thread; model and data stay in the actor; "
     "whole models travel; sparse embedding gradients, clipped alike",
     "pfl": "FederatedAveraging, torchrun with one process per worker and one thread each, users dealt by "
@@ -60,9 +63,9 @@ def write_clients(cohort: TrainingCohort, path: Path) -> None:
     ClientsFile.write(path, sizes, (one.columns for one in kept))  # type: ignore[attr-defined]
 
 
-def ours(cohort: TrainingCohort, rounds: int, workers: int, out: Path) -> None:
+def ours(cohort: TrainingCohort, rounds: int, workers: int, compiled: bool, out: Path) -> None:
     """In a process of its own, as theirs are. The first round warms up."""
-    side = OnHost(cohort, list(cohort.devices), alone=False, threads=workers)
+    side = OnHost(cohort, list(cohort.devices), alone=False, threads=workers, compiled=compiled)
     side.turn()
     turns, cpu = [], []
     for _ in range(rounds):
@@ -179,12 +182,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2, help="turns of each")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=list(PACKAGES), choices=list(PACKAGES))
-    parser.add_argument("--ours", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--ours", choices=OURS, help=argparse.SUPPRESS)
     given = parser.parse_args()
     folder = given.out.resolve()
     cohort = TrainingCohort(given.clients, given.scale)
     if given.ours:
-        ours(cohort, given.rounds, given.workers, folder / "sfsl.json")
+        ours(cohort, given.rounds, given.workers, given.ours == "sfsl", folder / f"{given.ours}.json")
         return
     folder.mkdir(parents=True, exist_ok=True)
     pythons = {name: environment(name, folder) for name in given.only}
@@ -193,7 +196,8 @@ def main() -> None:
     rounds, workers = str(given.rounds), str(given.workers)
     sizes = ["--clients", str(given.clients), "--scale", str(given.scale), "--rounds", rounds]
     commands: dict[str, list[str | Path]] = {
-        "sfsl": [sys.executable, __file__, "--ours", *sizes, "--workers", workers, "--out", folder]
+        name: [sys.executable, __file__, "--ours", name, *sizes, "--workers", workers, "--out", folder]
+        for name in OURS
     }
     for name, python in pythons.items():
         result = folder / f"{name}.json"

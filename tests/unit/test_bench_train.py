@@ -27,7 +27,8 @@ def kept(cohort: TrainingCohort) -> int:
 
 def test_the_command_prints_one_object() -> None:
     arguments = (
-        "bench train --clients 4 --scale 0.02 --repeats 1 --device cpu --threads 1 --loop-clients 2 --json"
+        "bench train --clients 4 --scale 0.02 --repeats 1 --device cpu --threads 1 --loop-clients 2 "
+        "--no-compiled --json"
     )
     before = torch.get_num_threads()
     ran = CliRunner().invoke(app, arguments.split())

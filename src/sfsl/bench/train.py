@@ -78,14 +78,14 @@ class TrainingCohort:
         spec = StoreSpec(model=self.task.spec, seed=bytes(32), devices=True)
         return MemoryStore(spec, self.task.initial_dense())
 
-    def settings(self, clients: int) -> RoundSettings:
+    def settings(self, clients: int, *, compiled: bool = False) -> RoundSettings:
         rows, dense = (
             Quantization.finest("z32", cohort=clients, clip=1.0, max_weight=weight)
             for weight in (1, _MAX_SAMPLES)
         )
         return RoundSettings(
             update=UpdateParams(rows=rows, dense=dense, averaging=Averaging()),
-            local=LocalSettings(),
+            local=LocalSettings(compiled=compiled),
             privacy=dict.fromkeys(self.devices, _PRIVACY),
             min_contributors=1,
             sums="plain",
@@ -109,9 +109,17 @@ class Turn:
 class OnHost:
     """Rounds of the local engine, after each of which the store has the new model."""
 
-    def __init__(self, cohort: TrainingCohort, names: Sequence[str], *, alone: bool, threads: int) -> None:
+    def __init__(
+        self,
+        cohort: TrainingCohort,
+        names: Sequence[str],
+        *,
+        alone: bool,
+        threads: int,
+        compiled: bool = False,
+    ) -> None:
         self._names, self._threads, self._store = names, threads, cohort.store()
-        settings = cohort.settings(len(names))
+        settings = cohort.settings(len(names), compiled=compiled)
         self._engine = LocalEngine(
             Simulation(cohort.task, cohort.devices, self._store, settings, seed=cohort.seed, alone=alone)
         )
@@ -154,13 +162,13 @@ def bench_train(
     *,
     device: str = "auto",
     engine: str = "auto",
-    compiled: bool | None = None,
+    compiled: bool = True,
     threads: int | None = None,
     loop_clients: int | None = None,
     repeats: int = 3,
 ) -> dict[str, Any]:
     """``loop_clients``: of how many clients the loop is timed; the others are taken to be as fast.
-    ``compiled``: the steps on a device; None compiles them for a GPU.
+    ``compiled``: the batched side's steps; the round that compiles them is not timed.
 
     The loop has one thread, or ``threads``, whichever is faster in its first turns: most of its operations
     are too small to be split.
@@ -175,7 +183,8 @@ def bench_train(
         engine = "local" if device == "cpu" else "resident"
     if (engine, device) == ("local", "cuda"):
         raise InputError("the local engine trains on the CPU; on a GPU take --engine resident")
-    compiled = (device == "cuda") if compiled is None else compiled and engine == "resident"
+    if (engine, device) == ("resident", "cpu"):
+        compiled = False  # nothing there would be compiled
     threads, before = threads or os.cpu_count() or 1, torch.get_num_threads()
     names = list(cohort.devices)
     timed = names[: loop_clients or len(names)]
@@ -183,7 +192,7 @@ def bench_train(
         loop_threads = _loop_threads(cohort, threads)
         loop = OnHost(cohort, timed, alone=True, threads=loop_threads)
         batched = (
-            OnHost(cohort, names, alone=False, threads=threads)
+            OnHost(cohort, names, alone=False, threads=threads, compiled=compiled)
             if engine == "local"
             else OnDevice(cohort, device, threads, compiled)
         )

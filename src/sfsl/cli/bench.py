@@ -154,9 +154,9 @@ def train(
         str, typer.Option(help="Of the batched side: local, resident, or auto, the faster one on a device.")
     ] = "auto",
     compiled: Annotated[
-        bool | None,
-        typer.Option(help="Steps of the resident engine; default: on a GPU, which takes minutes."),
-    ] = None,
+        bool,
+        typer.Option(help="Of the batched side: make machine code of its steps, in half a minute or two."),
+    ] = True,
     threads: Annotated[int | None, typer.Option(help="Default: as many as there are cores.")] = None,
     loop_clients: Annotated[
         int | None, typer.Option(help="Time the loop on so many clients only, as if all were as fast.")

@@ -13,15 +13,15 @@ import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sfsl.training.joining import FILLER, filled, joined_columns
 from sfsl.training.local import (
     ClientWork,
     LocalSettings,
@@ -30,19 +30,26 @@ from sfsl.training.local import (
     sample_order,
     train_client,
 )
+from sfsl.training.places import train_in_places
 from sfsl.training.stack import Stack, StackPlan, StackTrainer
 from sfsl.training.task import Indices, Parameters, Task, Values, parameter_of
 
 _Clients = Sequence[int]
 _Trained = list[tuple[int, LocalUpdate]]
 
-FILLER = -1
 # Clients in one pass. On a CPU more of them leave the cache and fill up more; fewer make more steps.
 TOGETHER = 80
 # A step of a pass costs in itself about as much as so many clients in it.
 _STEP = 8
-# Modules that could not be vectorised: nothing is tried, or said, twice.
-_ONE_BY_ONE: WeakSet[nn.Module] = WeakSet()
+
+
+@dataclass(frozen=True)
+class _Way:
+    """How a cohort may be trained, and which modules cannot be: nothing is tried, or said, twice."""
+
+    train: Callable[..., list[LocalUpdate]]
+    instead: str
+    refused: WeakSet[nn.Module] = field(default_factory=WeakSet)
 
 
 def train_cohort(
@@ -56,26 +63,34 @@ def train_cohort(
 ) -> list[LocalUpdate]:
     """What ``train_client`` gives for each, to floating-point tolerance.
 
-    A module that cannot be vectorised is trained in a loop, with a warning the first time.
+    A module that cannot be compiled, where that is asked for, is trained without; one that cannot be
+    vectorised in a loop; with a warning the first time.
     """
-    reason = None
-    if task.module not in _ONE_BY_ONE:
+
+    def alone(works: Sequence[ClientWork]) -> list[LocalUpdate]:
+        return [train_client(task, dense, work, settings, round_number=round_number) for work in works]
+
+    busy = [client for client, work in enumerate(cohort) if len(work.data)]
+    works = [cohort[client] for client in busy]
+    failed: list[tuple[_Way, Exception]] = []
+    for way in (_IN_PLACES, _IN_PASSES) if settings.compiled else (_IN_PASSES,):
+        if task.module in way.refused:
+            continue
         try:
-            return _train_in_passes(task, dense, cohort, settings, round_number, together)
+            learned = way.train(task, dense, works, settings, round_number, together)
+            break
         except (RuntimeError, ValueError) as error:  # torch.func has no error of its own
             if _out_of_memory(error):
                 raise
-            reason = error
-    # A model that is wrong in any case fails here too, with its own words.
-    updates = [train_client(task, dense, work, settings, round_number=round_number) for work in cohort]
-    if reason is not None:
-        _ONE_BY_ONE.add(task.module)
+            failed.append((way, error))
+    else:
+        learned = alone(works)  # a model that is wrong in any case fails here too, with its own words
+    for way, reason in failed:
+        way.refused.add(task.module)
         said = str(reason).strip().partition("\n")[0]
-        warnings.warn(
-            f"{type(task.module).__name__} cannot be vectorised; its clients train one by one: {said}",
-            stacklevel=2,
-        )
-    return updates
+        warnings.warn(f"{type(task.module).__name__} {way.instead}: {said}", stacklevel=2)
+    updates = dict(zip(busy, learned, strict=True))
+    return [updates[client] if client in updates else alone([work])[0] for client, work in enumerate(cohort)]
 
 
 def _train_in_passes(
@@ -86,23 +101,33 @@ def _train_in_passes(
     round_number: int,
     together: int,
 ) -> list[LocalUpdate]:
-    """Clients with much to do together, and those with nothing to do not at all."""
-    updates = {
-        client: train_client(task, dense, work, settings)
-        for client, work in enumerate(cohort)
-        if not len(work.data)
-    }
-    busy = [client for client in range(len(cohort)) if client not in updates]
-    busy.sort(key=lambda client: -len(cohort[client].data))
-    passes = _passes([len(cohort[client].data) for client in busy], torch.get_num_threads(), together)
+    """Clients with much to do together."""
+    longest = sorted(range(len(cohort)), key=lambda client: -len(cohort[client].data))
+    passes = _passes([len(cohort[client].data) for client in longest], torch.get_num_threads(), together)
 
     def trained(clients: _Clients) -> _Trained:
         works = [cohort[client] for client in clients]
         return list(zip(clients, _train_together(task, dense, works, settings, round_number), strict=True))
 
-    for one in _on_every_core(trained, [[busy[place] for place in places] for places in passes]):
+    updates: dict[int, LocalUpdate] = {}
+    for one in _on_every_core(trained, [[longest[place] for place in places] for places in passes]):
         updates |= one
     return [updates[client] for client in range(len(cohort))]
+
+
+def _train_in_places(
+    task: Task,
+    dense: Values,
+    cohort: Sequence[ClientWork],
+    settings: LocalSettings,
+    round_number: int,
+    together: int,
+) -> list[LocalUpdate]:
+    return train_in_places(task, dense, cohort, settings, round_number) if cohort else []
+
+
+_IN_PLACES = _Way(_train_in_places, "cannot be compiled, and is trained without")
+_IN_PASSES = _Way(_train_in_passes, "cannot be vectorised; its clients train one by one")
 
 
 def _passes(samples: Sequence[int], cores: int, together: int) -> list[range]:
@@ -144,7 +169,7 @@ def _train_together(
 ) -> list[LocalUpdate]:
     """One pass; the client with the most steps comes first."""
     orders = [sample_order(work, settings) for work in works]
-    columns = _columns(works)
+    columns = joined_columns(works)
     widths = {name: one.shape[1] if one.ndim == 2 else None for name, one in columns.items()}
     plan = StackPlan.of(task, works[0].data.tables, widths, settings.batch_size)
     stack = _stack(task, dense, works, orders, columns, plan)
@@ -189,31 +214,6 @@ def _stack(
         dense={name: own[name].repeat(len(works), *[1] * own[name].ndim) for name in task.dense_shapes},
         tables=tables,
         columns=plan.pack(columns, {name: one.shape[1] - 1 for name, one in tables.items()}),
-        order=torch.from_numpy(_filled(shifted)),
+        order=torch.from_numpy(filled(shifted)),
         losses=torch.zeros(len(works)),
     )
-
-
-def _columns(works: Sequence[ClientWork]) -> dict[str, Tensor]:
-    each = [work.data.local_columns(work.rows) for work in works]
-    return {name: torch.from_numpy(_joined([one[name] for one in each])) for name in each[0]}
-
-
-def _joined(columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """One behind another along the samples; sequences are filled up to the longest."""
-    shape = np.max([one.shape[1:] for one in columns], axis=0)
-    joined = np.full((sum(map(len, columns)), *shape.astype(int)), FILLER, dtype=columns[0].dtype)
-    start = 0
-    for one in columns:
-        joined[(slice(start, start + len(one)), *map(slice, one.shape[1:]))] = one
-        start += len(one)
-    return joined
-
-
-def _filled(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Arrays that differ in size, one behind another, filled up to the largest."""
-    shape = np.max([one.shape for one in arrays], axis=0)
-    stacked = np.full((len(arrays), *shape), FILLER, dtype=arrays[0].dtype)
-    for place, one in enumerate(arrays):
-        stacked[place][tuple(slice(size) for size in one.shape)] = one
-    return stacked

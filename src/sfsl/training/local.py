@@ -22,7 +22,8 @@ Step = Callable[[Parameters, Batch, Tensor], tuple[Parameters, Tensor]]
 class LocalSettings:
     """The paper's (§V), and a ``clip`` on the norm of a step's gradient, all parameters together.
 
-    Without the clip, a learning rate of 1 on batches of two diverges.
+    Without the clip, a learning rate of 1 on batches of two diverges. ``compiled``: a cohort's step is made
+    into machine code, which takes a C++ compiler and half a minute once.
     """
 
     batch_size: int = 2
@@ -30,6 +31,7 @@ class LocalSettings:
     learning_rate: float = 1.0
     decay: float = 0.999
     clip: float = 0.1
+    compiled: bool = False
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.epochs < 1:

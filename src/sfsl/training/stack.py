@@ -135,25 +135,36 @@ class StackTrainer:
         loss = mean_loss(task, with_embeddings(task, plan.fetched, lambda own: _Fetched(own, products)))
         captured = stack.order.is_cuda or compiled
         self._slopes: Slopes = vmap(grad_and_value(loss)) if captured else _slopes(vmap(loss))
-        self._learn: Learn = torch.compile(self._learned, dynamic=False) if compiled else self._learned
+        self._learn: Learn = _compiled(self._learned, stack.order.is_cuda) if compiled else self._learned
         device = stack.order.device
-        self._turned: set[str] = set()
+        self._fillers = {
+            name: torch.tensor(one.shape[1] - 1, device=device) for name, one in stack.tables.items()
+        }
+        self._turned: set[str] | None = None if captured else set()
         self._rate = torch.zeros((), device=device)
         self._number = torch.zeros(1, dtype=torch.int64, device=device)
         self._lanes = _lanes(len(stack.order), device, compiled) if stack.order.is_cuda else ()
 
     def run(self, steps: Sequence[int], rate: float) -> None:
         """``steps`` of each client, none with more than the one before it."""
-        self._rate.fill_(rate)
-        self._stack.losses.zero_()
+        self.begin(rate)
         if self._stack.order.is_cuda:
             self._replay(steps)
             return
-        self._number.zero_()
         for number in range(max(steps, default=0)):
             self._step(self._stack.first(sum(one > number for one in steps)), self._number)
             if not number:
-                self._stack.turn(self._turned)
+                self._stack.turn(self._turned or ())
+
+    def begin(self, rate: float) -> None:
+        self._rate.fill_(rate)
+        self._number.zero_()
+        self._stack.losses.zero_()
+
+    def advance(self, steps: int) -> None:
+        """So many steps of everyone, whatever else is in their order."""
+        for _ in range(steps):
+            self._step(self._stack, self._number)
 
     def capture(self) -> None:
         """Make all graphs now rather than when they are first needed."""
@@ -198,7 +209,7 @@ class StackTrainer:
         parameters = stack.dense | {
             self._tables[name]: one for name, one in stack.tables.items() if name not in fetched
         }
-        fillers = {name: stack.tables[name].shape[1] - 1 for name in fetched}
+        fillers = {name: self._fillers[name] for name in fetched}
         others = {name: one[at] for name, one in stack.columns.others.items()}
         losses, *moved = self._learn(parameters, fetched, places, fillers, others, chosen, self._rate)
         for name, values in zip(fetched, moved, strict=True):
@@ -211,7 +222,7 @@ class StackTrainer:
         parameters: Parameters,
         fetched: Parameters,
         places: Mapping[str, Tensor],
-        fillers: Mapping[str, int],
+        fillers: Parameters,
         others: Batch,
         chosen: Tensor,
         rate: Tensor,
@@ -225,7 +236,7 @@ class StackTrainer:
             batch |= self._plan.unpack(name, torch.where(place < fillers[name], slots, -1))
         given = parameters | {self._tables[name]: one for name, one in fetched.items()}
         slopes, losses = self._slopes(given, batch, weight)
-        if not rate.is_cuda:
+        if self._turned is not None:
             self._turned = {name for name in parameters if _is_turned(slopes[name])}
         square = torch.stack([_square(slopes[name]) for name in parameters]).sum(0)
         merged = {}
@@ -240,6 +251,12 @@ class StackTrainer:
             one.addcmul_(slopes[name], scale.reshape(-1, *[1] * (one.ndim - 1)), value=-1)
         moved = [fetched[name] - one * scale.reshape(-1, 1, 1) for name, one in merged.items()]
         return losses * weight.sum(1), *moved
+
+
+def _compiled(learn: Learn, cuda: bool) -> Learn:
+    """On a CPU as one function without any Python in it, so that threads do not wait for each other."""
+    made: Learn = torch.compile(learn, dynamic=False, options=None if cuda else {"cpp_wrapper": True})
+    return made
 
 
 def mean_loss(task: Task, module: nn.Module) -> Callable[[Parameters, Batch, Tensor], Tensor]:

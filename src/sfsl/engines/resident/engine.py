@@ -79,6 +79,7 @@ class ResidentEngine:
         self._generator = torch.Generator(fleet.device)
         self._plan = StackPlan.of(self._task, fleet.holds, fleet.widths, self._local.batch_size)
         self._stack = self._buffers()
+        compiled = (compiled or self._local.compiled) and fleet.device.type == "cuda"
         self._trainer = StackTrainer(self._task, self._local, self._stack, self._plan, compiled=compiled)
 
     def prepare(self) -> None:

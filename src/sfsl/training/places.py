@@ -1,0 +1,159 @@
+"""A cohort by a step that is compiled once: clients one after another in a few places.
+
+A compiled step costs little in itself, so a few clients at a time keep a core busy, and their weights stay
+in its cache. Whoever is done makes room for the next, so that hardly a place is idle before the end, and the
+step always has the same shape: one compilation serves all rounds.
+"""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfsl.training.joining import FILLER, filled, joined_columns
+from sfsl.training.local import ClientWork, LocalSettings, LocalUpdate, checked_update, sample_order
+from sfsl.training.stack import Stack, StackPlan, StackTrainer
+from sfsl.training.task import Indices, Task, Values, parameter_of
+
+# Clients at a time on each core: with fewer, a step's own cost weighs more; more do not stay in the cache.
+PLACES = 8
+# Sequences are filled up to a multiple: another length is another compilation.
+_MULTIPLE = 10
+
+
+def train_in_places(
+    task: Task, dense: Values, cohort: Sequence[ClientWork], settings: LocalSettings, round_number: int
+) -> list[LocalUpdate]:
+    """Clients who all have samples. Each core has places of its own.
+
+    Raises what torch raises where it cannot compile; ``ValueError`` where it would compile in every round.
+    """
+    cores = torch.get_num_threads()
+    orders = [sample_order(work, settings) for work in cohort]
+    parts = [
+        _Part(
+            task, dense, {client: cohort[client] for place in own for client in place}, orders, own, settings
+        )
+        for own in _deal([len(one) for one in orders], cores)
+    ]
+    updates: dict[int, LocalUpdate] = {}
+    torch.set_num_threads(1)  # which goes into what is compiled
+    try:
+        parts[0].compile()
+        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as workers:
+            for learned in workers.map(lambda part: part.train(settings.rate(round_number)), parts):
+                updates |= learned
+    finally:
+        torch.set_num_threads(cores)
+    return [updates[client] for client in range(len(cohort))]
+
+
+def _deal(steps: Sequence[int], cores: int) -> list[list[list[int]]]:
+    """Who comes after whom in which place of which core: the longest first, each where it can begin first."""
+    free = [(0, place) for place in range(cores * PLACES)]
+    dealt: list[list[list[int]]] = [[[] for _ in range(PLACES)] for _ in range(cores)]
+    for client in sorted(range(len(steps)), key=lambda one: -steps[one]):
+        taken, place = heapq.heappop(free)
+        dealt[place % cores][place // cores].append(client)
+        heapq.heappush(free, (taken + steps[client], place))
+    return [own for own in dealt if any(own)]
+
+
+class _Part:
+    """What one core does. ``queues``: the clients of each place, one after another."""
+
+    def __init__(
+        self,
+        task: Task,
+        dense: Values,
+        works: Mapping[int, ClientWork],
+        orders: Sequence[Indices],
+        queues: Sequence[Sequence[int]],
+        settings: LocalSettings,
+    ) -> None:
+        self._task, self._works, self._settings = task, works, settings
+        some = next(iter(works.values()))
+        self._before = task.parameters(dense, some.values)
+        columns = joined_columns(list(works.values()), multiple=_MULTIPLE)
+        widths = {name: one.shape[1] if one.ndim == 2 else None for name, one in columns.items()}
+        plan = StackPlan.of(task, some.data.tables, widths, settings.batch_size)
+        if len(plan.fetched) < len(task.tables):
+            raise ValueError("a step that takes a whole table has another shape in each round")
+        rows = {name: max(len(work.rows[name]) for work in works.values()) for name in plan.fetched}
+        starts = dict(zip(works, np.cumsum([0, *(len(work.data) for work in works.values())]), strict=False))
+        self._stack = Stack(
+            dense={name: torch.zeros((PLACES, *shape)) for name, shape in task.dense_shapes.items()},
+            tables={one.name: torch.zeros((PLACES, rows[one.name] + 1, one.width)) for one in task.tables},
+            columns=plan.pack(columns, rows),
+            order=_timetable(queues, orders, starts),
+            losses=torch.zeros(PLACES),
+        )
+        self._changes = _changes(queues, orders)
+        self._trainer = StackTrainer(task, settings, self._stack, plan, compiled=True)
+
+    def compile(self) -> None:
+        """Make the step, unless this process has it already: nobody is there yet to learn from it."""
+        self._trainer.begin(0.0)
+        self._trainer.advance(1)
+
+    def train(self, rate: float) -> dict[int, LocalUpdate]:
+        updates: dict[int, LocalUpdate] = {}
+        there: dict[int, int] = {}
+        now = 0
+        self._trainer.begin(rate)
+        for step, changes in sorted(self._changes.items()):
+            self._trainer.advance(step - now)
+            now = step
+            for place, client in changes:
+                if (done := there.pop(place, None)) is not None:
+                    updates[done] = self._learned(place, done)
+                if client is not None:
+                    self._enter(place, client)
+                    there[place] = client
+        return updates
+
+    def _enter(self, place: int, client: int) -> None:
+        for name, one in self._stack.dense.items():
+            one[place] = self._before[name]
+        for name, values in self._works[client].values.items():
+            own = self._stack.tables[name][place].zero_()  # what fillers point to may have gone astray
+            own[: len(values)] = torch.from_numpy(values)
+        self._stack.losses[place] = 0
+
+    def _learned(self, place: int, client: int) -> LocalUpdate:
+        stack, work = self._stack, self._works[client]
+        moved = {name: one[place] - self._before[name] for name, one in stack.dense.items()}
+        for table in self._task.tables:
+            values = torch.from_numpy(work.values[table.name])
+            moved[parameter_of(table)] = stack.tables[table.name][place, : len(values)] - values
+        return checked_update(self._task, work, self._settings, moved, stack.losses[place])
+
+
+def _timetable(
+    queues: Sequence[Sequence[int]], orders: Sequence[Indices], starts: Mapping[int, int]
+) -> Tensor:
+    """[places, steps, batch]: which sample of all is whose turn."""
+    empty = np.full((0, *orders[0].shape[1:]), FILLER)
+    shifted = {
+        client: np.where(orders[client] >= 0, orders[client] + start, FILLER)
+        for client, start in starts.items()
+    }
+    return torch.from_numpy(
+        filled([np.concatenate([empty, *map(shifted.__getitem__, own)]) for own in queues])
+    )
+
+
+def _changes(
+    queues: Sequence[Sequence[int]], orders: Sequence[Indices]
+) -> dict[int, list[tuple[int, int | None]]]:
+    """Before which step who takes which place; None leaves it empty."""
+    changes: dict[int, list[tuple[int, int | None]]] = {}
+    for place, own in enumerate(queues):
+        ends = accumulate((len(orders[client]) for client in own), initial=0)
+        for step, client in zip(ends, [*own, None], strict=True):
+            changes.setdefault(step, []).append((place, client))
+    return changes
