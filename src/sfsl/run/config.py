@@ -201,6 +201,13 @@ class TrainingSettings(Checked, frozen=True):
         float, Meta(gt=0, le=1), about("The learning rate is multiplied by this every round.")
     ] = 0.999
     clip: Annotated[Positive, about("Largest norm of a step's gradient.")] = 0.1
+    compiled: Annotated[
+        bool,
+        about(
+            "Make machine code of a cohort's step: more than twice as fast, once half a minute was spent on "
+            "it. Needs a C++ compiler, or a GPU."
+        ),
+    ] = False
 
 
 class ServerSettings(Checked, frozen=True):
