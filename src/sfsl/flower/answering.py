@@ -6,7 +6,7 @@ round goes on. So a message that is repeated is not answered again, and an older
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sfsl.client.home import Home
 from sfsl.client.memory import PassingMemory
@@ -51,10 +51,10 @@ class Member:
 
 @dataclass(frozen=True)
 class Answer:
-    """``kept`` is what to bring with the next message; None: the client is in no round."""
+    """``kept`` is what to bring with the next message, and secret; None: the client is in no round."""
 
-    frame: bytes
-    kept: bytes | None
+    frame: bytes = field(repr=False)
+    kept: bytes | None = field(repr=False)
 
 
 class SatOut(SfslError):
@@ -77,10 +77,10 @@ def answer(member: Member, frame: bytes, kept: bytes | None) -> Answer:
         if isinstance(message, Call):
             called = True
             return _checked_in(member, message)
-        if before is None or kept is None:
-            raise WrongPhase(f"{type(message).__name__}, and this client is in no round")
         if isinstance(message, Over):
             return _dismissed(member, before, message, kept)
+        if before is None or kept is None:
+            raise WrongPhase(f"{type(message).__name__}, and this client is in no round")
     except SfslError as reason:
         # What a server could as well know: how often it was in a round, and which app it runs.
         known = isinstance(reason, BudgetExhausted | WrongModel | Refused)
@@ -128,12 +128,13 @@ def _checked_in(member: Member, call: Call) -> Answer:
     return Answer(frame, kept)
 
 
-def _dismissed(member: Member, before: RoundSnapshot, over: Over, kept: bytes) -> Answer:
-    roster = before.session.roster
-    if roster is not None and roster.params.round_id != over.round_id:
-        raise WrongRound("the end of another round")
-    _go_on(member, before, kept)
-    member.memory.keep(None)
+def _dismissed(member: Member, before: RoundSnapshot | None, over: Over, kept: bytes | None) -> Answer:
+    """Again changes nothing."""
+    if before is not None and kept is not None:
+        if before.session.keys.channel != over.channel:
+            raise WrongRound("the end of another round")
+        _go_on(member, before, kept)
+        member.memory.keep(None)
     return Answer(CODEC.encode(over), None)
 
 

@@ -7,6 +7,7 @@ from msgspec import Meta
 from sfsl.codec import Codec, Message
 from sfsl.engines.exchange.messages import CheckIn, Decline, Digest, RoundId
 from sfsl.rounds.messages import CODEC as ROUND
+from sfsl.secagg.messages import Key
 
 
 class Call(Message, frozen=True, tag="call"):
@@ -21,9 +22,9 @@ class Call(Message, frozen=True, tag="call"):
 
 
 class Over(Message, frozen=True, tag="over"):
-    """Server to client: this round goes on without it; what it kept of it can go. The answer is the same."""
+    """Server to client: what it kept since it checked in with this channel key can go. It says it back."""
 
-    round_id: RoundId
+    channel: Key
 
 
 CODEC = Codec(Call, Over, CheckIn, Decline, *ROUND.types)

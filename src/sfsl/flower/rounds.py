@@ -174,7 +174,7 @@ class Rounds:
                 self._left_out.update(error.clients)
                 log.warning("left out from here on, for shares that do not fit: %s", error.clients)
         finally:
-            self._dismiss(running, nodes)
+            self._dismiss(running, nodes, check_ins)
         line = line_of(number, len(nodes), bill, outcome, reason, self._clock() - start)
         state = self._state.after(self._settings, outcome, line)
         self._store.commit(committed(outcome, number, state))
@@ -240,10 +240,14 @@ class Rounds:
             bill.down(exchange, len(frame))
         self._post.exchange(frames, seconds, careful)
 
-    def _dismiss(self, running: RunningRound, nodes: Mapping[str, int]) -> None:
+    def _dismiss(
+        self, running: RunningRound, nodes: Mapping[str, int], check_ins: Mapping[str, CheckIn]
+    ) -> None:
         """Whoever is not through keeps secrets of this round: it can let go of them."""
-        done = running.finished
-        over = CODEC.encode(Over(running.round_id))
-        left = {node: over for name, node in nodes.items() if name not in done}
-        if left:
-            self._post.tell(left)
+        self._post.tell(
+            {
+                nodes[name]: CODEC.encode(Over(one.keys.channel))
+                for name, one in check_ins.items()
+                if name not in running.finished
+            }
+        )

@@ -1,0 +1,105 @@
+"""A federation with the small cohort's model and durable clients, in this process."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from flwr.app import Message
+
+from cohort import MAPS, MODEL, Cohort
+from crowd import CALENDAR, CLIENT_MODEL, DIGEST, POLICY, TODAY, Counting
+from deployment import new_store, settings
+from federation import FIRST, LoopGrid
+from sfsl.client.memory import DurableMemory
+from sfsl.crypto.randomness import SystemRandomness
+from sfsl.engines.http.registry import Registry
+from sfsl.engines.metrics import RoundLine
+from sfsl.flower.answering import Member
+from sfsl.flower.names import read_roster
+from sfsl.flower.node import Node
+from sfsl.flower.post import GridPost
+from sfsl.flower.rounds import Rounds
+from sfsl.privacy import PRESETS, Budget
+
+NODES = 4
+
+
+class Small:
+    """``grid`` is made with these members; ``run`` runs rounds until ``rounds`` are in the store."""
+
+    def __init__(self, folder: Path, *, exposures: int = 9, max_rows: int = 1000, roster: str = "") -> None:
+        self.folder = folder
+        self.real = {place: set(rows) for place, rows in enumerate(Cohort(NODES).real.values())}
+        self.store = new_store()
+        self.lines: list[RoundLine] = []
+        self.exposures, self.max_rows, self.roster = exposures, max_rows, roster
+
+    @contextmanager
+    def join(self, node: Node) -> Iterator[Member]:
+        real, privacy = sorted(self.real[node.partition]), PRESETS["cpp2"]
+        budget = Budget(100.0, 100.0, self.exposures)
+        home, randomness = node.home, SystemRandomness()
+        pinned = read_roster(Path(self.roster)) if self.roster else None
+        with home.state(node.label, CALENDAR, budget) as state, home.personal(MODEL) as personal:
+            yield Member(
+                name=node.name,
+                model=CLIENT_MODEL,
+                memory=DurableMemory(
+                    state,
+                    privacy,
+                    CLIENT_MODEL.tables,
+                    {"goods": real},
+                    today=lambda: TODAY,
+                    randomness=randomness,
+                ),
+                trainer=Counting(real, (node.partition + 1) / 1024),
+                personal=personal,
+                policy=msgspec.structs.replace(POLICY, max_rows=self.max_rows),
+                randomness=randomness,
+                home=home,
+                identity=home.identity() if self.roster else None,
+                pinned=pinned,
+            )
+
+    def grid(self, kind: Callable[..., LoopGrid] = LoopGrid, **options: Any) -> LoopGrid:
+        return kind(self.join, self.folder, NODES, **options)
+
+    def run(self, grid: LoopGrid, rounds: int = 1, **changes: Any) -> None:
+        chosen: dict[str, Any] = {"rounds": rounds, "min_cohort": 3, "largest_set": 60}
+        chosen |= {f"{name}_seconds": 0.3 for name in ("check_in", "phase", "training")}
+        with Registry(self.folder / "registry.sqlite") as registry:
+            Rounds(
+                settings(cohort=NODES, active=bool(self.roster), **chosen | changes),
+                MODEL,
+                MAPS,
+                self.store,
+                registry,
+                GridPost(grid, 0.05, sleep=lambda seconds: None),
+                model_digest=DIGEST,
+                record=self.lines.append,
+                identities=read_roster(Path(self.roster)) if self.roster else None,
+                wait_seconds=1.0,
+                sleep=lambda seconds: None,
+            ).run()
+
+    def state_bytes(self, place: int) -> bytes:
+        return (self.folder / f"node-{place}" / "state").read_bytes()
+
+
+VICTIM = FIRST + 1
+
+
+class Probed(LoopGrid):
+    """``around`` is given each message to the victim, and a way to deliver any."""
+
+    around: Callable[["Probed", Message], Message]
+
+    def deliver(self, node: int, message: Message) -> Message:
+        if node != VICTIM:
+            return super().deliver(node, message)
+        return self.around(self, message)
+
+    def honest(self, message: Message) -> Message:
+        return super().deliver(VICTIM, message)
