@@ -43,10 +43,14 @@ def wait_until(done: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 class Federation:
-    """``environment`` is added to that of every process. Logs are in ``folder``/NAME.log."""
+    """``environment`` is added to that of every process. Logs are in ``folder``/NAME.log. ``simulation``: the
+    SuperLink simulates its nodes, and has no TLS, as nobody is to connect to it."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str] | None = None, *, simulation: bool = False
+    ) -> None:
         self.folder = folder
+        self.simulation = simulation
         folder.mkdir(parents=True, exist_ok=True)
         self.port = free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -64,16 +68,20 @@ class Federation:
         }
         self._tls = folder / "tls"
         loopback_tls(self._tls, now=datetime.now(UTC))
+        trust = f'root-certificates = "{self._tls / "authority.pem"}"'
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "{_NAME}"\n[superlink.{_NAME}]\naddress = "127.0.0.1:{self.port}"\n'
-            f'root-certificates = "{self._tls / "authority.pem"}"\n'
+            f"{'insecure = true' if simulation else trust}\n"
         )
 
     def start_superlink(self) -> None:
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
-        for option, file in (("ca-certfile", "authority.pem"), ("certfile", "server.pem")):
-            command += [f"--ssl-{option}", str(self._tls / file)]
-        command += ["--ssl-keyfile", str(self._tls / "server.key"), "--enable-supernode-auth"]
+        if self.simulation:
+            command += ["--insecure", "--simulation"]
+        else:
+            for option, file in (("ca-certfile", "authority.pem"), ("certfile", "server.pem")):
+                command += [f"--ssl-{option}", str(self._tls / file)]
+            command += ["--ssl-keyfile", str(self._tls / "server.key"), "--enable-supernode-auth"]
         command += ["--disable-runtime-dependency-installation"]
         command += ["--database", str(self.folder / "superlink.db")]
         self._start("superlink", command)
@@ -102,8 +110,8 @@ class Federation:
         self._start(name, command)
         return int(registered.read_text())
 
-    def run(self, app: Path) -> int:
-        return int(self.flwr("run", str(app), _NAME)["run-id"])
+    def run(self, app: Path, *options: str) -> int:
+        return int(self.flwr("run", str(app), _NAME, *options)["run-id"])
 
     def flwr(self, *command: str) -> dict[str, Any]:
         ran = subprocess.run(

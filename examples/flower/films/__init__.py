@@ -1,0 +1,1 @@
+"""Matrix factorization of film likes, on Flower."""

@@ -1,0 +1,45 @@
+"""Your data: what a node has, as columns, and which of them are row numbers of which table."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from films.model import FILMS
+from sfsl.data import Samples
+from sfsl.flower import Node
+from sfsl.privacy import ClientState
+
+SEEN, HELD_OUT = 60, 15
+
+
+def load(node: Node, state: ClientState) -> tuple[Samples, Samples]:
+    """To train on, and held out. A period keeps the data that it began with: ``samples`` sees to it."""
+    if node.simulated:
+        seen, liked = made_up(node.partition)
+    else:
+        copy, _ = node.home.samples(Path(node.terms.data), state, node.today())
+        seen, liked = read(copy)
+    kept = len(seen) * (SEEN - HELD_OUT) // SEEN
+    return columns(seen[:kept], liked[:kept]), columns(seen[kept:], liked[kept:])
+
+
+def read(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """A CSV file with the columns film (a number below 300) and liked (0 or 1)."""
+    with open(path, newline="") as file:
+        rows = [(int(row["film"]), int(row["liked"])) for row in csv.DictReader(file)]
+    found = np.array(rows, np.int64).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def columns(films: np.ndarray, liked: np.ndarray) -> Samples:
+    own = {"taste": np.zeros(len(films), np.int64), "film": films, "label": liked.astype(np.float32)}
+    return Samples(own, tables={"taste": "taste", "film": "film"})
+
+
+def made_up(node: int) -> tuple[np.ndarray, np.ndarray]:
+    """For a simulation: films have two kinds of appeal, nodes a taste for each."""
+    kind = np.random.default_rng(0).standard_normal((FILMS, 2))
+    rng = np.random.default_rng([1, node])
+    taste, seen = rng.standard_normal(2), rng.choice(FILMS, SEEN, replace=False)
+    return seen, (rng.random(SEEN) < 1 / (1 + np.exp(-3 * kind[seen] @ taste))).astype(np.int64)
