@@ -68,6 +68,8 @@ def require_reachable(address: str) -> None:
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:
         return
+    if host in ("localhost", "127.0.0.1"):  # so Ray understands it
+        host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     try:
         socket.create_connection((host, int(port)), timeout=_REACH_SECONDS).close()
     except (OSError, ValueError, OverflowError) as error:
@@ -77,9 +79,9 @@ def require_reachable(address: str) -> None:
         ) from None
 
 
-def resources(*, free: bool = False) -> dict[str, float]:
-    """Of the whole cluster, or what of it nobody uses at the moment."""
-    found: dict[str, float] = ray.available_resources() if free else ray.cluster_resources()  # type: ignore[no-untyped-call]
+def resources() -> dict[str, float]:
+    """Of the whole cluster, whoever uses them."""
+    found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return found
 
 

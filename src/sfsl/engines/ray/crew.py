@@ -20,16 +20,18 @@ log = logging.getLogger(__name__)
 # For workers to start: many at once load torch from one disk.
 _START_SECONDS = 120.0
 _REPLACE_SECONDS = 30.0
+_LOOK_SECONDS = 30.0
 
 
 class Member:
-    """One worker. ``failure`` is what its own code raised, where that is why it was lost."""
+    """One worker. ``lost`` says why it was, and ``failed`` that its own code raised something."""
 
     def __init__(self, actor: Any) -> None:
         self.actor = actor
         self.place: Place | None = None
         self.lost = ""
-        self.failure: Exception | None = None
+        self.failed = False
+        self.awaited = False
         self.starting = actor.place.remote()
 
 
@@ -49,6 +51,7 @@ class Crew:
         self._settings, self._work, self._worker = settings, work, worker
         self._connection = Connection(settings)
         self._members: list[Member] = []
+        self._lost: list[Member] = []
         self._lock = Lock()
         try:
             self._population = ray.put(population)
@@ -59,11 +62,13 @@ class Crew:
 
     def ready(self) -> Sequence[Member]:
         """Those who can take part in the next round; whoever was lost is replaced where there is room."""
+        self._lost = []
+        self._look_after()
         self._members = [one for one in self._members if not one.lost]
         missing = self._wanted() - len(self._members)
         if missing > 0:
             self._members += [self._started() for _ in range(missing)]
-        self._await(_REPLACE_SECONDS if self._has_room() else 0.0)
+        self._await(_REPLACE_SECONDS)
         there = [one for one in self._members if one.place is not None]
         if not there:
             raise InputError(
@@ -77,15 +82,16 @@ class Crew:
         with self._lock:
             if member.lost:
                 return
-            member.lost = type(why).__name__ if isinstance(why, Exception) else why
-            if isinstance(why, RayTaskError):
-                member.failure = why
-        log.warning("a worker was lost (%s): %s", member.place, why)
+            member.lost = _said(why)
+            member.failed = isinstance(why, RayTaskError)
+            if member.place is not None:  # one that never began has no clients to lose
+                self._lost.append(member)
+        log.warning("a worker was lost (%s): %s", member.place, member.lost)
         ray.kill(member.actor, no_restart=True)
 
     def lost(self) -> list[Member]:
-        """Since the round began."""
-        return [one for one in self._members if one.lost]
+        """Since ``ready`` was called."""
+        return list(self._lost)
 
     def close(self) -> None:
         if ray.is_initialized():
@@ -99,6 +105,10 @@ class Crew:
         self._members = [self._started() for _ in range(max(1, self._wanted()))]
         self._await(_START_SECONDS)
         there = [one for one in self._members if one.place is not None]
+        if not there and (failed := [one.lost for one in self._members if one.lost]):
+            raise InputError(
+                f"no worker could be started: {failed[0]}. Every node needs the same Python, sfsl and torch"
+            )
         if not there:
             found = resources()
             raise InputError(
@@ -113,12 +123,22 @@ class Crew:
                 'given one: install torch for CUDA on every node, or take 0 or "auto"'
             )
 
+    def _look_after(self) -> None:
+        """Whoever died since the last round is found out before clients are given to it."""
+        asked = {one.actor.place.remote(): one for one in self._members if one.place and not one.lost}
+        if not asked:
+            return
+        answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_LOOK_SECONDS)
+        for reference in answered:
+            try:
+                ray.get(reference)
+            except RayError as error:
+                self.lose(asked[reference], error)
+        for reference in silent:
+            self.lose(asked[reference], f"no sign of life in {_LOOK_SECONDS:g} s")
+
     def _wanted(self) -> int:
         return self._settings.workers or min(self._work, room(self._settings.cpus, self._gpus))
-
-    def _has_room(self) -> bool:
-        """For one more than are there."""
-        return resources(free=True).get("CPU", 0) >= self._settings.cpus
 
     def _started(self) -> Member:
         made = ray.remote(self._worker).options(
@@ -131,11 +151,14 @@ class Crew:
         return Member(made.remote(self._population, self._settings.threads, self._settings.cpus))
 
     def _await(self, seconds: float) -> None:
-        """Whoever is not ready by then may be so in a later round."""
+        """Whoever is not ready by then may be so in a later round, for which nobody waits again; nor for
+        more workers than the cluster could hold."""
         deadline = time.monotonic() + seconds
+        hopeful = room(self._settings.cpus, self._gpus) >= len(self._members)
         for one in self._members:
             if one.place is None and not one.lost:
-                left = max(0.0, deadline - time.monotonic())
+                left = max(0.0, deadline - time.monotonic()) if hopeful and not one.awaited else 0.0
+                one.awaited = one.awaited or hopeful
                 ready, _ = ray.wait([one.starting], timeout=left)
                 if not ready:
                     continue
@@ -143,3 +166,12 @@ class Crew:
                     one.place = ray.get(one.starting)
                 except RayError as error:
                     self.lose(one, error)
+
+
+def _said(why: Exception | str) -> str:
+    """Ray's errors carry pages; their first line says what happened, and a worker's own error the last."""
+    lines = [line for line in str(why).strip().splitlines() if line.strip()]
+    if not lines:
+        return type(why).__name__
+    raised = isinstance(why, RayTaskError) or "creation task" in lines[0]
+    return lines[-1 if raised else 0].strip()

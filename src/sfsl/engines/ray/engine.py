@@ -69,15 +69,15 @@ class RayEngine(RoundEngine):
                 one.result()
         lost = self._crew.lost()
         report.workers_lost = len(lost)
-        failure = next((one.failure for one in lost if one.failure), None)
-        if len(lost) == len(members) and failure is not None:
-            raise InputError(f"every worker failed, the first one with: {failure}")
+        if len(lost) == len(members) and all(one.failed for one in lost):
+            raise InputError(f"every worker failed, the first one with: {lost[0].lost}")
         for member in members:
             if not member.lost:
                 member.actor.forget.remote()
 
     def _divided(self, groups: Sequence[Groups], members: Sequence[Member]) -> list[dict[Member, Groups]]:
-        """Per cohort, who has which groups: the costliest first, each to whoever has the least to do."""
+        """Per cohort, who has which groups: the costliest first, each to whoever has the least of that
+        cohort, and then the least to do. So a worker that is lost costs no cohort more than its share."""
         costs = [
             (sum(_CLIENT + self.simulation.samples(name) for name in group), cohort, place)
             for cohort, some in enumerate(groups)
@@ -86,7 +86,8 @@ class RayEngine(RoundEngine):
         load = dict.fromkeys(members, 0)
         parts: list[dict[Member, list[Sequence[str]]]] = [{} for _ in groups]
         for cost, cohort, place in sorted(costs, key=lambda one: (-one[0], one[1:])):
-            member = min(members, key=lambda one: load[one])
+            part = parts[cohort]
+            member = min(members, key=lambda one: (len(part.get(one, ())), load[one]))
             load[member] += cost
-            parts[cohort].setdefault(member, []).append(groups[cohort][place])
+            part.setdefault(member, []).append(groups[cohort][place])
         return [dict(part) for part in parts]

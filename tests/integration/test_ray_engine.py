@@ -1,0 +1,380 @@
+"""Rounds on a cluster of real processes: the local engine's model bit for bit, and lost or lying workers.
+
+The cluster is a head and two worker nodes, of three workers and of one: whoever loses the small node has
+lost a quarter of its clients.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+ray = pytest.importorskip("ray")
+torch = pytest.importorskip("torch")
+
+import same_model  # noqa: E402
+from ray_cluster import Cluster  # noqa: E402
+from same_model import Vanishing  # noqa: E402
+from sfsl.engines.local import LocalEngine  # noqa: E402
+from sfsl.engines.ray.engine import RayEngine  # noqa: E402
+from sfsl.engines.ray.settings import ClusterSettings  # noqa: E402
+from sfsl.engines.ray.worker import Worker  # noqa: E402
+from sfsl.engines.settings import RoundReport  # noqa: E402
+from sfsl.engines.simulation import Simulation  # noqa: E402
+from sfsl.run.config import RunConfig, from_sections  # noqa: E402
+from sfsl.run.fleet import Fleet, build_fleet, client_privacy  # noqa: E402
+from sfsl.run.setup import resolved, round_settings  # noqa: E402
+from sfsl.submodel import MemoryStore, RowSet, StoreSpec  # noqa: E402
+
+# Ray warns of its own future, and leaves files to the garbage collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::FutureWarning", "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+
+CLIENTS = 24
+Gone = Mapping[tuple[int, str], Collection[str]]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    for module in (same_model, sys.modules[__name__]):  # workers cannot import what is here
+        ray.cloudpickle.register_pickle_by_value(module)
+    with Cluster(3, 1) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def tiny(**changes: dict[str, Any]) -> RunConfig:
+    sections: dict[str, dict[str, Any]] = {
+        "data": {"users": 60, "scale": 0.02},
+        "round": {"clients": CLIENTS, "bins": 16, "min_contributors": 2},
+        "run": {"together": 6, "threads": 1},
+        "server": {"row_step": "adam"},
+    }
+    for name, content in changes.items():
+        sections[name] = sections.get(name, {}) | content
+    return from_sections(sections)
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Fleet:
+    return build_fleet(tiny())
+
+
+def simulated(config: RunConfig, fleet: Fleet, gone: Gone | None = None) -> Simulation:
+    config = resolved(config, fleet)
+    spec = StoreSpec(model=fleet.task.spec, seed=bytes(32), row_slots=2, devices=True)
+    store = MemoryStore(spec, fleet.task.initial_dense())
+    settings = round_settings(config, client_privacy(config, sorted(fleet.devices)))
+    if gone is not None:
+        settings = replace(settings, faults=Vanishing(gone=gone))
+    return Simulation(fleet.task, fleet.devices, store, settings, seed=config.run.seed)
+
+
+@contextlib.contextmanager
+def on_ray(
+    simulation: Simulation, cluster: Cluster, clients: int = CLIENTS, **options: Any
+) -> Iterator[RayEngine]:
+    kind = options.pop("worker", Worker)
+    settings = ClusterSettings(address=cluster.address, **{"gpus": 0, "workers": 4, **options})
+    engine = RayEngine(simulation, settings, clients=clients, worker=kind)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def cohort_of(simulation: Simulation, number: int) -> list[str]:
+    """Other clients in every round."""
+    names = sorted(simulation.devices)
+    count = CLIENTS * simulation.settings.cohorts
+    return sorted((names + names)[7 * number :][:count])
+
+
+def rounds(engine: Any, simulation: Simulation, count: int) -> list[RoundReport]:
+    reports = []
+    for _ in range(count):
+        reports.append(engine.run(cohort_of(simulation, simulation.store.round)))
+        simulation.store.commit(reports[-1].commit)
+    return reports
+
+
+def require_same(one: Simulation, other: Simulation) -> None:
+    """Every number of the stores: rows of all tables, optimizer state, dense part, and what was touched."""
+    assert one.store.round == other.store.round
+    mine, theirs = one.store.read_dense(), other.store.read_dense()
+    assert mine.values.tobytes() == theirs.values.tobytes()
+    assert len(one.store.touched("item"))
+    for table in one.task.tables:
+        assert np.array_equal(one.store.touched(table.name).rows, other.store.touched(table.name).rows)
+        rows = RowSet(np.arange(table.rows))
+        ours, others = (world.store.read_rows(table.name, rows) for world in (one, other))
+        assert ours.values.tobytes() == others.values.tobytes()
+        assert ours.state.tobytes() == others.state.tobytes()
+
+
+def require_same_sums(one: RoundReport, other: RoundReport) -> None:
+    assert one.aborted == other.aborted
+    assert one.outcome is not None
+    assert other.outcome is not None
+    assert one.outcome.survivors == other.outcome.survivors
+    assert one.outcome.applied.moved == other.outcome.applied.moved
+    assert (one.samples, one.loss) == (other.samples, other.loss)
+    for table, count in one.outcome.contributors.items():
+        assert np.array_equal(count, other.outcome.contributors[table])
+        assert np.array_equal(one.outcome.union[table].rows, other.outcome.union[table].rows)
+    for histogram, twin in zip(one.outcome.scores or (), other.outcome.scores or (), strict=True):
+        assert np.array_equal(histogram, twin)
+
+
+def test_who_trains_together_matters_to_the_last_bit(fleet: Fleet) -> None:
+    """Which is why groups are cut from the cohort, and not from what a worker has."""
+    worlds = [simulated(tiny(run={"together": together}), fleet) for together in (6, 24)]
+    for world in worlds:
+        rounds(LocalEngine(world), world, 1)
+    one, other = (world.store.read_dense().values for world in worlds)
+    assert one == pytest.approx(other, abs=1e-4)
+    assert one.tobytes() != other.tobytes()
+
+
+def hosted(engine: RayEngine, simulation: Simulation) -> dict[int, list[str]]:
+    """Who will live in which process during the next round."""
+    cohort, count = cohort_of(simulation, simulation.store.round), simulation.settings.cohorts
+    groups = [simulation.groups(cohort[place::count]) for place in range(count)]
+    found: dict[int, list[str]] = {}
+    for parts in engine._divided(groups, engine._crew.ready()):
+        for member, some in parts.items():
+            assert member.place is not None
+            found.setdefault(member.place.process, []).extend(name for group in some for name in group)
+    return found
+
+
+def kill_while_training(monkeypatch: pytest.MonkeyPatch, kill: Any, cohorts: int = 1) -> None:
+    """Once, when all cohorts have come so far and a worker has been told to train."""
+    from sfsl.engines.ray import hosts
+
+    whole_train, whole_wait = hosts.RayHosts.train, ray.wait
+    armed, here, told = [True], threading.Barrier(cohorts), threading.local()
+
+    def train(self: Any, *given: Any) -> Any:
+        here.wait(timeout=60)
+        told.training = True
+        return whole_train(self, *given)
+
+    def wait(*given: Any, **options: Any) -> Any:
+        if armed and getattr(told, "training", False):
+            armed.clear()
+            kill()
+        return whole_wait(*given, **options)
+
+    monkeypatch.setattr(hosts.ray, "wait", wait)
+    monkeypatch.setattr(hosts.RayHosts, "train", train)
+
+
+def require_same_reports(one: RoundReport, other: RoundReport) -> None:
+    require_same_sums(one, other)
+    assert (one.dropped, one.late, one.declined) == (other.dropped, other.late, other.declined)
+    assert other.client_seconds.keys() == other.bytes_up.keys() == one.bytes_up.keys()
+    assert all(seconds > 0 for seconds in other.client_seconds.values())
+    for exchange, size in one.bytes_up.items():  # names and keys of one length make messages of one length
+        assert other.bytes_up[exchange] == pytest.approx(size, rel=0.01)
+
+
+@pytest.mark.parametrize("workers", [4, pytest.param(3, marks=pytest.mark.slow)])
+def test_a_cluster_makes_the_local_engines_model_bit_for_bit_also_when_a_worker_is_killed(
+    cluster: Cluster, fleet: Fleet, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two cohorts side by side, with faults. In the second round a worker dies, and its clients with it;
+    in the third another one has its place."""
+    config = tiny(round={"cohorts": 2, "threshold": 13})
+    names = sorted(fleet.devices)
+    gone = {(1, "inbound"): names[10:13], (2, "unmask-union"): names[20:22], (3, "submodel"): names[30:31]}
+    spread = simulated(config, fleet, gone)
+    with on_ray(spread, cluster, workers=workers) as engine:
+        reports = rounds(engine, spread, 1)
+        victim, lost = next(iter(hosted(engine, spread).items()))
+        with monkeypatch.context() as patch:
+            kill_while_training(patch, lambda: os.kill(victim, signal.SIGKILL), cohorts=2)
+            reports += rounds(engine, spread, 1)
+        reports += rounds(engine, spread, 1)
+        assert victim not in hosted(engine, spread)
+        assert len(hosted(engine, spread)) == workers
+    assert [report.workers_lost for report in reports] == [0, 1, 0]
+    lost = [name for name in lost if name not in names[20:22]]  # those were gone by then
+    assert reports[1].dropped["submodel"] == len(lost) >= 2 * CLIENTS // workers - 2
+    assert reports[2].outcome is not None
+    assert len(reports[2].outcome.survivors) >= 2 * CLIENTS - 1
+    local = simulated(config, fleet, {**gone, (2, "submodel"): lost})
+    for one, other in zip(rounds(LocalEngine(local), local, 3), reports, strict=True):
+        require_same_reports(one, other)
+    require_same(local, spread)
+
+
+@dataclass(frozen=True)
+class Misdeed:
+    """What a worker does that has ``client``, in one round at one exchange, and what it is called there."""
+
+    exchange: str
+    kind: str
+    seen: str
+
+
+MISDEEDS = {
+    1: Misdeed("inbound", "garbage", "DecodeError"),
+    2: Misdeed("union", "others", "UnexpectedSender"),
+    3: Misdeed("submodel", "raises", "lost"),
+    4: Misdeed("unmask-union", "hangs", "lost"),
+    5: Misdeed("submodel", "personal", "lost"),
+    6: Misdeed("check-in", "garbage", "DecodeError"),
+    7: Misdeed("invitation", "nothing", "lost"),
+    8: Misdeed("inbound", "repeats", "WrongPhase"),
+}
+
+
+class Misbehaving(Worker):
+    """Does ``MISDEEDS`` while it has the first client of the cohort; the plan comes with the class."""
+
+    plan: Any = None
+    first: Any = None
+
+    def check_in(self, key: str, number: int, groups: Any) -> Any:
+        self.number = number
+        self.bad = any(self.first[number] in group for group in groups)
+        self.sent: dict[str, Any] = {}
+        return self._done("check-in", super().check_in(key, number, groups))
+
+    def answer(self, key: str, exchange: str, frames: Mapping[str, bytes]) -> Any:
+        return self._done(exchange, super().answer(key, exchange, frames))
+
+    def train(self, key: str, frames: Mapping[str, bytes], personal: Any) -> Any:
+        lessons = super().train(key, frames, personal)
+        done = self._done("submodel", lessons.replies)
+        if done == "personal":
+            # Rows of other users, which are stored for their devices.
+            moved = {
+                name: replace(one, personal={t: ((r + 1) % 60, m) for t, (r, m) in one.personal.items()})
+                for name, one in lessons.learned.items()
+            }
+            return replace(lessons, learned=moved)
+        return replace(lessons, replies=done)
+
+    def _done(self, exchange: str, replies: Any) -> Any:
+        kind = self.plan.get((self.number, exchange)) if self.bad else None
+        before = self.sent
+        self.sent = replies
+        names = list(replies)
+        match kind:
+            case "garbage":
+                return {name: replace(one, frame=b"\x01garbage") for name, one in replies.items()}
+            case "others":
+                return {name: replies[names[place - 1]] for place, name in enumerate(names)}
+            case "raises":
+                raise RuntimeError("a broken worker")
+            case "hangs":
+                time.sleep(3600)
+            case "personal":
+                return "personal"
+            case "nothing":
+                return None
+            case "repeats":
+                return {name: before[name] for name in names}
+        return replies
+
+
+@pytest.mark.slow
+def test_a_worker_that_lies_breaks_or_hangs_costs_its_own_clients_only(
+    cluster: Cluster, fleet: Fleet
+) -> None:
+    """Every round another misdeed; the model is that of rounds in which its clients vanished."""
+    spread = simulated(tiny(), fleet)
+    Misbehaving.plan = {(number, one.exchange): one.kind for number, one in MISDEEDS.items()}
+    Misbehaving.first = {number: cohort_of(spread, number - 1)[0] for number in MISDEEDS}
+    gone: dict[tuple[int, str], list[str]] = {}
+    reports = []
+    with on_ray(spread, cluster, worker=Misbehaving, seconds=10.0) as engine:
+        for number, misdeed in MISDEEDS.items():
+            own = hosted(engine, spread).values()
+            bad = next(names for names in own if Misbehaving.first[number] in names)
+            exchange = "invitation" if misdeed.exchange == "check-in" else misdeed.exchange
+            gone[number, exchange] = bad
+            (report,) = rounds(engine, spread, 1)
+            reports.append(report)
+            assert report.aborted is None, (misdeed, report)
+            if misdeed.seen == "lost":
+                assert report.workers_lost == 1, misdeed
+                assert report.dropped[misdeed.exchange] == len(bad)
+                assert not report.declined
+            else:
+                assert report.workers_lost == 0, misdeed
+                assert report.declined == {misdeed.seen: len(bad)}, misdeed
+    local = simulated(tiny(), fleet, gone)
+    for one, other in zip(rounds(LocalEngine(local), local, len(MISDEEDS)), reports, strict=True):
+        require_same_sums(one, other)
+    require_same(local, spread)
+
+
+@pytest.mark.slow
+def test_a_hundred_clients_on_two_nodes_of_which_one_is_killed(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The small node goes in mid-round, all its processes at once; the others do its work from then on, and
+    when a new node joins it gets its part."""
+    config = tiny(data={"users": 130}, round={"clients": 100}, run={"together": 25})
+    crowd = build_fleet(config)
+    spread, cohort = simulated(config, crowd), sorted(crowd.devices)[:100]
+
+    def one_round(engine: Any, simulation: Simulation) -> RoundReport:
+        report: RoundReport = engine.run(cohort)
+        simulation.store.commit(report.commit)
+        return report
+
+    with Cluster(3, 1) as own, on_ray(spread, own, clients=100) as engine:
+        small = own.nodes[1]
+        (process,) = [one for one in own.processes(small) if one in _places(engine)]
+        (parts,) = engine._divided([spread.groups(cohort)], engine._crew.ready())
+        lost = [
+            name
+            for member, groups in parts.items()
+            if member.place is not None and member.place.process == process
+            for group in groups
+            for name in group
+        ]
+        with monkeypatch.context() as patch:
+            kill_while_training(patch, lambda: own.kill(small))
+            first = one_round(engine, spread)
+        second = one_round(engine, spread)
+        left = _places(engine)
+        own.add_node(1)
+        third = one_round(engine, spread)
+        again = _places(engine)
+    assert len(lost) == 25
+    assert (first.aborted, first.workers_lost) == (None, 1)
+    assert first.dropped["submodel"] == 25
+    assert first.outcome is not None
+    assert set(first.outcome.survivors) == set(cohort) - set(lost)
+    for report in (second, third):
+        assert report.workers_lost == 0
+        assert report.outcome is not None
+        assert len(report.outcome.survivors) == 100
+    assert (len(left), len(again)) == (3, 4)
+    local = simulated(config, crowd, {(1, "submodel"): lost})
+    here = LocalEngine(local)
+    for report in (first, second, third):
+        require_same_sums(one_round(here, local), report)
+    require_same(local, spread)
+
+
+def _places(engine: RayEngine) -> list[int]:
+    return [one.place.process for one in engine._crew._members if one.place is not None and not one.lost]
