@@ -1,25 +1,65 @@
 """A Flower app whose clients follow from a seed, for ``bench/flower_round.py`` and the tests.
 
-The run's sections ``data``, ``model``, ``privacy`` and so on are those of a run file.
+``SFSL_FLOWER_RUN`` names the run file that says what data and model there are, the same for everyone. With
+``SFSL_FLOWER_TIMES`` each message leaves a line there: how old its process was when it had loaded Python and
+Flower, when it had loaded this app, when it began to answer, and when it had the answer.
 """
 
+import json
 import os
+import time
 from functools import cache
 from pathlib import Path
 
-from sfsl.flower import client_app, server_app
-from sfsl.flower.simulated import seeded_members
-from sfsl.run.config import RunConfig, from_sections
-from sfsl.run.fleet import Fleet, build_fleet
-from sfsl.run.toml import read_sections
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def _age() -> float:
+    """Seconds since this process began."""
+    began = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / _TICKS
+    return float(Path("/proc/uptime").read_text().split()[0]) - began
+
+
+STARTED = _age()
+
+from flwr.app import Context, Message  # noqa: E402
+from flwr.clientapp import ClientApp  # noqa: E402
+
+from sfsl.flower import client_app, server_app  # noqa: E402
+from sfsl.flower.simulated import seeded_members  # noqa: E402
+from sfsl.run.config import RunConfig, from_sections  # noqa: E402
+from sfsl.run.fleet import Fleet, build_fleet  # noqa: E402
+from sfsl.run.toml import read_sections  # noqa: E402
+
+LOADED = _age()
 
 
 @cache
 def world() -> tuple[RunConfig, Fleet]:
-    """From the run file that ``SFSL_FLOWER_RUN`` names, the same for everyone."""
     run = from_sections(read_sections(Path(os.environ["SFSL_FLOWER_RUN"])))
     return run, build_fleet(run)
 
 
 server = server_app(lambda: world()[1].task)
-client = client_app(lambda node: seeded_members(*world())(node))
+
+
+class Timed(ClientApp):
+    def __init__(self) -> None:
+        super().__init__()
+        self._app = client_app(lambda node: seeded_members(*world())(node))
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        began, at = _age(), time.perf_counter()
+        world()
+        data = time.perf_counter() - at
+        reply = self._app(message, context)
+        folder = os.environ.get("SFSL_FLOWER_TIMES")
+        if folder:
+            line = {"started": STARTED, "loaded": LOADED, "began": began, "data": data}
+            line["answered"] = time.perf_counter() - at - data
+            with open(Path(folder) / f"{os.getpid()}.jsonl", "a") as file:
+                file.write(json.dumps(line) + "\n")
+        return reply
+
+
+client = Timed()
