@@ -90,5 +90,11 @@ class Population:
                 train_client(task, dense, work, local, round_number=number - 1) for work in works.values()
             ]
         return train_cohort(
-            task, dense, list(works.values()), local, round_number=number - 1, together=len(works)
+            task,
+            dense,
+            list(works.values()),
+            local,
+            round_number=number - 1,
+            together=len(works),
+            device=self._device,
         )

@@ -60,11 +60,12 @@ def train_cohort(
     *,
     round_number: int = 0,
     together: int = TOGETHER,
+    device: str = "cpu",
 ) -> list[LocalUpdate]:
     """What ``train_client`` gives for each, to floating-point tolerance.
 
     A module that cannot be compiled, where that is asked for, is trained without; one that cannot be
-    vectorised in a loop; with a warning the first time.
+    vectorised in a loop; with a warning the first time. On another ``device`` passes are not compiled.
     """
 
     def alone(works: Sequence[ClientWork]) -> list[LocalUpdate]:
@@ -73,11 +74,11 @@ def train_cohort(
     busy = [client for client, work in enumerate(cohort) if len(work.data)]
     works = [cohort[client] for client in busy]
     failed: list[tuple[_Way, Exception]] = []
-    for way in (_IN_PLACES, _IN_PASSES) if settings.compiled else (_IN_PASSES,):
+    for way in (_IN_PLACES, _IN_PASSES) if settings.compiled and device == "cpu" else (_IN_PASSES,):
         if task.module in way.refused:
             continue
         try:
-            learned = way.train(task, dense, works, settings, round_number, together)
+            learned = way.train(task, dense, works, settings, round_number, together, device)
             break
         except (RuntimeError, ValueError) as error:  # torch.func has no error of its own
             if _out_of_memory(error):
@@ -100,17 +101,20 @@ def _train_in_passes(
     settings: LocalSettings,
     round_number: int,
     together: int,
+    device: str,
 ) -> list[LocalUpdate]:
     """Clients with much to do together."""
     longest = sorted(range(len(cohort)), key=lambda client: -len(cohort[client].data))
-    passes = _passes([len(cohort[client].data) for client in longest], torch.get_num_threads(), together)
+    cores = torch.get_num_threads() if device == "cpu" else 1
+    passes = _passes([len(cohort[client].data) for client in longest], cores, together)
 
     def trained(clients: _Clients) -> _Trained:
         works = [cohort[client] for client in clients]
-        return list(zip(clients, _train_together(task, dense, works, settings, round_number), strict=True))
+        updates = _train_together(task, dense, works, settings, round_number, device)
+        return list(zip(clients, updates, strict=True))
 
     updates: dict[int, LocalUpdate] = {}
-    for one in _on_every_core(trained, [[longest[place] for place in places] for places in passes]):
+    for one in _on_every_core(trained, [[longest[place] for place in places] for places in passes], cores):
         updates |= one
     return [updates[client] for client in range(len(cohort))]
 
@@ -122,6 +126,7 @@ def _train_in_places(
     settings: LocalSettings,
     round_number: int,
     together: int,
+    device: str,
 ) -> list[LocalUpdate]:
     return train_in_places(task, dense, cohort, settings, round_number) if cohort else []
 
@@ -148,8 +153,9 @@ def _passes(samples: Sequence[int], cores: int, together: int) -> list[range]:
     return cut(bisect_left(range(most), True, key=lambda limit: len(cut(limit)) <= count))
 
 
-def _on_every_core(train: Callable[[_Clients], _Trained], passes: Sequence[_Clients]) -> list[_Trained]:
-    cores = torch.get_num_threads()
+def _on_every_core(
+    train: Callable[[_Clients], _Trained], passes: Sequence[_Clients], cores: int
+) -> list[_Trained]:
     if min(cores, len(passes)) < 2:
         return list(map(train, passes))
     try:
@@ -165,24 +171,30 @@ def _out_of_memory(error: Exception) -> bool:
 
 
 def _train_together(
-    task: Task, dense: Values, works: Sequence[ClientWork], settings: LocalSettings, round_number: int
+    task: Task,
+    dense: Values,
+    works: Sequence[ClientWork],
+    settings: LocalSettings,
+    round_number: int,
+    device: str,
 ) -> list[LocalUpdate]:
     """One pass; the client with the most steps comes first."""
     orders = [sample_order(work, settings) for work in works]
     columns = joined_columns(works)
     widths = {name: one.shape[1] if one.ndim == 2 else None for name, one in columns.items()}
     plan = StackPlan.of(task, works[0].data.tables, widths, settings.batch_size)
-    stack = _stack(task, dense, works, orders, columns, plan)
+    stack = _stack(task, dense, works, orders, columns, plan).to(device)
     before = {name: one.clone() for name, one in _parameters(stack, task).items()}
     trainer = StackTrainer(task, settings, stack, plan)
     trainer.run([len(one) for one in orders], settings.rate(round_number))
-    after = _parameters(stack, task)
+    change = {name: (one - before[name]).cpu() for name, one in _parameters(stack, task).items()}
+    losses = stack.losses.cpu()
     updates = []
     for place, work in enumerate(works):
-        moved = {name: after[name][place] - before[name][place] for name in after}
+        moved = {name: one[place] for name, one in change.items()}
         for table in task.tables:
             moved[parameter_of(table)] = moved[parameter_of(table)][: len(work.rows[table.name])]
-        updates.append(checked_update(task, work, settings, moved, stack.losses[place]))
+        updates.append(checked_update(task, work, settings, moved, losses[place]))
     return updates
 
 

@@ -100,6 +100,14 @@ class Stack:
     order: Tensor
     losses: Tensor
 
+    def to(self, device: str) -> "Stack":
+        def there(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+            return {name: one.to(device) for name, one in tensors.items()}
+
+        columns = Columns(there(self.columns.packed), there(self.columns.others))
+        order, losses = self.order.to(device), self.losses.to(device)
+        return Stack(there(self.dense), there(self.tables), columns, order, losses)
+
     def first(self, clients: int, start: int = 0) -> "Stack":
         """The same buffers, of the first clients only, or the first from ``start`` on."""
         some = slice(start, start + clients)
