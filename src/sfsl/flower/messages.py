@@ -1,4 +1,4 @@
-"""What travels over Flower besides the messages of a round (spec network 8)."""
+"""What travels over Flower besides the messages of a round (docs/guide/flower.md)."""
 
 from typing import Annotated
 
