@@ -1,8 +1,10 @@
 """Flower's edges: settings, names, rosters, terms, frames in records, and the Grid."""
 
+import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -18,9 +20,9 @@ from sfsl.engines.http.registry import Registry
 from sfsl.errors import DecodeError, InputError, ParameterError, StateError
 from sfsl.flower.client import client_app
 from sfsl.flower.names import node_name, node_token, read_roster
-from sfsl.flower.node import open_node
+from sfsl.flower.node import Terms, open_node
 from sfsl.flower.post import GridPost, packed, unpacked
-from sfsl.flower.settings import read_config
+from sfsl.flower.settings import FlowerSettings, read_config
 from sfsl.submodel import RowSet
 from small_federation import NODES, Small
 
@@ -102,6 +104,20 @@ def test_what_is_not_one_frame(content: RecordDict) -> None:
     assert unpacked(packed(b"frame")) == b"frame"
     with pytest.raises(DecodeError):
         unpacked(content)
+
+
+def test_the_guide_names_every_key_and_no_other() -> None:
+    guide = (Path(__file__).parents[2] / "docs/guide/flower.md").read_text()
+    asked, said = guide.split("### What a node's operator says", 1)[1].split("### What a run says", 1)
+    said = said.split("\n## ", 1)[0]
+
+    def named(section: str) -> set[str]:
+        """In the first column of its table."""
+        cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+        return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+    assert named(asked) == {field.encode_name for field in msgspec.structs.fields(Terms)}
+    assert named(said) == {f"flower.{name}" for name in FlowerSettings.__struct_fields__}
 
 
 class Refusing:

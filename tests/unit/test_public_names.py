@@ -15,6 +15,9 @@ PUBLIC = {
         "hold_out_last", "load_amazon", "load_csv", "load_parquet", "load_shakespeare", "load_taobao",
         "speech_of", "with_negatives",
     },
+    "sfsl.flower": {
+        "Member", "Node", "Terms", "client_app", "device_member", "model_of", "server_app",
+    },
     "sfsl.models": {
         "BST", "DIEN", "DIN", "LogisticRegression", "NextWordLSTM", "bst", "dien", "din",
         "logistic_regression", "next_word_lstm",
