@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,11 @@ pytest.importorskip("torch")
 pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
+from federation import LoopGrid
+from sfsl.errors import TooFewClients
+from sfsl.flower import Member, Node, device_member
+from sfsl.flower.post import GridPost
+from sfsl.flower.server import run_rounds
 from sfsl.flower.settings import read_config
 from sfsl.run.metrics import read_lines
 
@@ -26,6 +32,38 @@ def test_its_settings_are_settings() -> None:
     said = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     config = read_config(flatten_dict(said))
     assert config.rounds().cohort == said["round"]["clients"]
+
+
+def test_nodes_with_files_and_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As deployed: one round, and then each node's budget is spent for its period."""
+    monkeypatch.syspath_prepend(str(EXAMPLE))
+    import films.data
+    import films.model
+
+    for place in range(NODES):
+        seen, liked = films.data.made_up(place)
+        rows = "\n".join(f"{film},{like}" for film, like in zip(seen, liked, strict=True))
+        (tmp_path / f"{place}.csv").write_text(f"film,liked\n{rows}\n")
+
+    def join(node: Node) -> AbstractContextManager[Member]:
+        return device_member(node, films.model.task(), lambda state: films.data.load(node, state))
+
+    grid = LoopGrid(join, tmp_path, NODES)
+    for place, context in enumerate(grid.contexts.values()):
+        context.node_config["data"] = str(tmp_path / f"{place}.csv")
+    given = {"round.clients": NODES, "round.min_contributors": 2, "flower.state": str(tmp_path / "server")}
+    given |= {"flower.wait_seconds": 0.1, "flower.check_in_seconds": 1.0, "flower.period_days": 0}
+    config = read_config(given | {"flower.rounds": 2, "training.clip": 10.0})
+    post = GridPost(grid, 0.05, sleep=lambda seconds: None)
+    with pytest.raises(TooFewClients):
+        run_rounds(config, films.model.task(), post)
+    (line,) = read_lines(tmp_path / "server" / "metrics.jsonl")
+    assert (line.aborted, line.survivors) == (None, NODES)
+    assert line.moved["film"] > 0
+    assert grid.silences == []  # a spent budget is said aloud
+    for place in range(NODES):
+        home = tmp_path / f"node-{place}"
+        assert (home / "data").read_bytes() == (tmp_path / f"{place}.csv").read_bytes()
 
 
 def test_flwr_run_with_simulated_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
