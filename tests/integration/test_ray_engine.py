@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -378,3 +379,40 @@ def test_a_hundred_clients_on_two_nodes_of_which_one_is_killed(
 
 def _places(engine: RayEngine) -> list[int]:
     return [one.place.process for one in engine._crew._members if one.place is not None and not one.lost]
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_another_engine_left_it(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``sfsl run --engine ray``, stopped after two rounds and resumed on the local engine."""
+    from sfsl.run import start
+    from sfsl.run.metrics import read_lines
+    from sfsl.submodel import LmdbStore
+
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+
+    def go_on(runner: Any) -> None:
+        with runner:
+            runner.run(stop=lambda: False, seen=lambda line: None)
+
+    sections = {"round": {"cohorts": 2}, "faults": {"inbound": 0.05}, "ray": {"workers": 4}}
+    onray = {**sections, "run": {"engine": "ray", "rounds": 2, "evaluate_every": 1}}
+    go_on(start.begin(tmp_path / "ray", tiny(**onray)))
+    onlocal = {**sections, "run": {"engine": "local", "rounds": 3, "evaluate_every": 1}}
+    go_on(start.resume(tmp_path / "ray", tiny(**onlocal)))
+    go_on(start.begin(tmp_path / "local", tiny(**onlocal)))
+    timed = ("client_seconds", "server_seconds", "training_seconds", "wall_seconds")
+    for one, other in zip(
+        *(read_lines(tmp_path / name / "metrics.jsonl") for name in ("ray", "local")), strict=True
+    ):
+        for field in one.__struct_fields__:
+            assert field in timed or getattr(one, field) == getattr(other, field), field
+    with LmdbStore.open(tmp_path / "ray/store") as one, LmdbStore.open(tmp_path / "local/store") as other:
+        assert one.round == other.round == 3
+        assert one.read_dense().values.tobytes() == other.read_dense().values.tobytes()
+        for table in one.spec.tables:
+            assert np.array_equal(one.touched(table.name).rows, other.touched(table.name).rows)
+            mine, theirs = (store.read_rows(table.name, one.touched(table.name)) for store in (one, other))
+            assert mine.values.tobytes() == theirs.values.tobytes()
+            assert mine.state.tobytes() == theirs.state.tobytes()

@@ -40,6 +40,7 @@ class Connection:
                     self._folder = Path(tempfile.mkdtemp(prefix="sfsl-ray-"))
                     ray.init(
                         address="local",
+                        num_cpus=settings.cluster_cpus or None,
                         include_dashboard=False,
                         object_store_memory=settings.memory_mb << 20,
                         _temp_dir=str(self._folder),
