@@ -206,6 +206,23 @@ def test_messages_of_another_round_phase_or_client_change_nothing(tmp_path: Path
     assert tried > 80
 
 
+def test_memory_that_cannot_be_read_costs_a_round_and_no_more(tmp_path: Path) -> None:
+    small, seen = Small(tmp_path), 0
+
+    def around(grid: Probed, message: Message) -> Message:
+        nonlocal seen
+        seen += 1
+        if seen == 3:
+            grid.contexts[VICTIM].state["sfsl"] = ConfigRecord({"kept": b"\x01 no snapshot"})
+        return grid.honest(message)
+
+    small.run(probing(small, around), 2)
+    assert [(line.survivors, line.dropped) for line in small.lines] == [
+        (NODES - 1, {"inbound": 1}),
+        (NODES, {}),
+    ]
+
+
 def test_frames_swapped_between_nodes_are_refused_by_the_server(tmp_path: Path) -> None:
     """The SuperLink hands the server one node's answer as another's: both are out, and nothing is mixed."""
     small = Small(tmp_path)

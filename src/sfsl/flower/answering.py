@@ -17,7 +17,16 @@ from sfsl.client.trainer import Trainer
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness
 from sfsl.engines.exchange.messages import CheckIn, Decline
-from sfsl.errors import BudgetExhausted, Refused, SfslError, WrongModel, WrongPhase, WrongRound
+from sfsl.errors import (
+    BudgetExhausted,
+    InputError,
+    Refused,
+    SfslError,
+    StateError,
+    WrongModel,
+    WrongPhase,
+    WrongRound,
+)
 from sfsl.flower.messages import CODEC, Call, Over
 from sfsl.rounds import RoundClient, RoundPolicy
 from sfsl.rounds.client import Phase
@@ -46,7 +55,7 @@ class Member:
 
     def __post_init__(self) -> None:
         if self.pinned is not None and self.identity is None:
-            raise Refused("active mode needs an identity of this client's own")
+            raise InputError("active mode needs an identity of this client's own")
 
 
 @dataclass(frozen=True)
@@ -69,7 +78,7 @@ class SatOut(SfslError):
 
 def answer(member: Member, frame: bytes, kept: bytes | None) -> Answer:
     """The answer to one message, or ``SatOut``."""
-    before = None if kept is None else decode(kept)
+    before, kept = _read(kept)
     large = before is not None and before.phase in ("AWAITS_UNION", "REQUESTED")
     called = False
     try:
@@ -100,6 +109,14 @@ def answer(member: Member, frame: bytes, kept: bytes | None) -> Answer:
         raise SatOut(_said(reason), kept, aloud=False) from None
     member.memory.keep(kept)
     return Answer(answered, kept)
+
+
+def _read(kept: bytes | None) -> tuple[RoundSnapshot | None, bytes | None]:
+    """What cannot be read is of no round: the next call begins another."""
+    try:
+        return (None, None) if kept is None else (decode(kept), kept)
+    except StateError:
+        return None, None
 
 
 def _checked_in(member: Member, call: Call) -> Answer:

@@ -34,7 +34,7 @@ def unpacked(content: RecordDict) -> bytes:
 
 
 class GridPost:
-    """``group`` is what Flower's logs call these messages by."""
+    """``poll_seconds``: how often the SuperLink is asked for replies."""
 
     def __init__(
         self,

@@ -121,10 +121,11 @@ class Rounds:
     def _eligible(self) -> dict[str, int]:
         """Nodes that are there and may be invited, by name."""
         period = self._settings.period(self._now_ms())
-        had_their_turn: Collection[str] = () if period is None else self._registry.invited(period)
+        invited: Collection[str] = () if period is None else self._registry.invited(period)
+        barred = self._left_out.union(invited)
         found = {node_name(node): node for node in self._post.nodes()}
         known = found.keys() if self._identities is None else found.keys() & self._identities.keys()
-        return {name: found[name] for name in known if name not in {*had_their_turn, *self._left_out}}
+        return {name: found[name] for name in known if name not in barred}
 
     def _call(self, called: Mapping[str, int], bill: Bill) -> dict[str, CheckIn]:
         start, registry = self._clock(), self._registry
@@ -173,8 +174,7 @@ class Rounds:
                 # For the rest of this run: it keeps rounds going, and is no verdict.
                 self._left_out.update(error.clients)
                 log.warning("left out from here on, for shares that do not fit: %s", error.clients)
-        finally:
-            self._dismiss(running, nodes, check_ins)
+        self._dismiss(running, nodes, check_ins)
         line = line_of(number, len(nodes), bill, outcome, reason, self._clock() - start)
         state = self._state.after(self._settings, outcome, line)
         self._store.commit(committed(outcome, number, state))

@@ -27,10 +27,21 @@ def server_app(task: Callable[[], Task]) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        _log_as_flower_does()
         config = read_config(context.run_config)
         run_rounds(config, task(), GridPost(grid, config.flower.poll_seconds))
 
     return app
+
+
+def _log_as_flower_does() -> None:
+    """What is said of rounds belongs into the run's log, which ``flwr log`` shows."""
+    own, flower = logging.getLogger("sfsl"), logging.getLogger("flwr")
+    own.setLevel(logging.INFO)
+    for handler in flower.handlers:
+        if handler not in own.handlers:
+            own.addHandler(handler)
+    own.propagate = not flower.handlers
 
 
 def run_rounds(config: FlowerConfig, task: Task, post: Post) -> None:
