@@ -24,7 +24,7 @@ SECTIONS: dict[str, Any] = {
     "round": {"clients": NODES, "min_contributors": 2},
     "server": {"row_step": "adagrad", "kappa_rounds": 10},
 }
-SECONDS = 60.0
+SECONDS = 90.0
 
 
 @pytest.fixture(autouse=True)
