@@ -50,6 +50,8 @@ def test_a_cluster_that_cannot_be_reached_is_named_at_once(monkeypatch: pytest.M
         require_engine(from_sections(ON_RAY))
     with pytest.raises(InputError, match="nowhere:port"):
         require_engine(from_sections(ON_RAY | {"ray": {"address": "nowhere:port"}}))
+    with pytest.raises(InputError, match="on a node of the cluster"):
+        require_engine(from_sections(ON_RAY | {"ray": {"address": "ray://head:10001"}}))
     assert time.monotonic() - start < 30
 
 

@@ -66,7 +66,12 @@ def address_of(settings: ClusterSettings) -> str:
 
 def require_reachable(address: str) -> None:
     """Ray itself tries for minutes where nobody listens."""
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if address.startswith("ray://"):
+        raise InputError(
+            f"{address} is for Ray's client, through which messages would pass twice; start the run on a "
+            'node of the cluster, with ray.address = "auto"'
+        )
+    host, colon, port = address.rpartition(":")
     if not colon:
         return
     if host in ("localhost", "127.0.0.1"):  # so Ray understands it
