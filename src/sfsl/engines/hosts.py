@@ -78,10 +78,11 @@ class HostedClients:
     ) -> None:
         self._population, self._number, self._groups = population, number, groups
         self._randomness, self._workers = randomness, workers
-        self._clients = {name: self._client(name) for group in groups for name in group}
+        self._clients: dict[str, RoundClient] = {}
 
     def check_in(self) -> dict[str, Reply]:
-        return self._side_by_side(self._clients, lambda name: self._clients[name].create_keys())
+        names = [name for group in self._groups for name in group]
+        return self._side_by_side(names, self._keys)
 
     def answer(self, exchange: str, frames: Mapping[str, bytes]) -> dict[str, Reply]:
         handle = _HANDLERS[exchange]
@@ -116,6 +117,10 @@ class HostedClients:
             return name, Reply(frame, time.thread_time() - start, reason)
 
         return dict(self._workers.map(reply, names))
+
+    def _keys(self, name: str) -> Message:
+        self._clients[name] = client = self._client(name)
+        return client.create_keys()
 
     def _client(self, name: str) -> RoundClient:
         population = self._population
