@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfsl.errors import BudgetExhausted, InputError, ParameterError, Refused, StateError
+from sfsl.errors import BudgetExhausted, InputError, ParameterError, Refused, RolledBack, StateError
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState, Decoys, IndexPrivacy, Ledger, Tables, storage
 from sfsl.testing import SeededRandomness
 
@@ -66,6 +66,47 @@ def test_what_must_not_be_done_out_of_order(tmp_path: Path) -> None:
         with pytest.raises(Refused, match="answered it already"):
             state.answer(b"r1", UNION, SeededRandomness(2))
         assert (state.ledger.exposures, state.ledger.answered) == (1, 1)
+
+
+def test_a_round_that_is_handed_from_process_to_process(tmp_path: Path) -> None:
+    """From what was kept last, and from nothing else; and it is answered once."""
+    path = tmp_path / "state"
+    with create(path) as state:
+        begin(state)
+        before = path.read_bytes()
+        assert b"going_on" not in before  # as states were written before there was such a thing
+        state.keep(b"first")
+        state.expose(b"r1")
+        state.keep(b"second")
+    with reopen(path) as state:
+        with pytest.raises(StateError, match="begin"):
+            state.go_on(b"second", b"r1")
+        begin(state)
+        for other in (b"first", b"", b"third"):
+            with pytest.raises(RolledBack, match="not the last"):
+                state.go_on(other, b"r1")
+            with pytest.raises(Refused, match="has not entered"):
+                state.answer(b"r1", UNION, SeededRandomness(1))
+        state.go_on(b"second", b"r1")
+        with pytest.raises(Refused, match="already entered"):
+            state.expose(b"r1")
+        state.answer(b"r1", UNION, SeededRandomness(1))
+        assert (state.ledger.exposures, state.ledger.answered) == (1, 1)
+        state.keep(None)
+        assert b"going_on" not in path.read_bytes()
+        with pytest.raises(RolledBack):
+            state.go_on(b"second", None)
+
+
+def test_a_round_does_not_go_on_in_the_next_period(tmp_path: Path) -> None:
+    """It was exposed with the data of the one before."""
+    with create(tmp_path / "state") as state:
+        begin(state)
+        state.expose(b"r1")
+        state.keep(b"kept")
+        begin(state, DAY + timedelta(days=30))
+        with pytest.raises(RolledBack):
+            state.go_on(b"kept", b"r1")
 
 
 def test_a_bad_union_is_refused_and_costs_no_answer(tmp_path: Path) -> None:
