@@ -98,15 +98,15 @@ def per_message(folder: Path) -> dict[str, float]:
     loaded and to the message being there; making the benchmark's data; answering."""
     lines = [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
     first = [json.loads(file.read_text().splitlines()[0]) for file in folder.iterdir()]
+    once = ("started", "loaded", "began", "cpu_started", "cpu_loaded")
     return {
         "messages": len(lines),
         "processes": len(first),
+        **{f"process_{key}": float(np.mean([line[key] for line in first])) for key in once},
         **{
-            f"process_{key}": float(np.mean([line[key] for line in first]))
-            for key in ("started", "loaded", "began")
+            key: float(np.mean([line[key] for line in lines]))
+            for key in ("data", "answered", "cpu_data", "cpu_answered")
         },
-        "data": float(np.mean([line["data"] for line in lines])),
-        "answered": float(np.mean([line["answered"] for line in lines])),
         "answered_median": float(np.median([line["answered"] for line in lines])),
     }
 

@@ -1,8 +1,9 @@
 """A Flower app whose clients follow from a seed, for ``bench/flower_round.py`` and the tests.
 
 ``SFSL_FLOWER_RUN`` names the run file that says what data and model there are, the same for everyone. With
-``SFSL_FLOWER_TIMES`` each message leaves a line there: how old its process was when it had loaded Python and
-Flower, when it had loaded this app, when it began to answer, and when it had the answer.
+``SFSL_FLOWER_TIMES`` each message leaves a line there: how old its process was when Python and Flower were
+there, when this app was loaded, and when the message was; seconds of making data and of answering; and the
+same in CPU seconds, which a busy machine changes less.
 """
 
 import json
@@ -20,7 +21,7 @@ def _age() -> float:
     return float(Path("/proc/uptime").read_text().split()[0]) - began
 
 
-STARTED = _age()
+STARTED, CPU_STARTED = _age(), time.process_time()
 
 from flwr.app import Context, Message  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
@@ -31,7 +32,7 @@ from sfsl.run.config import RunConfig, from_sections  # noqa: E402
 from sfsl.run.fleet import Fleet, build_fleet  # noqa: E402
 from sfsl.run.toml import read_sections  # noqa: E402
 
-LOADED = _age()
+LOADED, CPU_LOADED = _age(), time.process_time()
 
 
 @cache
@@ -49,14 +50,23 @@ class Timed(ClientApp):
         self._app = client_app(lambda node: seeded_members(*world())(node))
 
     def __call__(self, message: Message, context: Context) -> Message:
-        began, at = _age(), time.perf_counter()
+        began, at, cpu = _age(), time.perf_counter(), time.process_time()
         world()
-        data = time.perf_counter() - at
+        data, cpu_data = time.perf_counter() - at, time.process_time() - cpu
         reply = self._app(message, context)
+        line = {
+            "started": STARTED,
+            "loaded": LOADED,
+            "began": began,
+            "data": data,
+            "answered": time.perf_counter() - at - data,
+            "cpu_started": CPU_STARTED,
+            "cpu_loaded": CPU_LOADED - CPU_STARTED,
+            "cpu_data": cpu_data,
+            "cpu_answered": time.process_time() - cpu - cpu_data,
+        }
         folder = os.environ.get("SFSL_FLOWER_TIMES")
         if folder:
-            line = {"started": STARTED, "loaded": LOADED, "began": began, "data": data}
-            line["answered"] = time.perf_counter() - at - data
             with open(Path(folder) / f"{os.getpid()}.jsonl", "a") as file:
                 file.write(json.dumps(line) + "\n")
         return reply
