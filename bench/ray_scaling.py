@@ -85,6 +85,7 @@ class Side:
             raise SystemExit(f"{self.name}: a round failed: {report.aborted}, {report.workers_lost} lost")
         if not counted:
             return
+        spent = [after - earlier for after, earlier in zip(self._workers_cpu(), before[1], strict=True)]
         clients = sum(cost * report.answered[name] for name, cost in report.client_seconds.items())
         self.reports.append(report)
         self.turns.append(
@@ -92,7 +93,8 @@ class Side:
                 "seconds": end - start,
                 "waiting_for_workers": waiting.seconds,
                 "driver_cpu": time.process_time() - before[0],
-                "workers_cpu": self._workers_cpu() - before[1],
+                "workers_cpu": sum(spent),
+                "busiest_worker_cpu": max(spent, default=0.0),
                 "server_cpu": sum(report.server_seconds.values()),
                 "commit": end - ran,
                 "clients_cpu": clients,
@@ -100,11 +102,11 @@ class Side:
             }
         )
 
-    def _workers_cpu(self) -> float:
+    def _workers_cpu(self) -> list[float]:
         if not isinstance(self._engine, RayEngine):
-            return 0.0
+            return []
         members = self._engine._crew._members
-        return float(sum(ray.get([one.actor.cpu.remote() for one in members])))
+        return list(ray.get([one.actor.cpu.remote() for one in members]))
 
     def figures(self) -> dict[str, Any]:
         every = {key: [turn[key] for turn in self.turns] for key in self.turns[0]}
@@ -194,7 +196,13 @@ def scaling(engines: Mapping[str, Any]) -> dict[str, Any]:
         "speed_up": round(speed_up, 3),
         "speed_ups": [round(first / second, 3) for first, second in pairs],
         "serial_fraction_by_amdahl": round(2 / speed_up - 1, 3),
-        # CPU time is the same however busy the machine is: what the driver does, nobody can share.
+        # CPU time is about the same however busy the machine is: what the driver does, nobody can share,
+        # and a round takes as long as the busiest worker.
+        "speed_up_by_cpu": round(
+            (driver + alone["workers_cpu"])
+            / (two["median"]["driver_cpu"] + two["median"]["busiest_worker_cpu"]),
+            3,
+        ),
         "serial_fraction_by_cpu": round(driver / (driver + alone["workers_cpu"]), 3),
         "of_a_round_on_one_worker": {
             name: round(seconds / alone["seconds"], 3)
