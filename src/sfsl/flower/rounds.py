@@ -174,7 +174,6 @@ class Rounds:
                 # For the rest of this run: it keeps rounds going, and is no verdict.
                 self._left_out.update(error.clients)
                 log.warning("left out from here on, for shares that do not fit: %s", error.clients)
-        self._dismiss(running, nodes, check_ins)
         line = line_of(number, len(nodes), bill, outcome, reason, self._clock() - start)
         state = self._state.after(self._settings, outcome, line)
         self._store.commit(committed(outcome, number, state))
@@ -184,6 +183,7 @@ class Rounds:
             log.info("round %d committed: %d of %d clients", number, line.survivors, line.cohort)
         else:
             log.warning("round %d aborted: %s", number, reason)
+        self._dismiss(running, nodes, check_ins)
 
     def _begin(
         self, number: int, nodes: Mapping[str, int], check_ins: Mapping[str, CheckIn], bill: Bill
