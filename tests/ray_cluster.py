@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-_START_SECONDS = 60
+_START_SECONDS = 180
 _STORE = 100 << 20
 _HOST = "127.0.0."
 

@@ -304,7 +304,7 @@ def test_a_worker_that_lies_breaks_or_hangs_costs_its_own_clients_only(
     Misbehaving.first = {number: cohort_of(spread, number - 1)[0] for number in MISDEEDS}
     gone: dict[tuple[int, str], list[str]] = {}
     reports = []
-    with on_ray(spread, cluster, worker=Misbehaving, seconds=10.0) as engine:
+    with on_ray(spread, cluster, worker=Misbehaving, seconds=30.0) as engine:
         for number, misdeed in MISDEEDS.items():
             own = hosted(engine, spread).values()
             bad = next(names for names in own if Misbehaving.first[number] in names)

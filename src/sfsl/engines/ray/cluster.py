@@ -47,6 +47,8 @@ class Connection:
                         logging_level=logging.ERROR,
                         log_to_driver=False,
                     )
+        except InputError:
+            raise
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
             self.close()
             where = f"reach a Ray cluster at {address}" if address else "start a Ray cluster on this machine"

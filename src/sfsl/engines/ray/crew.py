@@ -1,8 +1,8 @@
 """The workers of a run: started, watched over, given up when lost, and replaced where there is room."""
 
 import logging
-import time
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Any
 
@@ -94,8 +94,8 @@ class Crew:
         return list(self._lost)
 
     def close(self) -> None:
-        if ray.is_initialized():
-            for one in self._members:
+        with suppress(RayError):  # a cluster that is gone has no workers either
+            for one in self._members if ray.is_initialized() else ():
                 ray.kill(one.actor, no_restart=True)
         self._connection.close()
 
@@ -151,21 +151,22 @@ class Crew:
         return Member(made.remote(self._population, self._settings.threads, self._settings.cpus))
 
     def _await(self, seconds: float) -> None:
-        """Whoever is not ready by then may be so in a later round, for which nobody waits again; nor for
-        more workers than the cluster could hold."""
-        deadline = time.monotonic() + seconds
-        hopeful = room(self._settings.cpus, self._gpus) >= len(self._members)
-        for one in self._members:
-            if one.place is None and not one.lost:
-                left = max(0.0, deadline - time.monotonic()) if hopeful and not one.awaited else 0.0
-                one.awaited = one.awaited or hopeful
-                ready, _ = ray.wait([one.starting], timeout=left)
-                if not ready:
-                    continue
-                try:
-                    one.place = ray.get(one.starting)
-                except RayError as error:
-                    self.lose(one, error)
+        """As many as the cluster could hold, and nobody twice: whoever is not ready by then may be so in a
+        later round."""
+        pending = {one.starting: one for one in self._members if one.place is None and not one.lost}
+        if not pending:
+            return
+        free = room(self._settings.cpus, self._gpus) - (len(self._members) - len(pending))
+        due = min(free, sum(not one.awaited for one in pending.values()))
+        if due > 0:
+            ray.wait(list(pending), num_returns=due, timeout=seconds)
+        for one in pending.values():
+            one.awaited = one.awaited or due > 0
+        for reference in ray.wait(list(pending), num_returns=len(pending), timeout=0)[0]:
+            try:
+                pending[reference].place = ray.get(reference)
+            except RayError as error:
+                self.lose(pending[reference], error)
 
 
 def _said(why: Exception | str) -> str:
