@@ -363,6 +363,29 @@ def test_what_a_device_cannot_do_is_refused(data: Interactions, fleet: ResidentC
 
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")
+@pytest.mark.parametrize("compiled", [False, True])
+def test_clients_in_two_lanes_learn_as_in_one(
+    data: Interactions, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, settings = din(data, seed=1), settings_of("cpp1", training={"batch_size": 2})
+
+    def moved(longest: float, compiled: bool) -> ResidentModel:
+        monkeypatch.setattr("sfsl.training.stack._LONGEST", longest)
+        fleet = ResidentClients(compact(data), torch.device("cuda"))
+        model = ResidentModel(task, store_of(task), fleet.device)
+        arm = Arm("one", model, settings, PRESETS["cpp1"])
+        ResidentEngine(fleet, [arm], clients=CLIENTS, seed=0, compiled=compiled).run(1, np.arange(CLIENTS))
+        return model
+
+    one, two = moved(0.0, False), moved(0.7, compiled)
+    for name in one.tables:
+        tolerance = 2 * settings.update.rows.unit + 1e-5
+        np.testing.assert_allclose(two.tables[name][:-1].cpu(), one.tables[name][:-1].cpu(), atol=tolerance)
+    tolerance = 4 * settings.update.dense.unit + 1e-5
+    np.testing.assert_allclose(two.dense.cpu(), one.dense.cpu(), atol=tolerance)
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")
 @pytest.mark.filterwarnings("default")  # the mode that looks for it is a prototype, and says so
 @pytest.mark.parametrize("compiled", [False, True])
 def test_nothing_in_a_round_waits_for_a_gpu(data: Interactions, compiled: bool) -> None:

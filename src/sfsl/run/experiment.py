@@ -8,7 +8,8 @@ import csv
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,8 +103,8 @@ class Experiment:
         """Rounds up to ``rounds``, with AUCs after every ``every``; or until ``stop_after`` seconds are
         over. Returns the last round, which is in the checkpoint."""
         start = saved = time.monotonic()
-        if self._engine is not None:
-            self._engine.prepare()
+        for one in [*self._central.values(), *([self._engine] if self._engine else ())]:
+            one.prepare()
         while self.round < rounds and time.monotonic() - start < stop_after:
             figures = self._advance()
             if self.round % every == 0 or self.round in (1, rounds):
@@ -117,20 +118,25 @@ class Experiment:
 
     def _advance(self) -> dict[str, Figures]:
         self.round += 1
-        with self._aside():
-            found = {name: central.run(self.round) for name, central in self._central.items()}
-        if self._engine is not None:
-            found |= zip(self._federated, self._engine.run(self.round, self._cohort()), strict=True)
-        if self._beside is not None:
-            torch.cuda.current_stream().wait_stream(self._beside)
-        return found
-
-    def _aside(self) -> AbstractContextManager[object]:
-        """What a GPU does here it does beside what comes next: steps one after another leave it much room."""
         if self._beside is None:
-            return nullcontext()
-        self._beside.wait_stream(torch.cuda.current_stream())
-        return torch.cuda.stream(self._beside)
+            return self._centralized() | self._together()
+        # Steps one after another leave a GPU much room: one stream and thread for each of the two.
+        now = torch.cuda.current_stream()
+        self._beside.wait_stream(now)
+        with ThreadPoolExecutor(1) as worker:
+            central = worker.submit(self._centralized, self._beside)
+            found = self._together()
+        now.wait_stream(self._beside)
+        return central.result() | found
+
+    def _centralized(self, stream: torch.cuda.Stream | None = None) -> dict[str, Figures]:
+        with torch.cuda.stream(stream) if stream else nullcontext():
+            return {name: central.run(self.round) for name, central in self._central.items()}
+
+    def _together(self) -> dict[str, Figures]:
+        if self._engine is None:
+            return {}
+        return dict(zip(self._federated, self._engine.run(self.round, self._cohort()), strict=True))
 
     def _cohort(self) -> Indices:
         draw = np.random.default_rng([_COHORT, self._config.run.seed, self.round])

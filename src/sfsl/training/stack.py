@@ -9,9 +9,12 @@ are those of what was fetched: work in proportion to a small batch, not to a cli
 """
 
 import copy
+import gc
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +25,14 @@ from sfsl.training.task import Batch, Parameters, Task, parameter_of
 
 # Steps in one graph, and how many fewer clients have graphs of their own, which take long if compiled.
 STEPS_PER_GRAPH = 8
-_SHRINK, _SHRINK_COMPILED, _SHRINK_COMPILED_MANY = 0.8, 0.35, 0.6
-_LEAST_LIVE, _LEAST_SHARE = 4, 0.35
+_SHRINK, _SHRINK_COMPILED = 0.8, 0.6
 # The share of clients that have a lane of their own for having the most steps.
-_LONGEST = 0.16
+_LONGEST = 0.1
 # Lookups of a step from which on it is better to have gradients of all of a client's rows.
 _MANY = 512
+
+# Kernels that do not wait for each other become one.
+_HORIZONTAL: dict[str, Any] = {"combo_kernels": True}
 
 Learn = Callable[..., tuple[Tensor, ...]]
 Slopes = Callable[[Parameters, Batch, Tensor], tuple[Parameters, Tensor]]
@@ -143,7 +148,13 @@ class StackTrainer:
         loss = mean_loss(task, with_embeddings(task, plan.fetched, lambda own: _Fetched(own, products)))
         captured = stack.order.is_cuda or compiled
         self._slopes: Slopes = vmap(grad_and_value(loss)) if captured else _slopes(vmap(loss))
-        self._learn: Learn = _compiled(self._learned, stack.order.is_cuda) if compiled else self._learned
+        self._learn: Learn = self._learned
+        self._take: Callable[[Stack, Tensor], None] = self._step
+        if compiled and stack.order.is_cuda:
+            # For a graph all of a step, rows fetched and put back included: what it costs is kernels.
+            self._take = torch.compile(self._step, dynamic=False, options=_HORIZONTAL)
+        elif compiled:
+            self._learn = _compiled(self._learned)
         device = stack.order.device
         self._fillers = {
             name: torch.tensor(one.shape[1] - 1, device=device) for name, one in stack.tables.items()
@@ -152,6 +163,7 @@ class StackTrainer:
         self._rate = torch.zeros((), device=device)
         self._number = torch.zeros(1, dtype=torch.int64, device=device)
         self._lanes = _lanes(len(stack.order), device, compiled) if stack.order.is_cuda else ()
+        self._workers = ThreadPoolExecutor(len(self._lanes) or 1)
 
     def run(self, steps: Sequence[int], rate: float) -> None:
         """``steps`` of each client, none with more than the one before it."""
@@ -182,31 +194,27 @@ class StackTrainer:
 
     def _replay(self, steps: Sequence[int]) -> None:
         """Lanes begin together and each goes at its own pace; whatever comes next waits for all."""
+        self.capture()
         now = torch.cuda.current_stream()
         for lane in self._lanes:
             lane.number.zero_()
             lane.stream.wait_stream(now)
-        for start in range(0, max(steps, default=0), STEPS_PER_GRAPH):
-            live = sum(one > start for one in steps)
-            for lane in self._lanes:
-                if live > lane.start:
-                    own = min(size for size in lane.sizes if size >= min(live - lane.start, lane.sizes[0]))
-                    with torch.cuda.stream(lane.stream):
-                        self._graph(lane, own).replay()
+        # A thread for each: whoever hands a GPU more than it takes in has to wait.
+        for _ in self._workers.map(lambda lane: lane.replay(steps), self._lanes):
+            pass
         for lane in self._lanes:
             now.wait_stream(lane.stream)
 
-    def _graph(self, lane: "_Lane", size: int) -> torch.cuda.CUDAGraph:
+    def _graph(self, lane: "_Lane", size: int) -> None:
         if size not in lane.graphs:
-            part = self._stack.first(size, lane.start)  # other lanes may be at work
+            part = self._stack.first(size, lane.start)
             written = [*part.dense.values(), *part.tables.values(), part.losses, lane.number]
             kept = [one.clone() for one in written]
             lane.number.zero_()
             with torch._dynamo.config.patch(recompile_limit=1024):  # one for each size
-                lane.graphs[size] = captured(lambda: self._step(part, lane.number), lane.stream)
+                lane.graphs[size] = captured(lambda: self._take(part, lane.number), lane.stream)
             for one, old in zip(written, kept, strict=True):
                 one.copy_(old)
-        return lane.graphs[size]
 
     def _step(self, stack: Stack, number: Tensor) -> None:
         """Step ``number`` of all clients of a stack."""
@@ -261,9 +269,9 @@ class StackTrainer:
         return losses * weight.sum(1), *moved
 
 
-def _compiled(learn: Learn, cuda: bool) -> Learn:
-    """On a CPU as one function without any Python in it, so that threads do not wait for each other."""
-    made: Learn = torch.compile(learn, dynamic=False, options=None if cuda else {"cpp_wrapper": True})
+def _compiled(learn: Learn) -> Learn:
+    """For a CPU: one function without any Python in it, so that threads do not wait for each other."""
+    made: Learn = torch.compile(learn, dynamic=False, options={"cpp_wrapper": True})
     return made
 
 
@@ -350,28 +358,25 @@ def _same(rows: Tensor, dtype: torch.dtype) -> Tensor:
 def _fetched(table: Tensor, places: Tensor) -> Tensor:
     """Rows of each client's part of a table. A CPU copies whole rows faster than single numbers."""
     if table.is_cuda:
-        return table.gather(1, places.unsqueeze(2).expand(-1, -1, table.shape[2]))
+        return table[_each(places), places]
     return table.flatten(0, 1).index_select(0, _among_all(table, places)).reshape(*places.shape, -1)
 
 
 def _put_back(table: Tensor, places: Tensor, values: Tensor) -> None:
     if table.is_cuda:
-        table.scatter_(1, places.unsqueeze(2).expand_as(values), values)
+        table.index_put_((_each(places), places), values)
     else:
         table.flatten(0, 1).index_copy_(0, _among_all(table, places), values.flatten(0, 1))
+
+
+def _each(places: Tensor) -> Tensor:
+    """The number of each client, beside its places."""
+    return torch.arange(len(places), device=places.device).unsqueeze(1)
 
 
 def _among_all(table: Tensor, places: Tensor) -> Tensor:
     first = torch.arange(0, table.shape[0] * table.shape[1], table.shape[1])
     return (places + first.unsqueeze(1)).flatten()
-
-
-def _sizes(clients: int, shrink: float, least: int) -> tuple[int, ...]:
-    """How many live clients have graphs: all, and ever fewer."""
-    sizes = [clients]
-    while sizes[-1] > least:
-        sizes.append(max(least, int(shrink * sizes[-1])))
-    return tuple(sizes)
 
 
 @dataclass(frozen=True)
@@ -389,15 +394,22 @@ class _Lane:
     stream: torch.cuda.Stream
     graphs: dict[int, torch.cuda.CUDAGraph] = field(default_factory=dict)
 
+    def replay(self, steps: Sequence[int]) -> None:
+        """``steps`` of all clients of the stack."""
+        own = steps[self.start : self.start + self.sizes[0]]
+        with torch.cuda.stream(self.stream):
+            for begun in range(0, max(own, default=0), STEPS_PER_GRAPH):
+                live = sum(one > begun for one in own)
+                self.graphs[min(size for size in self.sizes if size >= live)].replay()
+
 
 def _lanes(clients: int, device: torch.device, compiled: bool) -> tuple[_Lane, ...]:
     """Those with the most steps, which nobody should have to wait for, and the others."""
     longest = int(clients * _LONGEST) // 8 * 8  # kernels want their operands aligned
-    shrink = (_SHRINK_COMPILED, _SHRINK_COMPILED_MANY) if compiled else (_SHRINK, _SHRINK)
-    cut = [(0, longest), (longest, clients)] if longest else [(0, clients)]
     lanes = []
-    for (start, stop), own, least in zip(cut, shrink, (0, _LEAST_SHARE), strict=False):
-        sizes = _sizes(stop - start, own, max(_LEAST_LIVE, int(least * (stop - start))))
+    for start, stop in [(0, longest), (longest, clients)] if longest else [(0, clients)]:
+        shrink, count = (_SHRINK_COMPILED, 3) if compiled else (_SHRINK, 8)
+        sizes = tuple(math.ceil((stop - start) * shrink**power) for power in range(count))
         number = torch.zeros(1, dtype=torch.int64, device=device)
         stream = torch.cuda.Stream(device, priority=0 if start else -1)  # type: ignore[no-untyped-call]
         lanes.append(_Lane(start, sizes, number, stream))
@@ -413,7 +425,13 @@ def captured(step: Callable[[], None], beside: torch.cuda.Stream | None = None) 
             step()
     torch.cuda.current_stream().wait_stream(beside)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=beside):
-        for _ in range(STEPS_PER_GRAPH):
-            step()
+    collecting = gc.isenabled()
+    gc.disable()  # memory of earlier graphs, given back in the middle, would spoil this one
+    try:
+        with torch.cuda.graph(graph, stream=beside):
+            for _ in range(STEPS_PER_GRAPH):
+                step()
+    finally:
+        if collecting:
+            gc.enable()
     return graph

@@ -66,7 +66,7 @@ class Answers:
             inside = (rows.client >= some.start) & (rows.client < some.stop)
             own = torch.where(inside, rows.client - some.start, len(yes))
             held = torch.zeros((len(yes) + 1, size), dtype=torch.bool, device=yes.device)
-            held[own, union.at] = True
+            held.index_put_((own, union.at), held.new_ones(()))  # True itself would be copied there
             yield some, yes & ~held[:-1]
 
     def _drawn(self, keys: Tensor, rows: Tensor, permanent: Tensor, chances: Tensor) -> Tensor:

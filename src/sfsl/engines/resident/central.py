@@ -53,18 +53,22 @@ class ResidentCentral:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._epoch, self._permutation = -1, torch.zeros(0, dtype=torch.int64, device=device)
 
+    def prepare(self) -> None:
+        """What a device takes time for once: capturing its graph."""
+        if self._order.is_cuda and self._graph is None:
+            self._graph = self._capture()
+
     def run(self, number: int) -> Figures:
         """Round ``number``, counted from 1."""
         settings = self._settings
+        self.prepare()
         self._fill(number)
         self._rate.fill_(settings.learning_rate * settings.decay ** (number - 1))
         self._done.fill_((number - 1) * settings.steps)
         self._step_number.zero_()
         self._loss.zero_()
         self._samples.zero_()
-        if self._order.is_cuda:
-            if self._graph is None:
-                self._graph = self._capture()
+        if self._graph is not None:
             for _ in range(len(self._order) // STEPS_PER_GRAPH):
                 self._graph.replay()
         else:

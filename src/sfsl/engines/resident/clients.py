@@ -63,11 +63,11 @@ class ResidentClients:
         self.host = clients
         self.device = device
         self.holds = clients.tables
-        self._offsets = self._there(clients.offsets)
-        self._singles = {name: self._there(one) for name, one in clients.singles.items()}
+        self._offsets = self.there(clients.offsets)
+        self._singles = {name: self.there(one) for name, one in clients.singles.items()}
         self._sequences = {name: self._stretches(one) for name, one in clients.sequences.items()}
         self._rows = {name: self._stretches(one) for name, one in clients.rows.items()}
-        self._derived = {name: self._there(one) for name, one in clients.derived.items()}
+        self._derived = {name: self.there(one) for name, one in clients.derived.items()}
         self._places = torch.arange(clients.longest, device=device)
 
     @property
@@ -92,7 +92,7 @@ class ResidentClients:
     def cohort(self, chosen: Indices) -> Cohort:
         """These clients, the one with the most samples first."""
         chosen = chosen[np.argsort(-self.host.samples[chosen], kind="stable")]
-        numbers = self._there(chosen)
+        numbers = self.there(chosen)
         samples = self.host.samples[chosen]
         sample, client, start = self._flat(self._offsets[numbers], samples)
         rows = {}
@@ -167,15 +167,16 @@ class ResidentClients:
         """Stretches one behind another: each place, the stretch it is of, and where each begins here."""
         total = int(counts.sum())
         owner = torch.repeat_interleave(
-            torch.arange(len(counts), device=self.device), self._there(counts), output_size=total
+            torch.arange(len(counts), device=self.device), self.there(counts), output_size=total
         )
-        first = self._there(np.cumsum(counts) - counts)
+        first = self.there(np.cumsum(counts) - counts)
         return (start - first)[owner] + torch.arange(total, device=self.device), owner, first
 
     def _stretches(self, ragged: Ragged) -> _Stretches:
-        return _Stretches(*(self._there(one) for one in (ragged.values, ragged.start, ragged.stop)))
+        return _Stretches(*(self.there(one) for one in (ragged.values, ragged.start, ragged.stop)))
 
-    def _there(self, array: NDArray[Any]) -> Tensor:
+    def there(self, array: NDArray[Any]) -> Tensor:
+        """On the device, without waiting for it."""
         own = torch.from_numpy(np.ascontiguousarray(array))
         if self.device.type == "cuda":
             own = own.pin_memory()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sfsl.engines.resident.answers import Answers, Union, client_keys
-from sfsl.engines.resident.clients import Cohort, FlatRows, ResidentClients
+from sfsl.engines.resident.clients import Cohort, FlatRows, Kept, ResidentClients
 from sfsl.engines.resident.model import Moved, ResidentModel, averaged, decoded, encoded
 from sfsl.engines.settings import RoundSettings
 from sfsl.errors import InputError, ParameterError
@@ -25,6 +25,8 @@ from sfsl.privacy import IndexPrivacy
 from sfsl.submodel import PAPER, Table, UpdateParams
 from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
 from sfsl.training.task import Indices
+
+_NOWHERE = 1024
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ class ResidentEngine:
             raise InputError(f"a round here has {self._clients} different clients, not {len(chosen)}")
         cohort = self._fleet.cohort(chosen)
         self._generator.manual_seed((self._seed * 1_000_003 + number) % 2**63)
-        rounds = [_ArmRound(self, place, cohort, number) for place in range(len(self._arms))]
+        same = _Same(self._fleet, self._task.spec.summed, cohort)
+        rounds = [_ArmRound(self, place, same, number) for place in range(len(self._arms))]
         steps = -(-cohort.samples // self._local.batch_size) * self._local.epochs
         every = [int(one) for one in steps for _ in self._arms]
         self._trainer.run(every, self._local.rate(number - 1))
@@ -135,28 +138,47 @@ class ResidentEngine:
         )
 
 
+@dataclass(frozen=True)
+class _Work:
+    """What a cohort trains on: ``counts``, by table, of the kept samples that touch each row."""
+
+    keep: Tensor
+    samples: Tensor
+    counts: dict[str, Tensor]
+    columns: Columns
+
+
+class _Same:
+    """What is the same for all models of a round; ``everything``: for those whose clients ask for all."""
+
+    def __init__(self, fleet: ResidentClients, summed: Sequence[Table], cohort: Cohort) -> None:
+        self.cohort, self.samples = cohort, fleet.there(cohort.samples)
+        self.unions = {table.name: Union.of(cohort.rows[table.name].row, table.rows) for table in summed}
+        self.everything: _Work | None = None
+
+
 class _ArmRound:
     """One model's part in a round: its buffers are filled here, and emptied in ``conclude``."""
 
-    def __init__(self, engine: ResidentEngine, place: int, cohort: Cohort, number: int) -> None:
+    def __init__(self, engine: ResidentEngine, place: int, same: _Same, number: int) -> None:
         self._arms, self._place = len(engine._arms), place
         self._arm = engine._arms[place]
         self._task, self._fleet, self._stack = engine._task, engine._fleet, engine._stack
         self._local, self._generator, self._plan = engine._local, engine._generator, engine._plan
-        self._cohort, self._room = cohort, engine._room * place
+        self._cohort, self._unions, self._room = same.cohort, same.unions, engine._room * place
+        self._most = same.samples
         self._update = self._arm.settings.update_in(number)
         self._summed = self._task.spec.summed
         self._shared = [table.name for table in self._summed if table.kind == "shared"]
-        self._unions = {
-            table.name: Union.of(cohort.rows[table.name].row, table.rows) for table in self._summed
-        }
         period = (number - 1) // self._arm.settings.period if self._arm.settings.period else 0
         self._answers = self._ask(engine._seed, period)
-        asked = {name: self._answers.about_own(cohort.rows[name]) for name in self._shared}
+        asked = {name: self._answers.about_own(self._cohort.rows[name]) for name in self._shared}
         self._open = self._opened(asked)
-        self._kept = self._fleet.keep(cohort, asked)
-        self._samples = self._per_client(self._kept.keep)
-        self._counts = {table.name: self._count(table) for table in self._summed}
+        if self._arm.privacy.p1 == self._arm.privacy.p3 == 1:
+            same.everything = same.everything or self._kept(asked)
+            self._work = same.everything
+        else:
+            self._work = self._kept(asked)
         self._fill()
 
     @property
@@ -201,30 +223,40 @@ class _ArmRound:
         found = torch.zeros((len(asked), table.rows + 1), dtype=torch.int32, device=asked.device)
         return (found.index_add_(1, of, asked.to(torch.int32)) > 0).sum(0)
 
-    def _count(self, table: Table) -> Tensor:
+    def _kept(self, asked: dict[str, Tensor]) -> _Work:
+        kept = self._fleet.keep(self._cohort, asked)
+        fillers = {name: one.shape[1] - 1 for name, one in self._stack.tables.items()}
+        return _Work(
+            kept.keep,
+            self._per_client(kept.keep),
+            {table.name: self._count(table, kept) for table in self._summed},
+            self._plan.pack(kept.columns, fillers),
+        )
+
+    def _count(self, table: Table, kept: Kept) -> Tensor:
         """How many kept samples touch each row of each client; a sample that has it twice counts once."""
-        rows, kept, cohort = self._cohort.rows[table.name], self._kept, self._cohort
+        rows, cohort = self._cohort.rows[table.name], self._cohort
         touched = [
             kept.columns[name].reshape(len(kept.keep), -1)
             for name, one in self._fleet.holds.items()
             if one == table.name
         ]
-        places = torch.cat(touched, dim=1).sort(dim=1).values
+        places = torch.cat(touched, dim=1).to(torch.int32).sort(dim=1).values
         fresh = torch.ones_like(places, dtype=torch.bool)
         fresh[:, 1:] = places[:, 1:] != places[:, :-1]
         fresh &= (places >= 0) & kept.keep.unsqueeze(1)
-        flat = torch.where(fresh, rows.start[cohort.client].unsqueeze(1) + places, len(rows.row))
-        counts = torch.zeros(len(rows.row) + 1, dtype=torch.int64, device=flat.device)
-        return counts.index_add_(0, flat.flatten(), fresh.flatten().to(torch.int64))[:-1]
+        # Whatever does not count goes to many places: a GPU is slow to add much up in one.
+        nowhere = len(rows.row) + torch.arange(len(places), device=places.device).unsqueeze(1) % _NOWHERE
+        flat = torch.where(fresh, rows.start[cohort.client].unsqueeze(1) + places, nowhere)
+        counts = torch.zeros(len(rows.row) + _NOWHERE, dtype=torch.int64, device=flat.device)
+        return counts.index_add_(0, flat.flatten(), fresh.flatten().to(torch.int64))[: len(rows.row)]
 
     def _fill(self) -> None:
-        stack, kept, model = self._stack, self._kept, self._arm.model
-        here = slice(self._room, self._room + len(kept.keep))
-        fillers = {name: one.shape[1] - 1 for name, one in stack.tables.items()}
-        packed = self._plan.pack(kept.columns, fillers)
-        for name, one in packed.packed.items():
+        stack, work, model = self._stack, self._work, self._arm.model
+        here = slice(self._room, self._room + len(work.keep))
+        for name, one in work.columns.packed.items():
             stack.columns.packed[name][here] = one
-        for name, one in packed.others.items():
+        for name, one in work.columns.others.items():
             stack.columns.others[name][here] = one
         for name, one in model.dense_parameters().items():
             stack.dense[name][self._place :: self._arms] = one
@@ -236,10 +268,10 @@ class _ArmRound:
 
     def _fill_order(self) -> None:
         """The kept samples of each client in a fresh order per epoch, and fillers behind them."""
-        cohort, keep, size = self._cohort, self._kept.keep, self._local.batch_size
+        cohort, keep, size = self._cohort, self._work.keep, self._local.batch_size
         own = self._stack.order[self._place :: self._arms]
         order = torch.full_like(own, -1).flatten(1)
-        taken = torch.from_numpy(-(-cohort.samples // size) * size).to(keep.device, non_blocking=True)
+        taken = (self._most + size - 1) // size * size
         place = torch.arange(len(keep), device=keep.device) - cohort.start[cohort.client]
         for epoch in range(self._local.epochs):
             drawn = torch.rand(len(keep), generator=self._generator, device=keep.device, dtype=torch.float64)
@@ -274,9 +306,9 @@ class _ArmRound:
             for table in self._task.tables
         }
         losses = self._stack.losses[self._place :: self._arms]
-        fine = self._finite(dense, rows, losses) & (self._samples > 0)
+        fine = self._finite(dense, rows, losses) & (self._work.samples > 0)
         tables = {}
-        weight = torch.where(fine, self._samples, 0)
+        weight = torch.where(fine, self._work.samples, 0)
         for table in self._task.tables:
             if table.kind == "personal":
                 self._move_personal(table.name, rows[table.name], fine)
@@ -291,7 +323,7 @@ class _ArmRound:
         return Figures(
             samples=weight.sum(),
             loss=torch.where(fine, losses, 0.0).sum() / self._local.epochs,
-            diverged=(~fine & (self._samples > 0)).sum(),
+            diverged=(~fine & (self._work.samples > 0)).sum(),
             tables=tables,
         )
 
@@ -312,7 +344,7 @@ class _ArmRound:
         self, table: Table, moves: Tensor, samples: Tensor, fine: Tensor, update: UpdateParams
     ) -> TableFigures:
         union, rows = self._unions[table.name], self._cohort.rows[table.name]
-        counts = torch.where(fine[rows.client], self._counts[table.name], 0)
+        counts = torch.where(fine[rows.client], self._work.counts[table.name], 0)
         weights = counts
         if update.averaging.weights == "owners":
             weights = (counts > 0).to(torch.int64)
@@ -343,5 +375,5 @@ def _matrix(others: Tensor, rows: FlatRows, union: Union, asked: Tensor, some: s
     inside = (rows.client >= some.start) & (rows.client < some.stop) & asked
     own = torch.where(inside, rows.client - some.start, len(others))
     every = torch.cat([others, torch.zeros_like(others[:1])])
-    every[own, union.at] = True
+    every.index_put_((own, union.at), every.new_ones(()))
     return every[:-1]
