@@ -363,6 +363,7 @@ def test_what_a_device_cannot_do_is_refused(data: Interactions, fleet: ResidentC
 
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU")
+@pytest.mark.filterwarnings("default")  # compiling imports parts of torch that warn about themselves
 @pytest.mark.parametrize("compiled", [False, True])
 def test_clients_in_two_lanes_learn_as_in_one(
     data: Interactions, compiled: bool, monkeypatch: pytest.MonkeyPatch
