@@ -79,7 +79,7 @@ def test_gpus_are_divided_among_the_workers(
     pytest.importorskip("ray")
     from sfsl.engines.ray import cluster
 
-    monkeypatch.setattr(cluster, "resources", lambda: there | {"CPU": 16.0})
+    monkeypatch.setattr(cluster, "nodes", lambda: [there | {"CPU": 15.0}, {"CPU": 1.0}])
     settings = cluster_settings(from_sections({"ray": {"gpus_per_worker": given}}))
     assert cluster.gpus_for_each(settings, workers) == pytest.approx(expected)
 
@@ -88,8 +88,9 @@ def test_room_is_what_cores_and_gpus_allow(monkeypatch: pytest.MonkeyPatch) -> N
     pytest.importorskip("ray")
     from sfsl.engines.ray import cluster
 
-    monkeypatch.setattr(cluster, "resources", lambda: {"CPU": 7.0, "GPU": 1.0})
-    assert cluster.room(2, 0.0) == 3
+    monkeypatch.setattr(cluster, "nodes", lambda: [{"CPU": 7.0, "GPU": 1.0}, {"CPU": 1.0}, {}])
+    assert cluster.room(1, 0.0) == 8
+    assert cluster.room(2, 0.0) == 3, "a worker has its cores on one node"
     assert cluster.room(2, 0.5) == 2
     assert cluster.room(2, 1 / 3) == 3
     assert cluster.room(2, 2.0) == 0

@@ -87,22 +87,25 @@ def require_reachable(address: str) -> None:
         ) from None
 
 
-def resources() -> dict[str, float]:
-    """Of the whole cluster, whoever uses them."""
-    found: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    return found
+def nodes() -> list[dict[str, float]]:
+    """What each of them has, whoever uses it."""
+    return [one["Resources"] for one in ray.nodes() if one["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def total(kind: str) -> float:
+    return sum(one.get(kind, 0.0) for one in nodes())
 
 
 def room(cpus: int, gpus: float) -> int:
-    """How many workers of this size the whole cluster has room for, if nobody else uses it."""
-    there = resources()
-    by_cpu = int(there.get("CPU", 0) // cpus) if cpus else 0
-    return by_cpu if not gpus else min(by_cpu, int(there.get("GPU", 0) / gpus + 1e-9))
+    """How many workers of this size the nodes have room for, if nobody else uses them."""
+    return sum(
+        min(int(one.get("CPU", 0.0) // cpus), int(one.get("GPU", 0.0) / gpus + 1e-9) if gpus else 1 << 30)
+        for one in nodes()
+    )
 
 
 def gpus_for_each(settings: ClusterSettings, workers: int) -> float:
     """Whole ones where there are enough, else shares; Ray counts them in ten-thousandths."""
     if settings.gpus != "auto":
         return settings.gpus
-    there = resources().get("GPU", 0.0)
-    return min(1.0, int(10_000 * there / max(1, workers)) / 10_000)
+    return min(1.0, int(10_000 * total("GPU") / max(1, workers)) / 10_000)

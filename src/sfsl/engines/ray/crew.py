@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 
 from sfsl.engines.population import Population
-from sfsl.engines.ray.cluster import Connection, gpus_for_each, resources, room
+from sfsl.engines.ray.cluster import Connection, gpus_for_each, room, total
 from sfsl.engines.ray.settings import ClusterSettings
 from sfsl.engines.ray.worker import Place, Worker
 from sfsl.errors import InputError
@@ -110,11 +110,9 @@ class Crew:
                 f"no worker could be started: {failed[0]}. Every node needs the same Python, sfsl and torch"
             )
         if not there:
-            found = resources()
             raise InputError(
                 f"the cluster has no room for a worker of {self._settings.cpus} CPU and {self._gpus:g} GPU: "
-                f"in all it has {found.get('CPU', 0):g} CPU and {found.get('GPU', 0):g} GPU, and others may "
-                "use them"
+                f"in all it has {total('CPU'):g} CPU and {total('GPU'):g} GPU, and others may use them"
             )
         asked = self._settings.gpus != "auto" and self._settings.gpus > 0
         if asked and any(one.place.device == "cpu" for one in there if one.place):
