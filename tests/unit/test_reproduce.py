@@ -22,6 +22,7 @@ from sfsl.reproduce.scales import SCALES, Learning, Scale
 from sfsl.reproduce.sheets import columns, read_sheet, write_sheet
 from sfsl.reproduce.target import Job
 from sfsl.reproduce.targets import PAGE, TARGETS, chosen, reproduce, write_page
+from sfsl.run.experiment import CURVES
 
 TINY = Scale(
     name="tiny",
@@ -357,6 +358,15 @@ def test_curves_may_be_made_in_parts(tmp_path: Path) -> None:
     shutil.copytree(elsewhere.out / RUNS / name, tmp_path / RUNS / name)
     drawn, _ = reproduce(TARGETS["fig-auc"], replace(parts, device="auto", stop_after=0.0))
     assert {row.scheme for row in drawn} == {"fl", "centralized", "cpp2", "ours", "cpp4"}
+    longer = tmp_path / RUNS / "paper-0-fl" / CURVES  # fewer points, and further
+    longer.parent.mkdir()
+    longer.write_text("arm,round,auc,loss,samples,seconds\nfl,9,0.61,0.6,100,1.0\n")
+    drawn, _ = reproduce(TARGETS["fig-auc"], replace(parts, stop_after=0.0))
+    assert [(row.round, row.auc) for row in drawn if row.scheme == "fl"] == [(9, 0.61)]
+    assert (
+        "9 rounds (Centralized 2, CPP2 2, CPP4 2, CPP2, our averaging 2 so far)"
+        in (tmp_path / PAGE).read_text()
+    )
     with pytest.raises(InputError, match="--only cpp9: the curves are"):
         reproduce(TARGETS["fig-auc"], replace(parts, only=("cpp9",)))
 

@@ -136,7 +136,8 @@ def side_by_side(job: Job) -> list[Curve]:
         own: dict[str, list[tuple[int, float]]] = {}
         for arm, at, auc, _ in read_curves(part):
             own.setdefault(arm, []).append((at, auc))
-        found |= {arm: points for arm, points in own.items() if len(points) > len(found.get(arm, ()))}
+        # Of an arm that is in several, the curve that goes furthest.
+        found |= {arm: line for arm, line in own.items() if arm not in found or line[-1] > found[arm][-1]}
     if not found:
         raise InputError(f"there is no AUC in {runs} yet; give it more time with --stop-after")
     known = [scheme for scheme in (*SERIES, OURS) if scheme in found]
@@ -272,7 +273,7 @@ def tell(rows: Sequence[Row]) -> Story:
         "centralized training, of submodel learning with CPP2 and CPP4, and of full-model federated learning "
         "(FL), which diverges. CPP1 and CPP5 have the same curve.",
         ours=f"The same model on synthetic clicks with the paper's heterogeneity, in {world}, one seed, "
-        f"{max(row.round for row in rows):,} rounds. {averaging} SFSL and FL have the paper's batch size, "
+        f"{_lengths(ends)}. {averaging} SFSL and FL have the paper's batch size, "
         f"rate and decay. The best AUC is the best on the test set, as in the paper. {sums}",
         differs=[
             "Best first: "
@@ -293,6 +294,13 @@ def tell(rows: Sequence[Row]) -> Story:
         heads=("", "best AUC", "at round", "last", "paper, best", "at round"),
         table=table,
     )
+
+
+def _lengths(ends: Mapping[str, Row]) -> str:
+    """How many rounds, and of whom fewer than of the others."""
+    most = max(row.round for row in ends.values())
+    fewer = [f"{paper.LABELS[one]} {row.round:,}" for one, row in ends.items() if row.round < most]
+    return f"{most:,} rounds" + (f" ({', '.join(fewer)} so far)" if fewer else "")
 
 
 def _gaps(best: Mapping[str, Row]) -> str:
