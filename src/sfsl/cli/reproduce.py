@@ -31,7 +31,8 @@ def reproduce(
         str, typer.Option(help="Of fig-auc --scale paper: cuda, cpu, or auto, which wants a GPU.")
     ] = "auto",
     stop_after: Annotated[
-        float | None, typer.Option(min=0, help="Minutes after which fig-auc --scale paper stops; it goes on.")
+        float | None,
+        typer.Option(min=0, help="Minutes after which fig-auc --scale paper stops; it goes on. 0 only draws."),
     ] = None,
     only: Annotated[
         str | None, typer.Option(help="Of fig-auc --scale paper: some curves, such as fl,cpp2,ours.")
