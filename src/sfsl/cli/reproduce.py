@@ -32,7 +32,7 @@ def reproduce(
     ] = "auto",
     stop_after: Annotated[
         float | None,
-        typer.Option(min=0, help="Minutes after which fig-auc --scale paper stops; it goes on. 0 only draws."),
+        typer.Option(min=0, help="Minutes until fig-auc --scale paper stops; it goes on. 0 only draws."),
     ] = None,
     only: Annotated[
         str | None, typer.Option(help="Of fig-auc --scale paper: some curves, such as fl,cpp2,ours.")
