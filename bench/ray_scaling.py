@@ -161,6 +161,8 @@ def measured(config: RunConfig, rounds: int, workers: tuple[int, ...], memory_mb
     fleet = build_fleet(config)
     config = resolved(config, fleet)
     waiting, names = Waiting(), sorted(fleet.devices)
+    # Ray's workers give way to everyone else on a machine unless told otherwise; the local engine does not.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 -- so Ray spells it
     connection = Connection(ClusterSettings(memory_mb=memory_mb, cluster_cpus=sum(workers)))
     sides: list[Side] = []
     try:
