@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
@@ -416,3 +417,24 @@ def test_a_run_goes_on_where_another_engine_left_it(
             mine, theirs = (store.read_rows(table.name, one.touched(table.name)) for store in (one, other))
             assert mine.values.tobytes() == theirs.values.tobytes()
             assert mine.state.tobytes() == theirs.state.tobytes()
+
+
+@pytest.mark.slow
+def test_a_cluster_of_our_own_is_gone_at_the_end_and_workers_without_room_are_not_waited_for(
+    cluster: Cluster, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``cluster`` is there and not asked."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    before = set(Path(tempfile.gettempdir()).glob("sfsl-ray-*"))
+    local, spread = simulated(tiny(), fleet), simulated(tiny(), fleet)
+    settings = ClusterSettings(workers=4, cluster_cpus=2, memory_mb=100, gpus=0)
+    engine = RayEngine(spread, settings, clients=CLIENTS)
+    try:
+        rounds(engine, spread, 1)
+        assert len(_places(engine)) == 2
+    finally:
+        engine.close()
+    assert not ray.is_initialized()
+    assert set(Path(tempfile.gettempdir()).glob("sfsl-ray-*")) <= before
+    rounds(LocalEngine(local), local, 1)
+    require_same(local, spread)

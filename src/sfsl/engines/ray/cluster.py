@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import tempfile
+import time
 import warnings
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from sfsl.engines.ray.settings import ClusterSettings
 from sfsl.errors import InputError
 
 _REACH_SECONDS = 10.0
+_REMOVE_SECONDS = 10.0
 
 
 class Connection:
@@ -57,8 +59,10 @@ class Connection:
     def close(self) -> None:
         if self._ours:
             ray.shutdown()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        deadline = time.monotonic() + _REMOVE_SECONDS
+        while self._folder is not None and self._folder.exists() and time.monotonic() < deadline:
+            shutil.rmtree(self._folder, ignore_errors=True)  # Ray's processes may write there to the last
+            time.sleep(0.1)
 
 
 def address_of(settings: ClusterSettings) -> str:
