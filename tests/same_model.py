@@ -39,13 +39,10 @@ class Local:
     fleet: Fleet
 
 
-def local_rounds(
-    run: RunConfig,
-    fleet: Fleet,
-    cohorts: Collection[Collection[str]],
-    gone: Mapping[tuple[int, str], Collection[str]] | None = None,
-) -> Local:
-    """One round for each cohort, its clients trained one by one."""
+def one_by_one(
+    run: RunConfig, fleet: Fleet, gone: Mapping[tuple[int, str], Collection[str]] | None = None
+) -> Simulation:
+    """Clients that train alone, as those on a network do, and a store of memory."""
     chosen = resolved(run, fleet)
     spec = StoreSpec(
         model=fleet.task.spec,
@@ -57,9 +54,19 @@ def local_rounds(
     store = MemoryStore(spec, fleet.task.initial_dense())
     settings = round_settings(chosen, client_privacy(chosen, sorted(fleet.devices)))
     object.__setattr__(settings, "faults", Vanishing(gone=gone or {}))
-    engine = LocalEngine(
-        Simulation(fleet.task, fleet.devices, store, settings, seed=chosen.run.seed, alone=True)
-    )
+    return Simulation(fleet.task, fleet.devices, store, settings, seed=chosen.run.seed, alone=True)
+
+
+def local_rounds(
+    run: RunConfig,
+    fleet: Fleet,
+    cohorts: Collection[Collection[str]],
+    gone: Mapping[tuple[int, str], Collection[str]] | None = None,
+) -> Local:
+    """One round for each cohort."""
+    simulation = one_by_one(run, fleet, gone)
+    engine, store = LocalEngine(simulation), simulation.store
+    assert isinstance(store, MemoryStore)
     samples, unions = [], []
     for cohort in cohorts:
         report = engine.run(sorted(cohort))

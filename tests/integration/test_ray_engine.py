@@ -194,6 +194,16 @@ def require_same_reports(one: RoundReport, other: RoundReport) -> None:
         assert other.bytes_up[exchange] == pytest.approx(size, rel=0.01)
 
 
+def test_one_by_one_it_is_the_model_that_networks_make(cluster: Cluster, fleet: Fleet) -> None:
+    """HTTPS and Flower are held to the same local rounds: so all four engines agree."""
+    cohorts = [sorted(fleet.devices)[:CLIENTS], sorted(fleet.devices)[-CLIENTS:]]
+    simulation = same_model.one_by_one(tiny(), fleet)
+    with on_ray(simulation, cluster) as engine:
+        for cohort in cohorts:
+            simulation.store.commit(engine.run(cohort).commit)
+    same_model.require_same_stores(simulation.store, same_model.local_rounds(tiny(), fleet, cohorts))
+
+
 @pytest.mark.parametrize("workers", [4, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_cluster_makes_the_local_engines_model_bit_for_bit_also_when_a_worker_is_killed(
     cluster: Cluster, fleet: Fleet, workers: int, monkeypatch: pytest.MonkeyPatch
