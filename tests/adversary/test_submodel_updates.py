@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cohort import Cohort
 from sfsl.errors import InputError, NotFinite, UnknownRow
+from sfsl.rounds.outcome import read_sums
 from sfsl.submodel import (
     Averaging,
     Commit,
@@ -284,3 +286,20 @@ def test_a_commit_that_does_not_fit_changes_nothing(commit: Commit) -> None:
         store.commit(commit)
     assert store.round == 0
     assert len(store.touched("goods")) == 0
+
+
+@pytest.mark.parametrize(("word", "there"), [(7, True), (2**64 - 1, False), (2**50, False)])
+def test_a_liar_who_counts_below_nothing_costs_the_round_its_auc_only(word: int, there: bool) -> None:
+    """In a ring of 64 bits minus one is 2**64 - 1, and the next round's bins follow from what was counted."""
+    params = Cohort(3).params
+    dense = np.zeros(params.model.dense_words + 2 * params.bins, np.uint64)
+    dense[-1] = word
+    empty = {table.name: RowSet.of([]) for table in params.model.summed}
+    words = [np.zeros((0, table.words), np.uint64) for table in params.model.summed]
+    none = [np.zeros(0, np.int64) for _ in words]
+    opened = read_sums(params, empty, dense, words, none, ("a", "b", "c"))
+    assert (opened.scores is not None) == there
+    honest = read_sums(params, empty, np.ones_like(dense), words, none, ("d", "e", "f"))
+    both = (opened + honest).scores
+    assert both is not None  # another cohort's still count
+    assert both[1][-1] == 1 + word * there

@@ -147,7 +147,7 @@ def test_training_is_divided_by_those_who_trained() -> None:
     """Vanishing at the submodel comes before training; an update that was not finite comes after it."""
     one = summary(line(declined={"NotFinite": 1, "Refused": 2}))
     assert one.costs.training_seconds_per_client == pytest.approx(3.4 / 17)
-    assert facts(one)["wall time of training, per client"] == "0.200 s, all in one process"
+    assert facts(one)["wall time of training, per client"] == "0.200 s, of a pass for many"
 
 
 def test_one_is_singular() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 
 from films.model import FILMS
 from sfsl.data import Samples
+from sfsl.errors import InputError
 from sfsl.flower import Node
 from sfsl.privacy import ClientState
 
@@ -27,7 +28,10 @@ def load(node: Node, state: ClientState) -> tuple[Samples, Samples]:
 def read(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """A CSV file with the columns film (a number below 300) and liked (0 or 1)."""
     with open(path, newline="") as file:
-        rows = [(int(row["film"]), int(row["liked"])) for row in csv.DictReader(file)]
+        try:
+            rows = [(int(row["film"]), int(row["liked"])) for row in csv.DictReader(file)]
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path} needs the columns film and liked, both numbers: {error}") from None
     found = np.array(rows, np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
 

@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog="Examples:  sfsl run   |   sfsl run my.toml --out runs/cpp3 --privacy cpp3 --rounds 200   |   "
         "sfsl run --data amazon:interactions.tsv.gz --set faults.submodel=0.1   |   "
-        "sfsl run --out runs/cpp3 --resume"
+        "sfsl run --engine ray --set run.together=25   |   sfsl run --out runs/cpp3 --resume"
     )(run)
     app.command(epilog="Example:  sfsl init my.toml && sfsl run my.toml --out runs/first")(init)
     app.command(epilog="Example:  sfsl evaluate runs/first --json")(evaluate)
@@ -70,7 +70,7 @@ def run(
         str | None, typer.Option(help="run.device: cpu or cuda, for fast experiments with --sums plain")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="run.engine: local, or ray for a cluster (see [ray] in sfsl init)")
+        str | None, typer.Option(help="run.engine: local, or ray for a cluster (sfsl init has its settings)")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     json: Json = False,

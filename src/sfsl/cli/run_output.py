@@ -141,7 +141,7 @@ def _cost_facts(summary: Summary) -> list[tuple[str, str]]:
         ("… masks of the full model", _seconds(full.server_seconds)),
         (
             "wall time of training, per client",
-            NONE if training is None else f"{_seconds(training)}, all in one process",
+            NONE if training is None else f"{_seconds(training)}, of a pass for many",
         ),
     ]
 

@@ -57,12 +57,14 @@ class ClientRound:
         if number is not None:
             self._draw(number)
 
-    def answer(self, message: Message) -> Message:
-        """The answer, or an error and then nothing may be sent."""
+    def answer(self, message: Message, training: Callable[[], None]) -> Message:
+        """The answer, or an error and then nothing may be sent. ``training`` is called before it trains."""
         if isinstance(message, Invitation):
             return self.join(message)
         if isinstance(message, Submodel):
-            return self.upload(self.train(self.open(message)))
+            download = self.open(message)
+            training()
+            return self.upload(self.train(download))
         return self.step(message)
 
     def join(self, invitation: Invitation) -> Message:

@@ -9,6 +9,11 @@ Flower carries frames that it does not look into; who may know what is settled b
 (docs/guide/flower.md).
 """
 
+from importlib.util import find_spec
+
+if find_spec("flwr") is None:
+    raise ImportError("sfsl.flower needs Flower: pip install 'sfsl[flower]'")
+
 from sfsl.flower.answering import Member
 from sfsl.flower.client import client_app
 from sfsl.flower.member import device_member, model_of

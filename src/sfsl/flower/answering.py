@@ -90,20 +90,24 @@ def answer(member: Member, frame: bytes, kept: bytes | None) -> Answer:
             return _dismissed(member, before, message, kept)
         if before is None or kept is None:
             raise WrongPhase(f"{type(message).__name__}, and this client is in no round")
+    except SatOut:
+        raise
     except SfslError as reason:
         # What a server could as well know: how often it was in a round, and which app it runs.
         known = isinstance(reason, BudgetExhausted | WrongModel | Refused)
         raise SatOut(_said(reason), kept, aloud=called and known) from None
     round_ = _revived(member, before, kept)
     try:
-        said = round_.answer(message)
+        # A client trains once in a round, and if that fails, be it by a crash, it is out: whether training on
+        # another submodel fails would tell a server which of the rows it spoiled there are this client's.
+        said = round_.answer(message, lambda: member.memory.keep(None))
         if isinstance(said, Decline) or round_.client.phase is Phase.FINISHED:
             kept = None
         else:
             kept = encode(round_.client)
         answered = CODEC.encode(said)
     except SfslError as reason:
-        if round_.client.phase is Phase.LEFT:  # debited, and nothing to show for it
+        if round_.client.phase in (Phase.LEFT, Phase.TRAINING):  # debited, and nothing to show for it
             kept = None
             member.memory.keep(None)
         raise SatOut(_said(reason), kept, aloud=False) from None
@@ -150,7 +154,10 @@ def _dismissed(member: Member, before: RoundSnapshot | None, over: Over, kept: b
     if before is not None and kept is not None:
         if before.session.keys.channel != over.channel:
             raise WrongRound("the end of another round")
-        _go_on(member, before, kept)
+        try:
+            _go_on(member, before, kept)
+        except SfslError as reason:  # it has gone on without these secrets: they can go as well
+            raise SatOut(_said(reason), None, aloud=False) from None
         member.memory.keep(None)
     return Answer(CODEC.encode(over), None)
 

@@ -22,7 +22,8 @@ from sfsl.flower.post import ACTION, RECORD, packed, unpacked
 log = logging.getLogger(__name__)
 
 KEPT = "kept"
-_LONGEST_SILENCE = 3600.0
+_LONGEST_SILENCE, _SHORTEST = 3600.0, 0.1
+_A_WHILE = 60.0  # where a server leaves no time for an answer, or says nonsense
 Join = Callable[[Node], AbstractContextManager[Member]]
 
 
@@ -36,7 +37,7 @@ def client_app(join: Join, *, sleep: Callable[[float], None] = time.sleep) -> Cl
     @app.train(ACTION)
     def exchange(message: Message, context: Context) -> Message:
         """Reasons stay in this node's log. Flower would send the text of an exception to the SuperLink."""
-        simulated = False
+        simulated, start = False, time.monotonic()
         try:
             frame = unpacked(message.content)
             node = open_node(context.node_id, context.run_id, context.node_config, context.run_config)
@@ -57,10 +58,15 @@ def client_app(join: Join, *, sleep: Callable[[float], None] = time.sleep) -> Cl
             log.exception("sits out, by a mistake of this program or its machine")
         if not (aloud or simulated):
             # Silence, as far as Flower allows it: a reason that depends on data must look like a bad link.
-            sleep(min(message.metadata.ttl, _LONGEST_SILENCE))
+            # It lasts from the message on, however long it took to find out.
+            sleep(max(0.0, start + _silence(message.metadata.ttl) - time.monotonic()))
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "sits out"), reply_to=message)
 
     return app
+
+
+def _silence(ttl: float) -> float:
+    return min(ttl, _LONGEST_SILENCE) if ttl >= _SHORTEST else _A_WHILE
 
 
 def _kept(context: Context) -> bytes | None:

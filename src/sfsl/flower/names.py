@@ -1,8 +1,8 @@
 """What a client is called in the protocol: by its Flower node, and by nothing that it says itself.
 
-With SuperNode authentication a node id belongs to a public key that the operator registered, and the
-SuperLink takes replies of that node from nobody else. So one key is one client, as long as the SuperLink
-remembers it.
+With SuperNode authentication a node id belongs to a public key that the operator registered, and only that
+node learns the id of a message to it, without which nobody can reply (``post``). So one key is one client, as
+long as the SuperLink remembers it.
 """
 
 from pathlib import Path

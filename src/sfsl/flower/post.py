@@ -2,11 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from sfsl.crypto.randomness import SystemRandomness
 from sfsl.errors import DecodeError
 from sfsl.flower.rounds import Take
 
@@ -48,6 +50,7 @@ class GridPost:
         self._poll_seconds = poll_seconds
         self._clock = clock
         self._sleep = sleep
+        self._randomness = SystemRandomness()
 
     def nodes(self) -> Iterable[int]:
         return list(self._grid.get_node_ids())
@@ -56,10 +59,11 @@ class GridPost:
         deadline = self._clock() + seconds
         awaited = self._push(frames, seconds)
         while awaited:
-            for reply in self._grid.pull_messages(list(awaited)):
-                node = awaited.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:
-                    self._take(node, reply, take)
+            for identity, node in list(awaited.items()):
+                for reply in self._pulled(identity, node):
+                    del awaited[identity]
+                    if reply is not None:
+                        self._take(node, reply, take)
             if not awaited or self._clock() >= deadline:
                 return
             self._sleep(self._poll_seconds)
@@ -68,13 +72,37 @@ class GridPost:
         self._push(frames, _A_WHILE)
 
     def _push(self, frames: Mapping[int, bytes], seconds: float) -> dict[str, int]:
-        """Which node each message is for, by id. One that the SuperLink does not take is one not answered."""
+        """Which node each message is for, by id. One that the SuperLink does not take is one not answered.
+
+        A SuperLink takes a reply from whoever knows the id of the message, which is a digest of it. So each
+        has something in it that only its own node sees.
+        """
         messages = [
-            Message(packed(frame), dst_node_id=node, message_type=TYPE, ttl=seconds)
+            Message(
+                packed(frame),
+                dst_node_id=node,
+                message_type=TYPE,
+                ttl=seconds,
+                group_id=self._randomness.bytes(16).hex(),
+            )
             for node, frame in frames.items()
         ]
         ids = list(self._grid.push_messages(messages)) if messages else []
         return {found: node for found, node in zip(ids, frames, strict=False) if found}
+
+    def _pulled(self, identity: str, node: int) -> Sequence[Message | None]:
+        """The reply to one message, once it is there; None if it cannot be read.
+
+        Asked for one by one: what a reply says of itself is its sender's to write, also whose answer it is,
+        and one that Flower cannot decode takes all that are pulled with it along.
+        """
+        try:
+            return [*self._grid.pull_messages([identity])][:1]
+        except httpx.HTTPError:  # the SuperLink's doing, not a node's
+            raise
+        except Exception as error:
+            log.warning("node %d replies with something that Flower cannot read: %s", node, error)
+            return [None]
 
     def _take(self, node: int, reply: Message, take: Take) -> None:
         if reply.has_error():

@@ -99,6 +99,7 @@ class Rounds:
         """The next cohort: its nodes and their check-ins, by name; each set of that size equally likely."""
         settings, start = self._settings, self._clock()
         give_up, patience = start + self._wait_seconds, start + settings.check_in_seconds
+        checked_in = "none was called"
         while True:
             there = self._eligible()
             enough = settings.cohort if self._clock() < patience else settings.min_cohort
@@ -110,11 +111,13 @@ class Rounds:
                     size = min(settings.cohort, len(came))
                     chosen = choose_uniformly(came, size, self._randomness)
                     return {name: there[name] for name in chosen}, {name: came[name] for name in chosen}
+                checked_in = f"{len(came)} of {len(called)} checked in, and the others' logs say why not"
                 log.warning("%d of %d nodes checked in; too few for a round", len(came), len(called))
             if self._clock() >= give_up:
                 raise TooFewClients(
-                    f"{len(there)} nodes that may be invited, {settings.min_cohort} or more are needed in a "
-                    f"round; after {self._wait_seconds:.0f} s this run gives up. What is in the store stands"
+                    f"{len(there)} nodes that may be invited ({checked_in}), {settings.min_cohort} or more "
+                    f"are needed in a round; after {self._wait_seconds:.0f} s this run gives up. What is in "
+                    "the store stands"
                 )
             self._sleep(1.0)
 

@@ -15,6 +15,9 @@ Counts = NDArray[np.int64]
 Histograms = tuple[Counts, Counts]
 
 
+_MOST = 2**40  # scores in a bin, of all clients together
+
+
 @dataclass(frozen=True)
 class RoundSums:
     """What a cohort opened. ``scores`` are the summed histograms (positives, negatives).
@@ -33,7 +36,7 @@ class RoundSums:
         for one in (self, other):
             for name, count in one.contributors.items():
                 contributors[name][model.unions[name].positions_of(one.model.unions[name].rows)] += count
-        scores = None
+        scores = self.scores or other.scores
         if self.scores is not None and other.scores is not None:
             scores = (self.scores[0] + other.scores[0], self.scores[1] + other.scores[1])
         return type(self)(model, contributors, self.survivors + other.survivors, scores)
@@ -69,6 +72,8 @@ def read_sums(
         contributors=contributors,
     )
     scores = dense[end:].astype(np.int64).reshape(2, bins) if bins else None
+    if scores is not None and not ((scores >= 0) & (scores < _MOST)).all():
+        scores = None  # somebody counted below nothing: no number of samples
     return RoundSums(
         model,
         {table.name: count for table, count in zip(summed, contributors, strict=True)},

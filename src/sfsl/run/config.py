@@ -448,10 +448,12 @@ class RunConfig(Checked, frozen=True):
             )
         groups = self.round.cohorts * -(-self.round.clients // self.run.together)
         if self.ray.workers > groups:
+            fewer = self.round.all_clients // self.ray.workers
+            advice = f"lower run.together to {fewer}, or have" if fewer else "have"
             raise ParameterError(
                 f"ray.workers = {self.ray.workers}, but a round is {groups} passes of at most "
-                f"{self.run.together} clients (run.together), and a worker does whole ones; lower "
-                f"run.together to {max(1, self.round.all_clients // self.ray.workers)}, or have fewer workers"
+                f"{self.run.together} clients (run.together), and a worker does whole ones; {advice} fewer "
+                "workers"
             )
 
     @property
