@@ -47,9 +47,12 @@ _STEP = 8
 class _Way:
     """How a cohort may be trained, and which modules cannot be: nothing is tried, or said, twice."""
 
-    train: Callable[..., list[LocalUpdate]]
     instead: str
     refused: WeakSet[nn.Module] = field(default_factory=WeakSet)
+
+
+_COMPILED = _Way("cannot be compiled, and is trained without")
+_VECTORISED = _Way("cannot be vectorised; its clients train one by one")
 
 
 def train_cohort(
@@ -71,14 +74,21 @@ def train_cohort(
     def alone(works: Sequence[ClientWork]) -> list[LocalUpdate]:
         return [train_client(task, dense, work, settings, round_number=round_number) for work in works]
 
+    def compiled(works: Sequence[ClientWork]) -> list[LocalUpdate]:
+        return train_in_places(task, dense, works, settings, round_number) if works else []
+
+    def vectorised(works: Sequence[ClientWork]) -> list[LocalUpdate]:
+        return _train_in_passes(task, dense, works, settings, round_number, together, device)
+
+    ways = [(_COMPILED, compiled), (_VECTORISED, vectorised)]
     busy = [client for client, work in enumerate(cohort) if len(work.data)]
     works = [cohort[client] for client in busy]
     failed: list[tuple[_Way, Exception]] = []
-    for way in (_IN_PLACES, _IN_PASSES) if settings.compiled and device == "cpu" else (_IN_PASSES,):
+    for way, train in ways if settings.compiled and device == "cpu" else ways[1:]:
         if task.module in way.refused:
             continue
         try:
-            learned = way.train(task, dense, works, settings, round_number, together, device)
+            learned = train(works)
             break
         except (RuntimeError, ValueError) as error:  # torch.func has no error of its own
             if _out_of_memory(error):
@@ -117,22 +127,6 @@ def _train_in_passes(
     for one in _on_every_core(trained, [[longest[place] for place in places] for places in passes], cores):
         updates |= one
     return [updates[client] for client in range(len(cohort))]
-
-
-def _train_in_places(
-    task: Task,
-    dense: Values,
-    cohort: Sequence[ClientWork],
-    settings: LocalSettings,
-    round_number: int,
-    together: int,
-    device: str,
-) -> list[LocalUpdate]:
-    return train_in_places(task, dense, cohort, settings, round_number) if cohort else []
-
-
-_IN_PLACES = _Way(_train_in_places, "cannot be compiled, and is trained without")
-_IN_PASSES = _Way(_train_in_passes, "cannot be vectorised; its clients train one by one")
 
 
 def _passes(samples: Sequence[int], cores: int, together: int) -> list[range]:
