@@ -102,7 +102,7 @@ def side_by_side(job: Job) -> list[Curve]:
     if job.device == "auto" and not gpu and job.stop_after > 0:
         raise InputError(
             "fig-auc at the paper's scale is 40,000 rounds of 100 clients: most of an hour on a large GPU, "
-            "and torch sees none here. On a CPU it takes a week: --device cpu, with --stop-after for "
+            "and torch sees none here. On a CPU it takes days: --device cpu, with --stop-after for "
             "stretches; or --scale small"
         )
     learning, runs = job.scale.learning, job.out / RUNS
