@@ -236,14 +236,14 @@ def test_names() -> None:
 
 @pytest.mark.parametrize(
     ("target", "missing", "says"),
-    [("fig-auc", "sfsl.run.start", r"sfsl\[train,store\]"), ("memory", "matplotlib.figure", r"sfsl\[plot\]")],
+    [("fig-auc", "sfsl.run.experiment", r"sfsl\[train,store\]"), ("memory", "matplotlib.figure", r"sfsl\[plot\]")],
 )
 def test_what_is_not_installed_is_said_before_anything_is_measured(
     target: str, missing: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
     if missing.startswith("sfsl"):
-        monkeypatch.delattr("sfsl.run.start", raising=False)
+        monkeypatch.delattr("sfsl.run.experiment", raising=False)
     with pytest.raises(InputError, match=says):
         reproduce(TARGETS[target], job(tmp_path))
     assert not any(tmp_path.iterdir())
@@ -310,43 +310,29 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path, tiny: None, monkeypatch: pytes
 
 
 def test_curves_in_little(tmp_path: Path) -> None:
-    """A run per scheme, resumed where it was stopped."""
+    """Side by side, in two stretches, the second of which goes on where the first ended."""
     rows, _ = reproduce(TARGETS["fig-auc"], job(tmp_path))
     assert (tmp_path / "fig-auc.csv").read_text().startswith(f"scale,seed,{COLUMNS['fig-auc']}\n")
     by = {scheme: [row for row in rows if row.scheme == scheme] for scheme in {row.scheme for row in rows}}
-    assert set(by) == {"centralized", "fl", "cpp1", "cpp2", "cpp3", "cpp4", "cpp5"}
+    assert set(by) == {"centralized", "fl", "cpp1", "cpp2", "cpp3", "cpp4", "cpp5", "ours"}
     assert all([row.round for row in line] == [1, 2] for line in by.values())
-    assert [row.auc for row in by["cpp1"]] == [row.auc for row in by["cpp5"]]
     best = {scheme: next(row for row in line if row.best) for scheme, line in by.items()}
     assert (best["cpp2"].paper_auc, best["cpp2"].paper_round) == (0.615, 4908)
     assert best["cpp3"].paper_auc is None
     page = (tmp_path / PAGE).read_text()
     for number in ("0.641", "0.615", "0.601", "0.543", "803", "4,908", f"{best['cpp2'].auc:.4f}"):
         assert f"<td>{number}</td>" in page
+    assert "CPP2, our averaging" in page
     svg = (tmp_path / "fig-auc.svg").read_text()
     assert svg.count("<path") > 30
     longer = replace(TINY, learning=replace(TINY.learning, rounds=3))
     more, _ = reproduce(TARGETS["fig-auc"], job(tmp_path, longer))
-    assert next(row for row in more if row.scheme == "cpp2").auc == by["cpp2"][0].auc
-    assert max(row.round for row in more) == 3
-
-
-def test_curves_at_the_papers_scale_in_little(tmp_path: Path) -> None:
-    """Side by side, in two stretches, the second of which goes on where the first ended."""
-    small = replace(TINY, name="paper", learning=replace(TINY.learning, users=20, world=0.02))
-    rows, _ = reproduce(TARGETS["fig-auc"], replace(job(tmp_path, small), device="cpu"))
-    schemes = {row.scheme for row in rows}
-    assert schemes == {"centralized", "fl", "cpp1", "cpp2", "cpp3", "cpp4", "cpp5", "ours"}
-    assert "CPP2, our averaging" in (tmp_path / PAGE).read_text()
-    longer = replace(small, learning=replace(small.learning, rounds=3))
-    more, _ = reproduce(TARGETS["fig-auc"], replace(job(tmp_path, longer), device="cpu"))
     assert max(row.round for row in more) == 3
     assert [row.auc for row in more if row.round < 3] == [row.auc for row in rows]
 
 
 def test_curves_may_be_made_in_parts(tmp_path: Path) -> None:
-    small = replace(TINY, name="paper", learning=replace(TINY.learning, users=20, world=0.02))
-    parts = replace(job(tmp_path, small), device="cpu")
+    parts = job(tmp_path)
     rows, _ = reproduce(TARGETS["fig-auc"], replace(parts, only=("fl", "centralized", "cpp2")))
     assert {row.scheme for row in rows} == {"fl", "centralized", "cpp2"}
     more, _ = reproduce(TARGETS["fig-auc"], replace(parts, only=("ours",)))
@@ -354,11 +340,14 @@ def test_curves_may_be_made_in_parts(tmp_path: Path) -> None:
     assert len([*(tmp_path / RUNS).glob("data-*")]) == 1
     elsewhere = replace(parts, out=tmp_path / "elsewhere")
     reproduce(TARGETS["fig-auc"], replace(elsewhere, only=("cpp4",)))
-    name = "paper-0-cpp4"
+    name = "tiny-0-cpp4"
     shutil.copytree(elsewhere.out / RUNS / name, tmp_path / RUNS / name)
-    drawn, _ = reproduce(TARGETS["fig-auc"], replace(parts, device="auto", stop_after=0.0))
+    another = tmp_path / RUNS / "tiny-01" / CURVES  # of another seed
+    another.parent.mkdir()
+    another.write_text("arm,round,auc,loss,samples,seconds\ncpp3,9,0.61,0.6,100,1.0\n")
+    drawn, _ = reproduce(TARGETS["fig-auc"], replace(parts, stop_after=0.0))
     assert {row.scheme for row in drawn} == {"fl", "centralized", "cpp2", "ours", "cpp4"}
-    longer = tmp_path / RUNS / "paper-0-fl" / CURVES  # fewer points, and further
+    longer = tmp_path / RUNS / "tiny-0-fl" / CURVES  # fewer points, and further
     longer.parent.mkdir()
     longer.write_text("arm,round,auc,loss,samples,seconds\nfl,9,0.61,0.6,100,1.0\n")
     drawn, _ = reproduce(TARGETS["fig-auc"], replace(parts, stop_after=0.0))
@@ -373,7 +362,7 @@ def test_curves_may_be_made_in_parts(tmp_path: Path) -> None:
 
 def test_the_papers_scale_wants_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    tiny = replace(TINY, name="paper", learning=replace(TINY.learning, users=20, world=0.02))
+    tiny = replace(TINY, name="paper")
     for changes, said in [
         ({}, "torch sees none here"),
         ({"device": "cuda"}, "there is cpu"),

@@ -170,6 +170,25 @@ def test_models_side_by_side_are_those_of_each_alone(data: Interactions, fleet: 
             )
 
 
+def test_models_differ_by_their_settings_and_not_by_what_was_drawn(
+    data: Interactions, fleet: ResidentClients
+) -> None:
+    """cpp5 asks for more rows than cpp1 and learns nothing from them (paper §V: one curve)."""
+    task, settings = din(data, seed=1), settings_of("cpp1", training={"batch_size": 2})
+    one, other, third = made = [ResidentModel(task, store_of(task), fleet.device) for _ in range(3)]
+    presets = ("cpp1", "cpp5", "cpp4")
+    arms = [Arm(name, model, settings, PRESETS[name]) for name, model in zip(presets, made, strict=True)]
+    engine = ResidentEngine(fleet, arms, clients=CLIENTS, seed=0)
+    for number in (1, 2):
+        engine.run(number, np.arange(CLIENTS))
+    tolerance = 4 * settings.update.rows.unit + 1e-5  # places in one batch differ in the last bit
+    apart = {"cpp5": 0.0, "cpp4": 0.0}
+    for name, table in one.tables.items():
+        for preset, model in (("cpp5", other), ("cpp4", third)):
+            apart[preset] = max(apart[preset], float((table - model.tables[name]).abs().max()))
+    assert apart["cpp5"] <= tolerance < apart["cpp4"]
+
+
 def test_samples_are_kept_as_a_client_keeps_them(data: Interactions, fleet: ResidentClients) -> None:
     rng = np.random.default_rng(5)
     cohort = fleet.cohort(np.arange(CLIENTS))

@@ -11,7 +11,7 @@ from sfsl.errors import InputError, ParameterError
 from sfsl.models import logistic_regression
 from sfsl.run.config import RunConfig, from_sections
 from sfsl.run.experiment import SETTINGS, STATE, Experiment, Progress, read_curves
-from sfsl.run.paper import OURS, open_paper_experiment, paper_arms
+from sfsl.run.paper import open_paper_experiment, paper_arms
 from sfsl.training.task import Task
 
 CPU = torch.device("cpu")
@@ -138,9 +138,9 @@ def test_arms_that_cannot_run_side_by_side_are_refused(
 
 def test_the_papers_arms(tmp_path: Path) -> None:
     wanted = paper_arms(1, clients=5, users=30, scale=0.03)
-    assert list(wanted) == ["centralized", "fl", *(f"cpp{n}" for n in range(1, 6)), OURS]
+    assert list(wanted) == ["centralized", "fl", *(f"cpp{n}" for n in range(1, 6)), "ours"]
     assert wanted["cpp2"].weights == "samples"
-    assert wanted[OURS].weights == "owners"
+    assert wanted["ours"].weights == "owners"
     data = tmp_path / "data"
     experiment = open_paper_experiment(tmp_path, wanted, data, device=CPU, compiled=False)
     experiment.run(1, every=1)

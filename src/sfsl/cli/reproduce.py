@@ -28,14 +28,14 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for rows, pictures and the page.")] = Path("reproduced"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of made-up data and dropouts, not of keys.")] = 0,
     device: Annotated[
-        str, typer.Option(help="Of fig-auc --scale paper: cuda, cpu, or auto, which wants a GPU.")
+        str, typer.Option(help="Of fig-auc: cuda, cpu, or auto, which takes a GPU where there is one.")
     ] = "auto",
     stop_after: Annotated[
         float | None,
-        typer.Option(min=0, help="Minutes until fig-auc --scale paper stops; it goes on. 0 only draws."),
+        typer.Option(min=0, help="Minutes until fig-auc stops; asked again it goes on. 0 only draws."),
     ] = None,
     only: Annotated[
-        str | None, typer.Option(help="Of fig-auc --scale paper: some curves, such as fl,cpp2,ours.")
+        str | None, typer.Option(help="Of fig-auc: some curves, such as fl,cpp2,ours.")
     ] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the targets.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,

@@ -5,32 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sfsl.engines.metrics import RoundLine
 from sfsl.errors import InputError
 from sfsl.reproduce import paper
 from sfsl.reproduce.drawing import COLORS, blank, diamonds, finish
-from sfsl.reproduce.scales import Learning
 from sfsl.reproduce.target import Job, Scaled, Story, Target, number
-from sfsl.run.config import (
-    CentralizedSettings,
-    DataSettings,
-    LoopSettings,
-    PrivacySettings,
-    RoundSettings,
-    RunConfig,
-)
-from sfsl.run.metrics import read_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SERIES = ("centralized", "cpp1", "cpp2", "cpp3", "cpp4", "cpp5", "fl")
-OURS = "ours"  # at the paper's scale one more curve: its averaging for the others, this project's for this
+# "ours": cpp2 with this project's averaging; the others have the paper's.
+SERIES = ("centralized", "cpp1", "cpp2", "cpp3", "cpp4", "cpp5", "fl", "ours")
 RUNS = "fig-auc-runs"
-# Best of three rates on this data in docs/results.md.
-_CENTRALIZED = CentralizedSettings(optimizer="adam", learning_rate=0.0003)
-
-
 _NEEDS = (
     "fig-auc trains models and needs torch and lmdb; install them with: "
     "pip install 'sfsl[train,store]', or choose other targets"
@@ -55,33 +40,7 @@ class Row(Scaled, frozen=True, kw_only=True):
     paper_round: int | None = None
 
 
-def arms(learning: Learning, seed: int) -> dict[str, RunConfig]:
-    """The settings of each scheme. As in the paper no row is left out for having few contributors: at cpp1
-    most have one. Sums are plain, which gives the model of masked ones, word for word."""
-    made = {}
-    for scheme in SERIES:
-        preset = scheme if scheme.startswith("cpp") else "cpp2"
-        kind = "sfsl" if scheme.startswith("cpp") else scheme
-        made[scheme] = RunConfig(
-            data=DataSettings(users=learning.users, scale=learning.world),
-            privacy=PrivacySettings(preset=preset),  # type: ignore[arg-type]  # a name of PRESETS
-            round=RoundSettings(
-                scheme=kind,  # type: ignore[arg-type]  # one of three
-                sums="plain" if kind == "sfsl" else "auto",
-                clients=learning.clients,
-                min_contributors=1,
-            ),
-            centralized=_CENTRALIZED,
-            run=LoopSettings(rounds=learning.rounds, evaluate_every=learning.every, seed=seed),
-        )
-    return made
-
-
 def curves(job: Job) -> list[Curve]:
-    return side_by_side(job) if job.scale.name == "paper" else one_by_one(job)
-
-
-def side_by_side(job: Job) -> list[Curve]:
     """All on one device, on the same cohorts, as far as the time given allows; the next call goes on.
 
     Whichever are trained together have a folder. The figure has the curves of all folders, also of such as
@@ -92,34 +51,28 @@ def side_by_side(job: Job) -> list[Curve]:
         import torch
 
         from sfsl.run.experiment import read_curves
-        from sfsl.run.paper import OURS as OUR_AVERAGING
         from sfsl.run.paper import open_paper_experiment, paper_arms
     except ImportError:
         raise InputError(_NEEDS) from None
     gpu = torch.cuda.is_available()
     if job.device not in ("auto", "cpu", "cuda") or (job.device == "cuda" and not gpu):
         raise InputError(f"--device {job.device!r}: there is cpu" + ", and cuda" * gpu)
-    if job.device == "auto" and not gpu and job.stop_after > 0:
+    if job.scale.name == "paper" and job.device == "auto" and not gpu and job.stop_after > 0:
         raise InputError(
             "fig-auc at the paper's scale is 40,000 rounds of 100 clients: most of an hour on a large GPU, "
             "and torch sees none here. On a CPU it takes days: --device cpu, with --stop-after for "
             "stretches; or --scale small"
         )
-    learning, runs = job.scale.learning, job.out / RUNS
-    arms = {
-        OURS if arm == OUR_AVERAGING else arm: config
-        for arm, config in paper_arms(
-            job.seed, clients=learning.clients, users=learning.users, scale=learning.world
-        ).items()
-    }
+    learning, runs, name = job.scale.learning, job.out / RUNS, f"{job.scale.name}-{job.seed}"
+    arms = paper_arms(job.seed, clients=learning.clients, users=learning.users, scale=learning.world)
     if unknown := set(job.only) - arms.keys():
         raise InputError(f"--only {', '.join(sorted(unknown))}: the curves are {', '.join(arms)}")
     if job.stop_after > 0:
-        device = "cpu" if job.device == "cpu" else "cuda"
+        device = "cuda" if gpu and job.device != "cpu" else "cpu"
         experiment = open_paper_experiment(
-            runs / "-".join([f"paper-{job.seed}", *sorted(job.only)]),
+            runs / "-".join([name, *sorted(job.only)]),
             {arm: config for arm, config in arms.items() if not job.only or arm in job.only},
-            runs / f"data-{job.seed}",
+            runs / f"data-{name}",
             device=torch.device(device),
             compiled=device == "cuda",
             said=lambda text: job.progress(text, 0, learning.rounds),
@@ -132,7 +85,7 @@ def side_by_side(job: Job) -> list[Curve]:
             seen=lambda one: job.progress(_said(one.auc), one.round - 1, learning.rounds),
         )
     found: dict[str, list[tuple[int, float]]] = {}
-    for part in sorted(runs.glob(f"paper-{job.seed}*")):
+    for part in (runs / name, *sorted(runs.glob(f"{name}-*"))):
         own: dict[str, list[tuple[int, float]]] = {}
         for arm, at, auc, _ in read_curves(part):
             own.setdefault(arm, []).append((at, auc))
@@ -140,39 +93,11 @@ def side_by_side(job: Job) -> list[Curve]:
         found |= {arm: line for arm, line in own.items() if arm not in found or line[-1] > found[arm][-1]}
     if not found:
         raise InputError(f"there is no AUC in {runs} yet; give it more time with --stop-after")
-    known = [scheme for scheme in (*SERIES, OURS) if scheme in found]
-    return [Curve(scheme, *zip(*found[scheme], strict=True)) for scheme in known]
+    return [Curve(scheme, *zip(*found[scheme], strict=True)) for scheme in SERIES if scheme in found]
 
 
 def _said(auc: Mapping[str, float]) -> str:
     return ", ".join(f"{arm} {value:.4f}" for arm, value in auc.items())
-
-
-def one_by_one(job: Job) -> list[Curve]:
-    """Each a run in a folder of its own, which goes on where it was stopped."""
-    scale, out, seed, progress = job.scale, job.out, job.seed, job.progress
-    try:
-        from sfsl.run import start
-    except ImportError:
-        raise InputError(_NEEDS) from None
-    learning, found = scale.learning, []
-    total = learning.rounds * len(SERIES)
-    for place, (scheme, config) in enumerate(arms(learning, seed).items()):
-        folder = out / RUNS / f"{scale.name}-{seed}-{scheme}"
-        done = place * learning.rounds
-        with start.resume(folder, config) if folder.exists() else start.begin(folder, config) as runner:
-            progress(f"{scheme}, {learning.rounds} rounds", done + len(runner.lines), total)
-
-            def seen(line: RoundLine, scheme: str = scheme, done: int = done) -> None:
-                if line.auc is not None:
-                    progress(f"{scheme}, AUC {line.auc:.4f}", done + line.round - 1, total)
-
-            runner.run(stop=lambda: False, seen=seen)
-        points = [(line.round, line.auc) for line in read_lines(folder / "metrics.jsonl")]
-        known = [(at, auc) for at, auc in points if auc is not None]
-        found.append(Curve(scheme, [at for at, _ in known], [auc for _, auc in known]))
-    progress("", total, total)
-    return found
 
 
 def measure(job: Job) -> list[Row]:
@@ -200,7 +125,7 @@ def measure(job: Job) -> list[Row]:
 def draw(rows: Sequence[Row]) -> "Figure":
     figure, (panel,) = blank(1)
     last = max(row.round for row in rows)
-    for scheme in (*SERIES, OURS):
+    for scheme in SERIES:
         line = [(row.round, row.auc) for row in rows if row.scheme == scheme]
         if line:
             # cpp1 and cpp5 give one model: the second must not hide the first.
@@ -248,33 +173,24 @@ def tell(rows: Sequence[Row]) -> Story:
         default=None,
     )
     order = sorted(best, key=lambda scheme: -best[scheme].auc)
-    if rows[0].scale == "paper":
-        world = "the paper's number of clients and goods"
-        averaging = (
-            "Rows move by averages over samples as in the paper's Algorithm 1, except in the last curve, "
-            "which has owner weights with a floor; centralized training has Adam at 0.001 in batches of 256."
-        )
-        sums = "All are trained side by side on one device, with plain sums of quantized updates."
-    else:
-        world = "a smaller world"
-        averaging = (
-            "SFSL has our defaults for averaging (owner weights with a floor), centralized training Adam at "
-            "the best of three rates (docs/results.md)."
-        )
-        sums = "Sums are plain, which gives the model of masked sums word for word."
+    small = rows[0].scale != "paper"
+    world = "a smaller world" if small else "the paper's number of clients and goods"
     why = (
-        ""
-        if rows[0].scale == "paper"
-        else " In a small world a pass over all samples is a few rounds; centralized training soon learns "
-        "them by heart."
+        " In a small world a pass over all samples is a few rounds, which centralized training soon knows by "
+        "heart."
+        if small
+        else ""
     )
     return Story(
         paper="DIN on 30 days of Taobao clicks, 100 clients in each of 5,000 rounds: the best AUC of "
         "centralized training, of submodel learning with CPP2 and CPP4, and of full-model federated learning "
         "(FL), which diverges. CPP1 and CPP5 have the same curve.",
         ours=f"The same model on synthetic clicks with the paper's heterogeneity, in {world}, one seed, "
-        f"{_lengths(ends)}. {averaging} SFSL and FL have the paper's batch size, "
-        f"rate and decay. The best AUC is the best on the test set, as in the paper. {sums}",
+        f"{_lengths(ends)}. Rows move by averages over samples as in the paper's Algorithm 1, except in the "
+        "last curve, which has owner weights with a floor; centralized training has Adam at 0.001 in batches "
+        "of 256. SFSL and FL have the paper's batch size, rate and decay. The best AUC is the best on the "
+        "test set, as in the paper. All are trained side by side on one device, with plain sums of quantized "
+        "updates.",
         differs=[
             "Best first: "
             + ", ".join(f"{paper.LABELS[one]} {best[one].auc:.4f}" for one in order)
@@ -319,7 +235,7 @@ TARGET = Target(
     name="fig-auc",
     title="Accuracy and convergence",
     about="AUC over rounds: centralized, full-model FL, and SFSL with CPP1 to CPP5",
-    takes={"small": "4 min", "paper": "days on a CPU"},
+    takes={"small": "3 min", "paper": "days on a CPU"},
     rows=Row,
     measure=measure,
     draw=draw,

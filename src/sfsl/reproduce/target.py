@@ -19,8 +19,8 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Job:
-    """``device``, ``stop_after`` (seconds) and ``only`` (some curves) are for curves at the paper's scale,
-    which take a GPU the better part of an hour and may be made in parts."""
+    """``device``, ``stop_after`` (seconds) and ``only`` (some curves) are for learning curves, which at the
+    paper's scale take a GPU the better part of an hour and may be made in parts."""
 
     out: Path
     scale: Scale

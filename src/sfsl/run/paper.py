@@ -15,11 +15,10 @@ from sfsl.run.experiment import Experiment
 
 # As the paper's Algorithm 1 has it: rows and dense part move by averages over samples.
 ALGORITHM_1 = {"weights": "samples", "kappa": 1.0, "kappa_rounds": 0, "dense_rate": 1.0}
-OURS = "cpp2, our averaging"
 
 
 def paper_arms(seed: int, *, clients: int, users: int, scale: float) -> dict[str, RunConfig]:
-    """Every curve of the paper's figure, and one more: the same round with this project's averaging."""
+    """Every curve of the paper's figure, and one more, "ours": cpp2 with this project's averaging."""
 
     def arm(round_: Mapping[str, object], **sections: Mapping[str, object]) -> RunConfig:
         return from_sections(
@@ -37,7 +36,7 @@ def paper_arms(seed: int, *, clients: int, users: int, scale: float) -> dict[str
     arms = {"centralized": arm({"scheme": "centralized"}), "fl": arm({"scheme": "fl"})}
     for number in range(1, 6):
         arms[f"cpp{number}"] = arm(plain, privacy={"preset": f"cpp{number}"}, server=ALGORITHM_1)
-    arms[OURS] = arm(plain, privacy={"preset": "cpp2"})
+    arms["ours"] = arm(plain, privacy={"preset": "cpp2"})
     return arms
 
 

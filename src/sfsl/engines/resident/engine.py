@@ -78,7 +78,8 @@ class ResidentEngine:
         self._task, self._local = arms[0].model.task, arms[0].settings.local
         if any((arm.model.task, arm.settings.local) != (self._task, self._local) for arm in arms):
             raise ParameterError("models that are trained side by side share their task and local settings")
-        self._generator = torch.Generator(fleet.device)
+        # One each, seeded alike: models differ by their settings, not by what was drawn for them.
+        self._generators = [torch.Generator(fleet.device) for _ in arms]
         self._plan = StackPlan.of(self._task, fleet.holds, fleet.widths, self._local.batch_size)
         self._stack = self._buffers()
         compiled = (compiled or self._local.compiled) and fleet.device.type == "cuda"
@@ -94,7 +95,8 @@ class ResidentEngine:
         if len(np.unique(chosen)) != self._clients or len(chosen) != self._clients:
             raise InputError(f"a round here has {self._clients} different clients, not {len(chosen)}")
         cohort = self._fleet.cohort(chosen)
-        self._generator.manual_seed((self._seed * 1_000_003 + number) % 2**63)
+        for generator in self._generators:
+            generator.manual_seed((self._seed * 1_000_003 + number) % 2**63)
         same = _Same(self._fleet, self._task.spec.summed, cohort)
         rounds = [_ArmRound(self, place, same, number) for place in range(len(self._arms))]
         steps = -(-cohort.samples // self._local.batch_size) * self._local.epochs
@@ -164,7 +166,7 @@ class _ArmRound:
         self._arms, self._place = len(engine._arms), place
         self._arm = engine._arms[place]
         self._task, self._fleet, self._stack = engine._task, engine._fleet, engine._stack
-        self._local, self._generator, self._plan = engine._local, engine._generator, engine._plan
+        self._local, self._generator, self._plan = engine._local, engine._generators[place], engine._plan
         self._cohort, self._unions, self._room = same.cohort, same.unions, engine._room * place
         self._most = same.samples
         self._update = self._arm.settings.update_in(number)
