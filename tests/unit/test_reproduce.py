@@ -236,7 +236,10 @@ def test_names() -> None:
 
 @pytest.mark.parametrize(
     ("target", "missing", "says"),
-    [("fig-auc", "sfsl.run.experiment", r"sfsl\[train,store\]"), ("memory", "matplotlib.figure", r"sfsl\[plot\]")],
+    [
+        ("fig-auc", "sfsl.run.experiment", r"sfsl\[train,store\]"),
+        ("memory", "matplotlib.figure", r"sfsl\[plot\]"),
+    ],
 )
 def test_what_is_not_installed_is_said_before_anything_is_measured(
     target: str, missing: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

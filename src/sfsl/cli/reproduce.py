@@ -34,9 +34,7 @@ def reproduce(
         float | None,
         typer.Option(min=0, help="Minutes until fig-auc stops; asked again it goes on. 0 only draws."),
     ] = None,
-    only: Annotated[
-        str | None, typer.Option(help="Of fig-auc: some curves, such as fl,cpp2,ours.")
-    ] = None,
+    only: Annotated[str | None, typer.Option(help="Of fig-auc: some curves, such as fl,cpp2,ours.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the targets.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
