@@ -619,6 +619,21 @@ def test_bad_settings_and_data_leave_no_folder(run_file: Path, tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
+def test_an_engine_that_cannot_start_leaves_no_folder(
+    run_file: Path, copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise InputError("no cluster answers")
+
+    before = contents(copied)
+    monkeypatch.setattr("sfsl.run.runner.build_engine", fail)
+    out = tmp_path / "another"
+    assert "no cluster" in refused(InputError, "run", run_file, "--out", out)
+    assert not out.exists()
+    assert "no cluster" in refused(InputError, "run", "--out", copied, "--resume")
+    assert contents(copied) == before
+
+
 def test_a_corrupt_store_is_refused_and_left_as_it_is(copied: Path) -> None:
     data = copied / "store" / "data.mdb"
     damaged = bytearray(data.read_bytes())

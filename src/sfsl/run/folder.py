@@ -40,6 +40,9 @@ class RunFolder:
             raise InputError(f"cannot make the folder {path}: {error.strerror}") from None
         return cls(path)
 
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
     @property
     def config_file(self) -> Path:
         return self.path / "config.toml"

@@ -18,13 +18,19 @@ _FREE_SECTION = "ray"
 
 
 def begin(path: Path, config: RunConfig) -> Runner:
-    """A new run. The folder is made once the data and the settings have proved good."""
+    """A new run. The folder is made once the data and the settings have proved good, and not left behind
+    where its engine could not start."""
     require_free(path)
     require_engine(config)
     config = with_whole_path(config)
     fleet = build_fleet(config)
     config = resolved(config, fleet)
-    return Runner(RunFolder.create(path, config), config, fleet)
+    folder = RunFolder.create(path, config)
+    try:
+        return Runner(folder, config, fleet)
+    except BaseException:
+        folder.remove()
+        raise
 
 
 def resume(path: Path, wanted: RunConfig) -> Runner:
