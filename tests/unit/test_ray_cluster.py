@@ -55,6 +55,19 @@ def test_a_cluster_that_cannot_be_reached_is_named_at_once(monkeypatch: pytest.M
     assert time.monotonic() - start < 30
 
 
+def test_a_machine_without_a_cluster_is_told_how_to_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from sfsl.engines.ray.cluster import Connection
+
+    def nobody(**options: Any) -> None:
+        raise ConnectionError("no instance; set the --address flag")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", nobody)
+    with pytest.raises(InputError, match="no Ray cluster runs on this machine; start one with: ray start"):
+        Connection(cluster_settings(from_sections(ON_RAY | {"ray": {"address": "auto"}})))
+
+
 def test_a_worker_has_the_cores_that_a_step_has_unless_told_otherwise() -> None:
     assert cluster_settings(from_sections({"run": {"threads": 3}})).cpus == 3
     assert cluster_settings(from_sections({"run": {"threads": 0}})).cpus == 1

@@ -53,6 +53,11 @@ class Connection:
             raise
         except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
             self.close()
+            if address == "auto" and isinstance(error, ConnectionError):
+                raise InputError(
+                    "no Ray cluster runs on this machine; start one with: ray start --head, or leave "
+                    "ray.address empty for one of the run's own"
+                ) from None
             where = f"reach a Ray cluster at {address}" if address else "start a Ray cluster on this machine"
             raise InputError(f"cannot {where}: {str(error).strip().partition(chr(10))[0]}") from None
 
