@@ -1,11 +1,30 @@
 """What a round's line says about how it ended."""
 
 import math
+from typing import Any
+
+import numpy as np
 
 from sfsl.rounds import RoundOutcome
 
 # Where it could be farther off than this, an AUC from histograms says nothing, and is not shown.
 WORST_AUC_ERROR = 0.1
+
+
+def ending(outcome: RoundOutcome | None) -> dict[str, Any]:
+    """The fields of a round's line that follow from its outcome, if it has one."""
+    auc, error = secure_auc(outcome)
+    return {
+        "survivors": len(outcome.survivors) if outcome else 0,
+        "auc_secure": auc,
+        "auc_secure_error": error,
+        "union": {name: len(rows) for name, rows in outcome.union.items()} if outcome else {},
+        "opened": {name: int(np.count_nonzero(one)) for name, one in outcome.contributors.items()}
+        if outcome
+        else {},
+        "moved": outcome.applied.moved if outcome else {},
+        "refused": refused(outcome),
+    }
 
 
 def secure_auc(outcome: RoundOutcome | None) -> tuple[float | None, float | None]:

@@ -14,13 +14,12 @@ from types import TracebackType
 from typing import Self
 
 import msgspec
-import numpy as np
 import torch
 
 from sfsl.crypto.ring import Z32
 from sfsl.engines.cohorts import RoundEngine
 from sfsl.engines.metrics import RoundLine
-from sfsl.engines.outcomes import refused, secure_auc
+from sfsl.engines.outcomes import ending
 from sfsl.engines.resident.rounds import ResidentRounds
 from sfsl.engines.settings import RoundReport
 from sfsl.errors import InputError
@@ -160,13 +159,10 @@ class Runner:
 
 
 def line_of(report: RoundReport, seconds: float) -> RoundLine:
-    outcome = report.outcome
-    auc, error = secure_auc(outcome)
     return RoundLine(
         round=report.number,
         aborted=report.aborted,
         cohort=report.cohort,
-        survivors=len(outcome.survivors) if outcome else 0,
         dropped=report.dropped,
         late=report.late,
         declined=report.declined,
@@ -175,14 +171,6 @@ def line_of(report: RoundReport, seconds: float) -> RoundLine:
         unknown_rows=report.unknown_rows,
         loss=finite(report.loss),
         auc=None,
-        auc_secure=auc,
-        auc_secure_error=error,
-        union={name: len(rows) for name, rows in outcome.union.items()} if outcome else {},
-        opened={name: int(np.count_nonzero(one)) for name, one in outcome.contributors.items()}
-        if outcome
-        else {},
-        moved=outcome.applied.moved if outcome else {},
-        refused=refused(outcome),
         bytes_up=report.bytes_up,
         bytes_down=report.bytes_down,
         client_seconds=report.client_seconds,
@@ -191,6 +179,7 @@ def line_of(report: RoundReport, seconds: float) -> RoundLine:
         wall_seconds=seconds,
         cohorts_aborted=report.cohorts_aborted,
         workers_lost=report.workers_lost,
+        **ending(report.outcome),
     )
 
 

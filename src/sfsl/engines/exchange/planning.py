@@ -4,13 +4,12 @@ from dataclasses import replace
 from typing import Self
 
 import msgspec
-import numpy as np
 
 from sfsl.crypto.randomness import Randomness
 from sfsl.engines.exchange.running import Bill
 from sfsl.engines.exchange.settings import CoordinatorSettings
 from sfsl.engines.metrics import RoundLine
-from sfsl.engines.outcomes import refused, secure_auc
+from sfsl.engines.outcomes import ending
 from sfsl.errors import StoreCorrupt
 from sfsl.rounds import IndexSpace, RoundOutcome, RoundParams, ScoreBins
 from sfsl.secagg import SessionParams
@@ -103,12 +102,10 @@ def line_of(
     number: int, cohort: int, bill: Bill, outcome: RoundOutcome | None, aborted: str | None, seconds: float
 ) -> RoundLine:
     """What only clients know (losses, rows unknown to the model, seconds of theirs) is not in it."""
-    auc, error = secure_auc(outcome)
     return RoundLine(
         round=number,
         aborted=aborted,
         cohort=cohort,
-        survivors=len(outcome.survivors) if outcome else 0,
         dropped={name: count for name, count in bill.dropped.items() if count},
         late=bill.late,
         declined={"Decline": bill.declined} if bill.declined else {},
@@ -117,14 +114,6 @@ def line_of(
         unknown_rows=0,
         loss=None,
         auc=None,
-        auc_secure=auc,
-        auc_secure_error=error,
-        union={name: len(rows) for name, rows in outcome.union.items()} if outcome else {},
-        opened={name: int(np.count_nonzero(one)) for name, one in outcome.contributors.items()}
-        if outcome
-        else {},
-        moved=outcome.applied.moved if outcome else {},
-        refused=refused(outcome),
         bytes_up=bill.per_client(bill.bytes_up),
         bytes_down=bill.per_client(bill.bytes_down),
         client_seconds={},
@@ -132,4 +121,5 @@ def line_of(
         training_seconds=0.0,
         wall_seconds=seconds,
         exchange_seconds=dict(bill.wall_seconds),
+        **ending(outcome),
     )
