@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from crowd import CLIENT_MODEL, POLICY, Crowd, close
 from fake_server import DEPLOYMENT
-from sfsl.client import Attempt, Participant, Settings
+from sfsl.client import Attempt, Lesson, Participant, Settings
 from sfsl.codec import Message
 from sfsl.engines.exchange.messages import CODEC, Decline
 from sfsl.errors import (
@@ -604,6 +605,25 @@ def test_what_it_learned_about_itself_is_kept_though_the_upload_never_arrived(tm
     again = crowd.participant(VICTIM)
     moved = again.personal.read("user", own) - before
     assert np.allclose(moved, 1 / 1024, atol=1e-7)
+
+
+def test_own_rows_stay_where_an_update_cannot_be_sent(tmp_path: Path) -> None:
+    crowd = Crowd(tmp_path)
+    people = everyone(crowd)
+    own = np.array([3])
+    before = people[VICTIM].personal.read("user", own)
+    train = crowd.trainers[VICTIM].train
+
+    def spoiled(download: Any, personal: Any, number: int) -> Lesson:
+        lesson = train(download, personal, number)
+        dense = np.full_like(lesson.trained.dense, np.nan)
+        return replace(lesson, trained=replace(lesson.trained, dense=dense))
+
+    crowd.trainers[VICTIM].train = spoiled  # type: ignore[method-assign]
+    attempt = within(20, lambda: one_of(crowd, people))
+    assert attempt.outcome == "declined"
+    assert "NaN or infinite" in attempt.why
+    assert np.array_equal(people[VICTIM].personal.read("user", own), before)
 
 
 # -- servers that come and go ------------------------------------------------------------------

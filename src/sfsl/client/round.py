@@ -96,8 +96,10 @@ class ClientRound:
         return self._trainer.train(download, own, self.number or 0)
 
     def upload(self, lesson: Lesson) -> Message:
+        """Own rows move only with an update that can be sent, and before it is."""
+        update = self.client.create_update(lesson.trained)
         self._personal.keep(lesson.personal)
-        return self.client.create_update(lesson.trained)
+        return update
 
     def _draw(self, number: int) -> None:
         self._rounding.source = self._memory.rounding(number) or self._rounding.source
