@@ -326,6 +326,7 @@ def test_curves_in_little(tmp_path: Path) -> None:
     for number in ("0.641", "0.615", "0.601", "0.543", "803", "4,908", f"{best['cpp2'].auc:.4f}"):
         assert f"<td>{number}</td>" in page
     assert "CPP2, our averaging" in page
+    assert re.search(r"CPP1 and CPP5 differ by 0\.00\d\d at most", page)
     svg = (tmp_path / "fig-auc.svg").read_text()
     assert svg.count("<path") > 30
     longer = replace(TINY, learning=replace(TINY.learning, rounds=3))
@@ -338,6 +339,7 @@ def test_curves_may_be_made_in_parts(tmp_path: Path) -> None:
     parts = job(tmp_path)
     rows, _ = reproduce(TARGETS["fig-auc"], replace(parts, only=("fl", "centralized", "cpp2")))
     assert {row.scheme for row in rows} == {"fl", "centralized", "cpp2"}
+    assert "CPP1 and CPP5" not in (tmp_path / PAGE).read_text().replace("CPP1 and CPP5 have the same", "")
     more, _ = reproduce(TARGETS["fig-auc"], replace(parts, only=("ours",)))
     assert {row.scheme for row in more} == {"fl", "centralized", "cpp2", "ours"}
     assert len([*(tmp_path / RUNS).glob("data-*")]) == 1
