@@ -10,7 +10,8 @@ import pytest
 from sfsl.engines.faults import EXCHANGES
 from sfsl.errors import InputError, ParameterError
 from sfsl.privacy import PRESETS
-from sfsl.run.config import RunConfig, description, from_sections
+from sfsl.run.config import RunConfig, from_sections
+from sfsl.run.sections import description
 from sfsl.run.setup import round_settings
 from sfsl.run.toml import default_toml, overridden, read_config, to_toml
 from sfsl.secagg import default_threshold

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from sfsl.cli import app
 from sfsl.errors import ParameterError
-from sfsl.run.config import description
+from sfsl.run.sections import description
 from sfsl.serve.config import ServeSettings, from_all_sections, section_toml
 
 TLS = {"certificate": "server.pem", "key": "server.key"}

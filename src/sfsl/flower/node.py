@@ -23,7 +23,7 @@ from sfsl.errors import InputError
 from sfsl.flower.names import node_name
 from sfsl.privacy import PRESETS, Budget, Calendar, IndexPrivacy
 from sfsl.rounds import RoundPolicy
-from sfsl.run.config import about, section_from
+from sfsl.run.sections import about, section_from
 from sfsl.secagg import Policy
 
 # As servers count them, so that a client's period and a server's of the same length are the same.

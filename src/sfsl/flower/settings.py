@@ -13,7 +13,8 @@ from msgspec import Meta
 from sfsl.codec import Checked
 from sfsl.engines.exchange.settings import CoordinatorSettings
 from sfsl.errors import ParameterError
-from sfsl.run.config import RunConfig, about, from_sections, section_from
+from sfsl.run.config import RunConfig, from_sections
+from sfsl.run.sections import about, section_from
 from sfsl.serve.config import least_cohort
 from sfsl.serve.folder import planned_rounds
 

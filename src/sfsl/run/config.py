@@ -1,7 +1,7 @@
 """The settings of a run: every key has a default, a description and a check."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -9,6 +9,7 @@ from msgspec import Meta
 from sfsl.codec import Checked
 from sfsl.errors import ParameterError
 from sfsl.privacy import PRESETS, IndexPrivacy
+from sfsl.run.sections import about, section_from
 from sfsl.secagg import default_threshold
 
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -18,11 +19,6 @@ Preset = Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"]
 Scheme = Literal["sfsl", "sfl", "fsl", "fl", "centralized"]
 # Schemes that hide something, for which plain sums are a stand-in; the others have no masks to begin with.
 SECURE = ("sfsl", "sfl")
-
-
-def about(text: str) -> Meta:
-    """What a key means. It is the comment in ``sfsl init`` and part of the error for a wrong value."""
-    return Meta(description=text)
 
 
 class DataSettings(Checked, frozen=True):
@@ -484,40 +480,3 @@ def from_sections(sections: Mapping[str, object]) -> RunConfig:
         if isinstance(content, Mapping)
     }
     return RunConfig(**read)
-
-
-def section_from(section: str, kind: type[Checked], content: Mapping[str, object]) -> Checked:
-    """One section's settings, or which key is wrong and what it means."""
-    fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-    values = {}
-    for key, value in content.items():
-        if key not in fields:
-            raise ParameterError(f"there is no key {section}.{key}; [{section}] has {', '.join(fields)}")
-        try:
-            values[fields[key].name] = msgspec.convert(value, fields[key].type)
-        except msgspec.ValidationError as error:
-            raise ParameterError(
-                f"{section}.{key} = {value!r}: {_said(error, fields[key].type)}. {description(fields[key])}"
-            ) from None
-    return kind(**values)
-
-
-def _said(error: msgspec.ValidationError, kind: Any) -> str:
-    words = _words(kind)
-    if words and "enum" in str(error):
-        return f"not one of {', '.join(words)}"
-    return f"{str(error)[0].lower()}{str(error)[1:]}" + (f", or {', '.join(words)}" if words else "")
-
-
-def _words(kind: Any) -> list[str]:
-    """The texts that a key may have, where they are few."""
-    if get_origin(kind) is Literal:
-        return [repr(word) for word in get_args(kind)]
-    return [word for part in get_args(kind) for word in _words(part)]
-
-
-def description(field: msgspec.structs.FieldInfo) -> str:
-    for meta in getattr(field.type, "__metadata__", ()):
-        if isinstance(meta, Meta) and meta.description:
-            return meta.description
-    return ""

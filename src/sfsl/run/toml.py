@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from sfsl.errors import InputError, ParameterError
-from sfsl.run.config import RunConfig, description, from_sections
+from sfsl.run.config import RunConfig, from_sections
+from sfsl.run.sections import description
 
 Sections = dict[str, dict[str, Any]]
 

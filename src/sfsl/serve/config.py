@@ -10,7 +10,8 @@ from msgspec import Meta
 
 from sfsl.codec import Checked
 from sfsl.errors import ParameterError
-from sfsl.run.config import RunConfig, about, description, from_sections, section_from
+from sfsl.run.config import RunConfig, from_sections
+from sfsl.run.sections import about, description, section_from
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Rate = Annotated[float, Meta(gt=0, le=1e6)]
