@@ -233,3 +233,7 @@ class UnionFailed(Aborted):
     def __init__(self, message: str, *, capacity: int) -> None:
         super().__init__(message)
         self.capacity = capacity
+
+
+class SlowerTraining(UserWarning):
+    """Clients are trained as well as ever, in a way that takes longer than the one asked for."""

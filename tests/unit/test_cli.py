@@ -1,6 +1,7 @@
 """The command: JSON for scripts, one line for errors, help with examples."""
 
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from sfsl import __version__
 from sfsl.cli import app, main
+from sfsl.errors import SlowerTraining
 
 runner = CliRunner()
 
@@ -132,3 +134,24 @@ def test_union_says_which_file_and_entry(
         with pytest.raises(SystemExit):
             main()
         assert says in capsys.readouterr().err
+
+
+def test_warnings_of_ours_are_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And those of others are Python's, before and after."""
+    usual = warnings.showwarning
+    seen: list[object] = []
+
+    def command() -> None:
+        warnings.simplefilter("always")
+        warnings.warn("Odd cannot be vectorised", SlowerTraining, stacklevel=1)
+        warnings.warn("a library's", UserWarning, stacklevel=1)
+
+    monkeypatch.setattr("sfsl.cli.app", command)
+    monkeypatch.setattr(warnings, "showwarning", lambda *given, **more: seen.append(given[0]))
+    replaced = warnings.showwarning
+    main()
+    assert capsys.readouterr().err == "sfsl: Odd cannot be vectorised\n"
+    assert [str(one) for one in seen] == ["a library's"]
+    assert warnings.showwarning is replaced is not usual

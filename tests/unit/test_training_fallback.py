@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sfsl.data import Samples
+from sfsl.errors import SlowerTraining
 from sfsl.submodel import Table
 from sfsl.training import ClientWork, LocalSettings, Task, train_client, train_cohort
 from sfsl.training.task import Batch
@@ -52,7 +53,7 @@ def cohort() -> list[ClientWork]:
 def test_it_is_said_once_and_clients_train_alone(change: Callable[[Tensor], Tensor]) -> None:
     task = task_of(change)
     dense = task.initial_dense()
-    with pytest.warns(UserWarning, match="Odd cannot be vectorised; its clients train one by one") as said:
+    with pytest.warns(SlowerTraining, match="Odd cannot be vectorised; its clients train one by one") as said:
         updates = train_cohort(task, dense, cohort(), SETTINGS)
     assert len(said) == 1
     with warnings.catch_warnings():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from sfsl.data import Samples, SyntheticSettings, SyntheticTaobao
+from sfsl.errors import SlowerTraining
 from sfsl.models import din
 from sfsl.submodel import Table
 from sfsl.training import ClientWork, LocalSettings, Task, train_client, train_cohort
@@ -99,7 +100,7 @@ def simple(*looked_up: str) -> tuple[Task, list[ClientWork]]:
 def test_without_a_compiler_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
     task, works = simple("item")
-    with pytest.warns(UserWarning, match="Dot cannot be compiled, and is trained without") as said:
+    with pytest.warns(SlowerTraining, match="Dot cannot be compiled, and is trained without") as said:
         updates = train_cohort(task, task.initial_dense(), works, COMPILED)
     assert len(said) == 1
     with warnings.catch_warnings():
@@ -112,7 +113,7 @@ def test_without_a_compiler_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_step_that_takes_a_whole_table_is_not_compiled() -> None:
     task, works = simple()
-    with pytest.warns(UserWarning, match="cannot be compiled, .* another shape in each round"):
+    with pytest.warns(SlowerTraining, match="cannot be compiled, .* another shape in each round"):
         assert all(one.samples for one in train_cohort(task, task.initial_dense(), works, COMPILED))
 
 

@@ -7,7 +7,7 @@ import typer
 
 from sfsl import __version__
 from sfsl.cli import bench, data, join, keys, plan, privacy, report, reproduce, run, serve, swarm, union
-from sfsl.cli.output import fail
+from sfsl.cli.output import fail, warned
 from sfsl.errors import SfslError
 
 app = typer.Typer(
@@ -47,9 +47,10 @@ def _root(
 
 
 def main() -> None:
-    """Run the command; errors of ours become one line on stderr and exit status 1."""
+    """Run the command; errors and warnings of ours become one line on stderr, errors exit status 1."""
     try:
-        app()
+        with warned():
+            app()
     except SfslError as error:
         fail(error)
         sys.exit(1)

@@ -155,7 +155,9 @@ def train(
     ] = "auto",
     compiled: Annotated[
         bool,
-        typer.Option(help="Of the batched side: make machine code of its steps, in half a minute or two."),
+        typer.Option(
+            help="Of the batched side: make machine code of its steps, in half a minute; dien: many."
+        ),
     ] = True,
     threads: Annotated[int | None, typer.Option(help="Default: as many as there are cores.")] = None,
     loop_clients: Annotated[

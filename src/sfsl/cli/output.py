@@ -2,14 +2,16 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from sfsl.errors import SfslError
+from sfsl.errors import SfslError, SlowerTraining
 
 
 def emit_json(result: Mapping[str, Any]) -> None:
@@ -43,3 +45,19 @@ def progress_console() -> Console:
 
 def fail(error: SfslError) -> None:
     typer.echo(f"sfsl: {error}", file=sys.stderr)
+
+
+@contextmanager
+def warned() -> Iterator[None]:
+    """Warnings of ours as one line on stderr; those of others are Python's business."""
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+            if issubclass(category, SlowerTraining):
+                typer.echo(f"sfsl: {message}", file=sys.stderr)
+            else:
+                usual(message, category, *rest, **more)
+
+        warnings.showwarning = show
+        yield

@@ -201,7 +201,7 @@ class TrainingSettings(Checked, frozen=True):
         bool,
         about(
             "Make machine code of a cohort's step: more than twice as fast, once half a minute was spent on "
-            "it. Needs a C++ compiler, or a GPU."
+            "it (many minutes for dien). Needs a C++ compiler, or a GPU."
         ),
     ] = False
 

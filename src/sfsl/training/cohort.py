@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sfsl.errors import SlowerTraining
 from sfsl.training.joining import FILLER, filled, joined_columns
 from sfsl.training.local import (
     ClientWork,
@@ -99,7 +100,7 @@ def train_cohort(
     for way, reason in failed:
         way.refused.add(task.module)
         said = str(reason).strip().partition("\n")[0]
-        warnings.warn(f"{type(task.module).__name__} {way.instead}: {said}", stacklevel=2)
+        warnings.warn(f"{type(task.module).__name__} {way.instead}: {said}", SlowerTraining, stacklevel=2)
     updates = dict(zip(busy, learned, strict=True))
     return [updates[client] if client in updates else alone([work])[0] for client, work in enumerate(cohort)]
 
