@@ -9,6 +9,7 @@ import torch
 from sfsl.data import Interactions, SyntheticSettings, SyntheticTaobao, hold_out_last
 from sfsl.errors import InputError, ParameterError
 from sfsl.models import logistic_regression
+from sfsl.run import experiment
 from sfsl.run.config import RunConfig, from_sections
 from sfsl.run.experiment import SETTINGS, STATE, Experiment, Progress, read_curves
 from sfsl.run.paper import open_paper_experiment, paper_arms
@@ -71,6 +72,23 @@ def test_what_came_after_the_checkpoint_is_done_again(
     assert again.round == 2
     again.run(4, every=1)
     assert curves(tmp_path) == expected
+
+
+def test_whoever_interrupts_it_loses_little(
+    tmp_path: Path, parts: tuple[Task, Interactions, Interactions], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(experiment, "_CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr(experiment, "_CHECKPOINTS", 0)
+
+    def stop(progress: Progress) -> None:
+        if progress.round == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        opened(tmp_path, parts).run(9, every=1, seen=stop)
+    again = opened(tmp_path, parts)
+    assert again.round == 2
+    assert {number for _, number, _ in curves(tmp_path)} == {1, 2}
 
 
 def test_it_stops_when_its_time_is_over(

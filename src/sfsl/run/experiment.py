@@ -36,6 +36,8 @@ from sfsl.training.task import Indices, Task
 CURVES, STATE, SETTINGS = "curves.csv", "state.npz", "settings.json"
 _COLUMNS = ("arm", "round", "auc", "loss", "samples", "seconds")
 _COHORT = 1003  # its stream of the seed
+# Seconds between checkpoints: so many times what the last one took, so that they cost a hundredth; or more.
+_CHECKPOINTS, _CHECKPOINT_SECONDS = 100, 10.0
 
 
 @dataclass(frozen=True)
@@ -97,12 +99,12 @@ class Experiment:
         *,
         every: int,
         stop_after: float = float("inf"),
-        checkpoint_seconds: float = 120.0,
         seen: Callable[[Progress], None] = lambda progress: None,
     ) -> int:
         """Rounds up to ``rounds``, with AUCs after every ``every``; or until ``stop_after`` seconds are
         over. Returns the last round, which is in the checkpoint."""
         start = saved = time.monotonic()
+        took = 0.0
         for one in [*self._central.values(), *([self._engine] if self._engine else ())]:
             one.prepare()
         while self.round < rounds and time.monotonic() - start < stop_after:
@@ -110,9 +112,10 @@ class Experiment:
             if self.round % every == 0 or self.round in (1, rounds):
                 auc = self._evaluate(figures, time.monotonic() - start)
                 seen(Progress(self.round, rounds, auc, time.monotonic() - start))
-            if time.monotonic() - saved > checkpoint_seconds:
+            if (now := time.monotonic()) - saved > max(_CHECKPOINT_SECONDS, _CHECKPOINTS * took):
                 self._save()
                 saved = time.monotonic()
+                took = saved - now
         self._save()
         return self.round
 
