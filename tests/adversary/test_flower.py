@@ -17,8 +17,9 @@ from flwr.common.serde import context_from_proto, context_to_proto
 
 from crowd import Counting
 from federation import FIRST, LoopGrid
+from sfsl.client import PersonalRows
 from sfsl.crypto.secret import Secret
-from sfsl.errors import InputError, NotFinite, TooFewClients
+from sfsl.errors import InputError, NotFinite, StateError, TooFewClients
 from sfsl.flower.answering import Answer
 from sfsl.flower.messages import CODEC, Call, Over
 from sfsl.flower.names import node_name
@@ -381,6 +382,36 @@ def test_a_client_trains_once_in_a_round_also_if_that_fails(
     (line,) = small.lines
     assert (line.aborted, line.survivors, line.dropped) == (None, NODES - 1, {"submodel": 1})
     assert (len(trained), asked) == (1, 3)
+
+
+def test_own_rows_that_cannot_be_kept_end_the_round_and_leave_no_secrets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update is masked by then: it is not sent, and nothing is left to make another from."""
+    small, seen = Small(tmp_path), []
+    honest = PersonalRows.keep
+
+    def keep(self: PersonalRows, moved: Any) -> None:
+        if not seen:
+            seen.append(self)
+            raise StateError("the disk is full")
+        honest(self, moved)
+
+    def around(grid: Probed, message: Message) -> Message:
+        frame = unpacked(message.content)
+        submodel = isinstance(CODEC.decode(frame, limit=LIMIT), Submodel)
+        if submodel:
+            monkeypatch.setattr(PersonalRows, "keep", keep)
+        reply = grid.honest(again(message, frame))
+        if submodel:
+            assert refused(reply)
+            assert not grid.contexts[VICTIM].state
+            assert refused(grid.honest(again(message, frame)))
+        return reply
+
+    small.run(probing(small, around))
+    (line,) = small.lines
+    assert (line.aborted, line.survivors, line.dropped) == (None, NODES - 1, {"submodel": 1})
 
 
 # -- what a refusal says ---------------------------------------------------------------------------

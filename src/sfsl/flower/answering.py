@@ -107,7 +107,7 @@ def answer(member: Member, frame: bytes, kept: bytes | None) -> Answer:
             kept = encode(round_.client)
         answered = CODEC.encode(said)
     except SfslError as reason:
-        if round_.client.phase in (Phase.LEFT, Phase.TRAINING):  # debited, and nothing to show for it
+        if round_.client.phase is not Phase[before.phase]:  # debited or trained, and nothing to show for it
             kept = None
             member.memory.keep(None)
         raise SatOut(_said(reason), kept, aloud=False) from None
