@@ -30,6 +30,8 @@ BAD_LINES = {
     "1,5,1,yesterday": "time is not a finite number",
     "1,5,1": "too few fields",
     "\x00\x01\x02": "too few fields",
+    "1,5,1,1,9": "too many fields",
+    '1,"5,1,1': "a quote is not closed",
 }
 
 

@@ -74,6 +74,16 @@ def test_csv_with_other_names_and_order(tmp_path: Path) -> None:
     assert data.category_of is None
 
 
+def test_a_separator_in_quotes_is_none(tmp_path: Path) -> None:
+    text = (
+        'user,title,item,time\n"1","Red, 9",7,100\n1, "Blue, ""8""", 8,101\n1,Green,9,102,\n1,Grey, 9,7,100\n'
+    )
+    data, report = load_csv(written(tmp_path / "c.csv", text))
+    assert data.items[data.item].tolist() == [7, 8, 9]
+    assert data.time.tolist() == [100, 101, 102]
+    assert report.problems == {"too many fields": 1}
+
+
 def test_csv_without_labels_is_all_clicks(tmp_path: Path) -> None:
     path = written(tmp_path / "c.csv", "user,item,time\n1,2,3\n1,3,4\n")
     data, _ = load_csv(path)

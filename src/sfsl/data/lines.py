@@ -1,5 +1,6 @@
 """Lines of a text file, compressed or not, and the fields in them."""
 
+import csv
 import gzip
 import io
 import math
@@ -44,6 +45,22 @@ class BadField(Exception):
     def __init__(self, problem: str, text: str) -> None:
         super().__init__(f"{problem}: {shown(text)}")
         self.problem = problem
+
+
+def split_fields(line: str, separator: str, needed: int, most: int) -> list[str]:
+    """The fields of a line that should have ``most`` and must have ``needed``. A separator in quotes is none;
+    one that is not, and makes a field too many, would put every field behind it in the wrong place."""
+    fields = line.split(separator)
+    if '"' in line and len(separator) == 1:
+        try:
+            fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
+        except csv.Error:
+            raise BadField("a quote is not closed", line) from None
+    if len(fields) < needed:
+        raise BadField("too few fields", line)
+    if len(fields) > most and any(map(str.strip, fields[most:])):
+        raise BadField("too many fields", line)
+    return fields
 
 
 def number_id(text: str, what: str) -> int:

@@ -8,7 +8,15 @@ from numpy.typing import NDArray
 
 from sfsl.data.assemble import clicks_before, require_usable
 from sfsl.data.interactions import Interactions
-from sfsl.data.lines import BadField, binary_label, finite_time, number_id, numbered_lines, shown
+from sfsl.data.lines import (
+    BadField,
+    binary_label,
+    finite_time,
+    number_id,
+    numbered_lines,
+    shown,
+    split_fields,
+)
 from sfsl.data.report import LoadReport
 from sfsl.errors import InputError
 
@@ -43,10 +51,12 @@ def load_own(
     places = {name: names.index(name) for name in (*_NEEDED, "category") if name in names}
     item, label, time = array("q"), array("b"), array("d")
     for number, line in lines:
-        fields = [field.strip('" ') for field in line.split(",")]
-        if len(fields) <= max(places.values()):
-            report.note("too few fields", f"line {number}: {shown(line)}")
+        try:
+            fields = split_fields(line, ",", max(places.values()) + 1, len(names))
+        except BadField as bad:
+            report.note(bad.problem, f"line {number}: {shown(line)}")
             continue
+        fields = [field.strip('" ') for field in fields]
         try:
             row = number_id(fields[places["item"]], "item")
             values = binary_label(fields[places["label"]]), finite_time(fields[places["time"]])

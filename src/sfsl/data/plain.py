@@ -18,6 +18,7 @@ from sfsl.data.lines import (
     number_id,
     numbered_lines,
     shown,
+    split_fields,
     text_id,
 )
 from sfsl.data.report import LoadReport
@@ -41,8 +42,9 @@ def load_csv(
     """
     report = LoadReport(str(path))
     lines = numbered_lines(Path(path), report)
-    header = _header(lines, report, separator, columns or {})
-    return _load(_split(lines, separator, report, max(header.values())), header, text_ids, report)
+    header, width = _header(lines, report, separator, columns or {})
+    rows = _split(lines, separator, report, max(header.values()), width)
+    return _load(rows, header, text_ids, report)
 
 
 def load_taobao(
@@ -54,9 +56,10 @@ def load_taobao(
     """
     report = LoadReport(str(path))
     lines = numbered_lines(Path(path), report)
-    header = _header(lines, report, ",", {"time": "ts"}, ("user", "item", "category", "time", "behavior"))
+    fields = ("user", "item", "category", "time", "behavior")
+    header, width = _header(lines, report, ",", {"time": "ts"}, fields)
     kind = header.pop("behavior")
-    rows = _split(lines, ",", report, max(kind, *header.values()))
+    rows = _split(lines, ",", report, max(kind, *header.values()), width)
     wanted = ((number, fields) for number, fields in rows if fields[kind].strip() in behaviors)
     return _load(wanted, header, False, report)
 
@@ -102,10 +105,12 @@ def _header(
     separator: str,
     columns: Mapping[str, str],
     fields: Sequence[str] | None = None,
-) -> dict[str, int]:
+) -> tuple[dict[str, int], int]:
+    """Where each field stands, and how many there are."""
     for number, line in lines:
         names = [name.strip().strip('"') for name in line.split(separator)]
-        return _places(names, f"{report.source}: line {number} {shown(line)}", columns, fields)
+        where = f"{report.source}: line {number} {shown(line)}"
+        return _places(names, where, columns, fields), len(names)
     raise InputError(f"{report.source}: it is empty; its first line should name the columns")
 
 
@@ -121,14 +126,13 @@ def _places(
 
 
 def _split(
-    lines: Iterator[tuple[int, str]], separator: str, report: LoadReport, last: int
+    lines: Iterator[tuple[int, str]], separator: str, report: LoadReport, last: int, width: int
 ) -> Iterator[tuple[int, Sequence[str]]]:
     for number, line in lines:
-        fields = line.split(separator)
-        if len(fields) > last:
-            yield number, fields
-        else:
-            report.note("too few fields", f"line {number}: {shown(line)}")
+        try:
+            yield number, split_fields(line, separator, last + 1, width)
+        except BadField as bad:
+            report.note(bad.problem, f"line {number}: {shown(line)}")
 
 
 def _load(
