@@ -21,7 +21,7 @@ from sfsl.reproduce.measured import Asked, RoundRow, measure_rounds
 from sfsl.reproduce.scales import SCALES, Learning, Scale
 from sfsl.reproduce.sheets import columns, read_sheet, write_sheet
 from sfsl.reproduce.target import Job
-from sfsl.reproduce.targets import PAGE, TARGETS, chosen, reproduce, write_page
+from sfsl.reproduce.targets import MADE, PAGE, TARGETS, chosen, reproduce, write_page
 from sfsl.run.experiment import CURVES
 
 TINY = Scale(
@@ -342,7 +342,9 @@ def test_curves_may_be_made_in_parts(tmp_path: Path) -> None:
     assert "CPP1 and CPP5" not in (tmp_path / PAGE).read_text().replace("CPP1 and CPP5 have the same", "")
     more, _ = reproduce(TARGETS["fig-auc"], replace(parts, only=("ours",)))
     assert {row.scheme for row in more} == {"fl", "centralized", "cpp2", "ours"}
-    assert len([*(tmp_path / RUNS).glob("data-*")]) == 1
+    assert len([*(tmp_path / RUNS).glob("data-*/")]) == 1
+    made = (tmp_path / MADE).read_bytes()
+    assert b"--only ours" in made
     elsewhere = replace(parts, out=tmp_path / "elsewhere")
     reproduce(TARGETS["fig-auc"], replace(elsewhere, only=("cpp4",)))
     name = "tiny-0-cpp4"
@@ -357,12 +359,36 @@ def test_curves_may_be_made_in_parts(tmp_path: Path) -> None:
     longer.write_text("arm,round,auc,loss,samples,seconds\nfl,9,0.61,0.6,100,1.0\n")
     drawn, _ = reproduce(TARGETS["fig-auc"], replace(parts, stop_after=0.0))
     assert [(row.round, row.auc) for row in drawn if row.scheme == "fl"] == [(9, 0.61)]
+    assert (tmp_path / MADE).read_bytes() == made  # what was only drawn was not made here and now
+    equal = tmp_path / RUNS / "tiny-0-fl-too" / CURVES  # as long, and better: no reason to take it
+    equal.parent.mkdir()
+    equal.write_text("arm,round,auc,loss,samples,seconds\nfl,9,0.99,0.6,100,1.0\ncpp3,8,nan,nan,0,1.0\n")
+    with equal.open("a") as file:
+        file.write("cpp3,9,0.52,0.6,100,1.0\n")
+    drawn, _ = reproduce(TARGETS["fig-auc"], replace(parts, stop_after=0.0))
+    assert [row.auc for row in drawn if row.scheme == "fl"] == [0.61]
+    assert [row.auc for row in drawn if row.scheme == "cpp3" and row.best] == [0.52]
     assert (
         "9 rounds (Centralized 2, CPP2 2, CPP4 2, CPP2, our averaging 2 so far)"
         in (tmp_path / PAGE).read_text()
     )
     with pytest.raises(InputError, match="--only cpp9: the curves are"):
         reproduce(TARGETS["fig-auc"], replace(parts, only=("cpp9",)))
+
+
+def test_when_it_was_made_is_when_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    thrice = replace(TINY, repeats=3)
+    for name in ("table-union", "table-privacy"):
+        reproduce(TARGETS[name], job(tmp_path, thrice))
+    made = json.loads((tmp_path / MADE).read_text())
+    assert made["table-union"]["runs"] == 3
+    assert made["table-privacy"]["runs"] == 1
+    monkeypatch.setattr("platform.machine", lambda: "another machine")
+    reproduce(TARGETS["table-union"], job(tmp_path, thrice))
+    assert json.loads((tmp_path / MADE).read_text()) == made
+    assert "another machine" not in (tmp_path / PAGE).read_text()
+    reproduce(TARGETS["table-union"], job(tmp_path, replace(thrice, repeats=4)))
+    assert "another machine" in (tmp_path / PAGE).read_text()
 
 
 def test_the_papers_scale_wants_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

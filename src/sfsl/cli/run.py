@@ -1,6 +1,5 @@
 """``sfsl run``, ``init``, ``evaluate`` and ``export``: training a model over simulated private clients."""
 
-import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from sfsl.cli.output import console, emit_json, progress_console, shown, table
 from sfsl.cli.run_output import RunProgress, print_summary
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.config import RunConfig, from_sections
+from sfsl.run.files import written_whole
 from sfsl.run.folder import RunFolder
 from sfsl.run.toml import Sections, default_toml, overridden, read_run_sections
 
@@ -162,12 +162,10 @@ def export(
         from sfsl.run.evaluation import state_dict
 
         state = state_dict(fleet.task, store, int(max_gib * 2**30))
-        aside = file.with_name(file.name + ".new")
         try:
-            torch.save(dict(state), aside)
-            os.replace(aside, file)
+            with written_whole(file) as opened:
+                torch.save(dict(state), opened)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            aside.unlink(missing_ok=True)
             raise InputError(f"cannot write {file}: {error}") from None
         size = sum(one.numel() for one in state.values())
         typer.echo(f"Wrote {file}: round {store.round}, {size:,} parameters in {len(state)} tensors")

@@ -54,10 +54,16 @@ def store_interactions(data: Interactions, folder: str | Path, *, about: str) ->
         raise InputError(f"cannot write {folder}: {error}") from None
 
 
-def load_stored(folder: str | Path) -> Interactions:
-    """Open a folder that ``store_interactions`` made. Every byte is checked against its manifest."""
+def load_stored(folder: str | Path, *, about: str | None = None) -> Interactions:
+    """Open a folder that ``store_interactions`` made. Every byte is checked against its manifest, and what it
+    holds against ``about``, if one is given."""
     folder = Path(folder)
     manifest = _manifest(folder)
+    if about is not None and manifest.about != about:
+        raise InputError(
+            f"{folder} holds other data ({manifest.about}) than is wanted ({about}); choose another folder, "
+            "or remove this one"
+        )
     unknown = manifest.arrays.keys() - Interactions.__dataclass_fields__.keys()
     if unknown:
         raise InputError(f"{folder / MANIFEST} names {', '.join(sorted(unknown))}, which are no interactions")

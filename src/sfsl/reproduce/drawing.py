@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sfsl.errors import InputError
 from sfsl.reproduce.paper import LABELS, Quoted
-from sfsl.reproduce.sheets import write_whole
+from sfsl.reproduce.sheets import put
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,5 +121,5 @@ def save(figure: "Figure", folder: Path, name: str) -> list[Path]:
             buffer, format=form, dpi=_DPI, metadata={"Date": None} if form == "svg" else {"Software": None}
         )
         written.append(folder / f"{name}.{form}")
-        write_whole(written[-1], buffer.getvalue())
+        put(written[-1], buffer.getvalue())
     return written

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from sfsl.errors import InputError
@@ -54,9 +55,7 @@ def curves(job: Job) -> list[Curve]:
         from sfsl.run.paper import open_paper_experiment, paper_arms
     except ImportError:
         raise InputError(_NEEDS) from None
-    gpu = torch.cuda.is_available()
-    if job.device not in ("auto", "cpu", "cuda") or (job.device == "cuda" and not gpu):
-        raise InputError(f"--device {job.device!r}: there is cpu" + ", and cuda" * gpu)
+    device, gpu = _device(job)
     if job.scale.name == "paper" and job.device == "auto" and not gpu and job.stop_after > 0:
         raise InputError(
             "fig-auc at the paper's scale is 40,000 rounds of 100 clients: most of an hour on a large GPU, "
@@ -68,32 +67,42 @@ def curves(job: Job) -> list[Curve]:
     if unknown := set(job.only) - arms.keys():
         raise InputError(f"--only {', '.join(sorted(unknown))}: the curves are {', '.join(arms)}")
     if job.stop_after > 0:
-        device = "cuda" if gpu and job.device != "cpu" else "cpu"
-        experiment = open_paper_experiment(
+        with open_paper_experiment(
             runs / "-".join([name, *sorted(job.only)]),
             {arm: config for arm, config in arms.items() if not job.only or arm in job.only},
             runs / f"data-{name}",
             device=torch.device(device),
             compiled=device == "cuda",
             said=lambda text: job.progress(text, 0, learning.rounds),
-        )
-        job.progress(f"from round {experiment.round}", experiment.round, learning.rounds)
-        experiment.run(
-            learning.rounds,
-            every=learning.every,
-            stop_after=job.stop_after - (time.monotonic() - start),
-            seen=lambda one: job.progress(_said(one.auc), one.round - 1, learning.rounds),
-        )
+        ) as experiment:
+            job.progress(f"from round {experiment.round}", experiment.round, learning.rounds)
+            experiment.run(
+                learning.rounds,
+                every=learning.every,
+                stop_after=job.stop_after - (time.monotonic() - start),
+                seen=lambda one: job.progress(_said(one.auc), one.round - 1, learning.rounds),
+            )
     found: dict[str, list[tuple[int, float]]] = {}
     for part in (runs / name, *sorted(runs.glob(f"{name}-*"))):
         own: dict[str, list[tuple[int, float]]] = {}
         for arm, at, auc, _ in read_curves(part):
             own.setdefault(arm, []).append((at, auc))
-        # Of an arm that is in several, the curve that goes furthest.
-        found |= {arm: line for arm, line in own.items() if arm not in found or line[-1] > found[arm][-1]}
+        for arm, line in own.items():
+            if arm not in found or line[-1][0] > found[arm][-1][0]:  # of several, the one that goes furthest
+                found[arm] = line
     if not found:
         raise InputError(f"there is no AUC in {runs} yet; give it more time with --stop-after")
     return [Curve(scheme, *zip(*found[scheme], strict=True)) for scheme in SERIES if scheme in found]
+
+
+def _device(job: Job) -> tuple[str, str]:
+    """As torch calls it, and the name of a GPU."""
+    import torch
+
+    gpu = torch.cuda.is_available()
+    if job.device not in ("auto", "cpu", "cuda") or (job.device == "cuda" and not gpu):
+        raise InputError(f"--device {job.device!r}: there is cpu" + ", and cuda" * gpu)
+    return ("cuda", torch.cuda.get_device_name()) if gpu and job.device != "cpu" else ("cpu", "")
 
 
 def _said(auc: Mapping[str, float]) -> str:
@@ -103,7 +112,7 @@ def _said(auc: Mapping[str, float]) -> str:
 def measure(job: Job) -> list[Row]:
     rows = []
     for curve in curves(job):
-        best = max(range(len(curve.auc)), key=curve.auc.__getitem__)
+        best = max(range(len(curve.auc)), key=lambda place: (isfinite(curve.auc[place]), curve.auc[place]))
         quoted = paper.AUC.get(curve.scheme)
         for place, (at, auc) in enumerate(zip(curve.rounds, curve.auc, strict=True)):
             there = quoted if place == best else None
@@ -235,4 +244,5 @@ TARGET = Target(
     measure=measure,
     draw=draw,
     tell=tell,
+    device=lambda job: _device(job)[1],
 )

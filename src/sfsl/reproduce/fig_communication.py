@@ -118,4 +118,5 @@ TARGET = Target(
     measure=measure,
     draw=draw,
     tell=tell,
+    repeated=True,
 )

@@ -143,4 +143,5 @@ TARGET = Target(
     measure=measure,
     draw=draw,
     tell=tell,
+    repeated=True,
 )

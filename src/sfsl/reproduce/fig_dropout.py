@@ -133,4 +133,5 @@ TARGET = Target(
     measure=measure,
     draw=draw,
     tell=tell,
+    repeated=True,
 )

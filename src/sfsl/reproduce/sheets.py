@@ -2,7 +2,6 @@
 
 import csv
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -10,6 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from sfsl.errors import InputError
+from sfsl.run.files import write_whole
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 
@@ -37,15 +37,13 @@ def write_sheet(path: Path, kind: type[Row], rows: Sequence[Row]) -> None:
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(columns(kind))
     lines.writerows([_cell(getattr(row, name)) for name in columns(kind)] for row in rows)
-    write_whole(path, text.getvalue().encode())
+    put(path, text.getvalue().encode())
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    aside = path.with_name(path.name + ".new")
+def put(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside.write_bytes(data)
-        os.replace(aside, path)
+        write_whole(path, data)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}; choose another folder with --out") from None
 

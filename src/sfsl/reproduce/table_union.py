@@ -116,4 +116,5 @@ TARGET = Target(
     measure=measure,
     draw=draw,
     tell=tell,
+    repeated=True,
 )

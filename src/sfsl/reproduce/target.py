@@ -45,7 +45,8 @@ class Story:
 
 @dataclass(frozen=True)
 class Target:
-    """``rows`` is the struct of its CSV. ``takes``: expected time by scale, on two cores."""
+    """``rows`` is the struct of its CSV. ``takes``: expected time by scale, on two cores. ``repeated``: each
+    setting is run as often as the scale says. ``device``: where it was measured, if not on the CPU."""
 
     name: str
     title: str
@@ -55,6 +56,8 @@ class Target:
     measure: Callable[[Job], list[Any]]
     draw: "Callable[[Sequence[Any]], Figure]"
     tell: Callable[[Sequence[Any]], Story]
+    repeated: bool = False
+    device: Callable[[Job], str] = lambda job: ""
 
 
 class Scaled(msgspec.Struct, frozen=True, kw_only=True):

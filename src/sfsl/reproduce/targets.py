@@ -21,7 +21,7 @@ from sfsl.reproduce import (
 )
 from sfsl.reproduce.drawing import blank, save
 from sfsl.reproduce.page import Made, page
-from sfsl.reproduce.sheets import read_sheet, write_sheet, write_whole
+from sfsl.reproduce.sheets import put, read_sheet, write_sheet
 from sfsl.reproduce.target import Job, Target
 
 TARGETS: dict[str, Target] = {
@@ -48,12 +48,17 @@ def chosen(names: Sequence[str]) -> list[Target]:
 
 
 def reproduce(target: Target, job: Job) -> tuple[list[Any], list[Path]]:
-    """Measure what is not there yet, write rows and pictures, and the page anew from all that is there."""
+    """Measure what is not there yet, write rows and pictures, and the page anew from all that is there.
+
+    When and where it was made is when the rows last changed; curves that were brought here say nothing of it.
+    """
     blank(1)  # without matplotlib, say so before minutes of measuring
     rows = target.measure(job)
     sheet = job.out / f"{target.name}.csv"
+    old = sheet.read_bytes() if sheet.exists() else b""
     write_sheet(sheet, target.rows, rows)
-    _write_made(job, target)
+    if job.stop_after > 0 and sheet.read_bytes() != old:
+        _write_made(job, target)
     pictures = save(target.draw(rows), job.out, target.name)
     return rows, [sheet, *pictures, write_page(job.out)]
 
@@ -69,19 +74,21 @@ def write_page(out: Path) -> Path:
             if not picture.exists():
                 save(target.draw(rows), out, target.name)
             sections.append((target, target.tell(rows), picture.read_bytes(), made.get(target.name)))
-    write_whole(out / PAGE, page(sections).encode())
+    put(out / PAGE, page(sections).encode())
     return out / PAGE
 
 
 def _write_made(job: Job, target: Target) -> None:
     made = _read_made(job.out)
+    only = f" --only {','.join(job.only)}" if job.only else ""
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     made[target.name] = Made(
-        command=f"sfsl reproduce {target.name} --scale {job.scale.name} --seed {job.seed}",
+        command=f"sfsl reproduce {target.name} --scale {job.scale.name} --seed {job.seed}{only}",
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
-        machine=f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        runs=job.scale.repeats,
+        machine=", ".join(filter(None, [target.device(job), machine])),
+        runs=job.scale.repeats if target.repeated else 1,
     )
-    write_whole(job.out / MADE, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
+    put(job.out / MADE, msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n")
 
 
 def _read_made(out: Path) -> dict[str, Made]:

@@ -410,11 +410,14 @@ class RunConfig(Checked, frozen=True):
         if self.run.engine == "ray":
             self._require_cluster()
 
-    def _require_device(self) -> None:
-        """What a fleet on a device cannot do yet is refused, not left out."""
+    @property
+    def not_on_a_device(self) -> list[str]:
+        """Settings that a fleet on a device cannot follow yet."""
         lacking = {
             "round.sums": self.round.masked,
             "round.scheme": self.round.scheme == "centralized",
+            "round.encoding": self.round.encoding == "bloom",
+            "round.max_rows": self.round.max_rows < 2**32,
             "round.cohorts": self.round.cohorts > 1,
             "round.precision": self.round.precision != "float32",
             "privacy.mix": bool(self.privacy.mix),
@@ -422,8 +425,11 @@ class RunConfig(Checked, frozen=True):
             "data.source": self.data.source in ("python", "shakespeare"),
             "server.weights": self.weights == "dataset" and self.round.scheme not in ("fl", "sfl"),
         }
-        wrong = [key for key, is_wrong in lacking.items() if is_wrong]
-        if wrong:
+        return [key for key, is_wrong in lacking.items() if is_wrong]
+
+    def _require_device(self) -> None:
+        """What it cannot do is refused, not left out."""
+        if wrong := self.not_on_a_device:
             raise ParameterError(
                 f'run.device = "{self.run.device}" runs plain sums of federated schemes on clicks data, '
                 f"without faults; {', '.join(wrong)} asks for something else. Change it (--sums plain), or "

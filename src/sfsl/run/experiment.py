@@ -5,14 +5,16 @@ an experiment goes on in stretches as long as anyone likes, and a crash costs wh
 """
 
 import csv
+import io
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 from zipfile import BadZipFile
 
 import msgspec
@@ -28,9 +30,11 @@ from sfsl.engines.resident.central import ResidentCentral
 from sfsl.engines.resident.scoring import ResidentTest
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.config import RunConfig, from_sections
+from sfsl.run.files import write_whole, written_whole
 from sfsl.run.fleet import Interacted, scheme_privacy
 from sfsl.run.setup import central_settings, round_settings, slots
 from sfsl.submodel import MemoryStore, StoreSpec
+from sfsl.submodel.store_lock import StoreLock
 from sfsl.training.task import Indices, Task
 
 CURVES, STATE, SETTINGS = "curves.csv", "state.npz", "settings.json"
@@ -49,7 +53,10 @@ class Progress:
 
 
 class Experiment:
-    """``arms``: settings by name. They share data, model, cohort size, training and seed."""
+    """``arms``: settings by name. They share data, model, cohort size, training and seed.
+
+    Its folder is its own until ``close``.
+    """
 
     def __init__(
         self,
@@ -67,6 +74,8 @@ class Experiment:
         for name, one in arms.items():
             if _shared(one) != _shared(first):
                 raise ParameterError(f"{name}: arms share data, model, training, seed and cohort size")
+            if one.round.scheme != "centralized":
+                _require_federated(name, one, len(train.clients))
         self._out, self._arms, self._config = out, arms, first
         history = first.data.max_history
         self._fleet = ResidentClients(compact(train, history), device)
@@ -105,6 +114,8 @@ class Experiment:
         over. Returns the last round, which is in the checkpoint."""
         start = saved = time.monotonic()
         took = 0.0
+        if not (self._out / STATE).exists():
+            self._save()  # so that no curve is ever without one
         for one in [*self._central.values(), *([self._engine] if self._engine else ())]:
             one.prepare()
         while self.round < rounds and time.monotonic() - start < stop_after:
@@ -118,6 +129,17 @@ class Experiment:
                 took = saved - now
         self._save()
         return self.round
+
+    def close(self) -> None:
+        self._lock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def _advance(self) -> dict[str, Figures]:
         self.round += 1
@@ -146,28 +168,28 @@ class Experiment:
         return draw.choice(self._able, self._config.round.clients, replace=False)
 
     def _evaluate(self, figures: Mapping[str, Figures], seconds: float) -> dict[str, float]:
-        found = {}
-        with open(self._out / CURVES, "a", newline="", encoding="utf-8") as file:
-            lines = csv.writer(file)
-            for name, model in self._models.items():
-                found[name] = self._test.auc(model)
-                samples = int(figures[name].samples)
-                loss = float(figures[name].loss) / samples if samples else float("nan")
-                lines.writerow(
-                    [name, self.round, f"{found[name]:.6f}", f"{loss:.6f}", samples, f"{seconds:.1f}"]
-                )
+        found, lines = {}, []
+        for name, model in self._models.items():
+            found[name] = self._test.auc(model)
+            samples = int(figures[name].samples)
+            loss = float(figures[name].loss) / samples if samples else float("nan")
+            lines.append((name, self.round, f"{found[name]:.6f}", f"{loss:.6f}", samples, f"{seconds:.1f}"))
+        try:
+            with open(self._out / CURVES, "ab") as file:
+                file.write(_csv(lines))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise InputError(
+                f"cannot write {self._out / CURVES}: {error.strerror}; it goes on after its last checkpoint"
+            ) from None
         return found
 
     def _engine_of(self, compiled: bool) -> ResidentEngine:
         arms = []
         for name in self._federated:
             config = self._arms[name]
-            if config.privacy.mix:
-                raise ParameterError(f"{name}: a mix of privacy choices is for runs, not for experiments")
-            if config.round.min_contributors == "auto":
-                raise ParameterError(f"{name}: say round.min_contributors as a number; 1 is the paper")
-            privacy = scheme_privacy(config)
-            arms.append(Arm(name, self._models[name], round_settings(config, {}), privacy))
+            arms.append(Arm(name, self._models[name], round_settings(config, {}), scheme_privacy(config)))
         return ResidentEngine(
             self._fleet,
             arms,
@@ -178,21 +200,33 @@ class Experiment:
 
     def _open(self) -> None:
         """A new folder, or the checkpoint of one that has been begun."""
-        wanted = msgspec.json.encode({name: msgspec.to_builtins(one) for name, one in self._arms.items()})
         try:
             self._out.mkdir(parents=True, exist_ok=True)
-            settings, state = self._out / SETTINGS, self._out / STATE
-            if settings.exists() and _read_settings(settings) != dict(self._arms):
-                raise InputError(
-                    f"{self._out} holds an experiment with other settings; choose another folder"
-                )
-            settings.write_bytes(wanted)
-            if state.exists():
-                with open(state, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                    self._restore(arrays)
-            self._trim_curves()
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
+            self._lock = StoreLock(self._out / STATE)
+        except OSError as error:
+            raise InputError(f"cannot make the folder {self._out}: {error.strerror}") from None
+        try:
+            self._go_on()
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+            self.close()
             raise InputError(f"cannot go on with the experiment in {self._out}: {error}") from None
+
+    def _go_on(self) -> None:
+        settings, state = self._out / SETTINGS, self._out / STATE
+        if not settings.exists():
+            write_whole(settings, msgspec.json.encode(dict(self._arms)))
+        elif _read_settings(settings) != dict(self._arms):
+            raise InputError(f"{self._out} holds an experiment with other settings; choose another folder")
+        curves = read_curves(self._out)
+        if state.exists():
+            with open(state, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+                self._restore(arrays)
+        elif curves:
+            raise InputError(
+                f"there are curves but no {STATE} to go on from; to begin anew, move the folder away"
+            )
+        kept = [(name, at, f"{auc:.6f}", *rest) for name, at, auc, rest in curves if at <= self.round]
+        write_whole(self._out / CURVES, _csv([_COLUMNS, *kept]))
 
     def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         for name, model in self._models.items():
@@ -203,32 +237,44 @@ class Experiment:
         arrays = {
             f"{name}/{key}": one for name, model in self._models.items() for key, one in model.state().items()
         }
-        aside = self._out / f"{STATE}.new"
         try:
-            with open(aside, "wb") as file:
+            with written_whole(self._out / STATE) as file:
                 np.savez(file, allow_pickle=False, round=np.array(self.round), **arrays)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, self._out / STATE)
         except OSError as error:
             raise InputError(f"cannot write {self._out / STATE}: {error.strerror}") from None
 
-    def _trim_curves(self) -> None:
-        """The curves as far as the checkpoint has come."""
-        kept = [line for line in read_curves(self._out) if line[1] <= self.round]
-        with open(self._out / CURVES, "w", newline="", encoding="utf-8") as file:
-            lines = csv.writer(file)
-            lines.writerow(_COLUMNS)
-            lines.writerows([(name, number, f"{auc:.6f}", *rest) for name, number, auc, rest in kept])
-
 
 def read_curves(folder: Path) -> list[tuple[str, int, float, list[str]]]:
-    """Arm, round, AUC, and what else the line says."""
+    """Arm, round, AUC, and what else the line says. A last line that a crash cut short is left out."""
     path = folder / CURVES
-    if not path.exists():
+    try:
+        text = path.read_text(encoding="utf-8")
+        whole = text[: text.rfind("\n") + 1].splitlines()
+        return [(arm, int(at), float(auc), rest) for arm, at, auc, *rest in list(csv.reader(whole))[1:]]
+    except FileNotFoundError:
         return []
-    with open(path, newline="", encoding="utf-8") as file:
-        return [(one[0], int(one[1]), float(one[2]), one[3:]) for one in list(csv.reader(file))[1:]]
+    except (OSError, ValueError, csv.Error) as error:
+        raise InputError(f"cannot read {path}: {error}") from None
+
+
+def _csv(lines: Sequence[Sequence[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    return text.getvalue().encode()
+
+
+def _require_federated(name: str, config: RunConfig, clients: int) -> None:
+    """What an arm cannot do is refused, not left out."""
+    lacking = config.not_on_a_device + ["run.selection"] * (config.run.selection != "uniform")
+    if lacking:
+        raise ParameterError(
+            f"{name}: experiments run plain sums with everyone's one choice of privacy and uniform "
+            f"selection; {', '.join(lacking)} asks for something else"
+        )
+    if config.round.min_contributors == "auto":
+        raise ParameterError(f"{name}: say round.min_contributors as a number; 1 is the paper")
+    if config.round.clients > clients:
+        raise ParameterError(f"{name}: rounds of {config.round.clients} clients, and there are {clients}")
 
 
 def _read_settings(path: Path) -> dict[str, RunConfig]:

@@ -11,6 +11,7 @@ import msgspec
 from sfsl import __version__
 from sfsl.errors import InputError
 from sfsl.run.config import RunConfig
+from sfsl.run.files import write_whole
 from sfsl.run.toml import read_config, to_toml
 
 _PACKAGES = ("torch", "numpy", "cryptography", "msgspec", "lmdb")
@@ -98,12 +99,7 @@ def _json(value: object) -> bytes:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    aside = path.with_name(path.name + ".new")
     try:
-        with open(aside, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
+        write_whole(path, data)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -9,6 +9,7 @@ import msgspec
 
 from sfsl.engines.metrics import RoundLine
 from sfsl.errors import InputError
+from sfsl.run.files import write_whole
 
 
 def read_lines(path: Path) -> list[RoundLine]:
@@ -36,14 +37,8 @@ class MetricsFile:
     """Appends lines. ``lines`` are those to begin with: the file is made anew from them, whole."""
 
     def __init__(self, path: Path, lines: list[RoundLine]) -> None:
-        aside = path.with_name(path.name + ".new")
         try:
-            with open(aside, "wb") as file:
-                for line in lines:
-                    file.write(line.encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, path)
+            write_whole(path, b"".join(line.encode() + b"\n" for line in lines))
             self._file: IO[bytes] = open(path, "ab", buffering=0)  # noqa: SIM115 -- closed in close
         except OSError as error:
             raise InputError(f"cannot write {path}: {error.strerror}; the rounds stand") from None

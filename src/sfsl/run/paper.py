@@ -1,6 +1,7 @@
 """The paper's learning curves: its schemes on data of its size, side by side (paper §V, Fig. on AUC)."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -9,9 +10,11 @@ import torch
 from sfsl.data.interactions import Interactions, hold_out_last
 from sfsl.data.stored import load_stored, store_interactions
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
+from sfsl.errors import InputError
 from sfsl.models import din
 from sfsl.run.config import RunConfig, from_sections
 from sfsl.run.experiment import Experiment
+from sfsl.submodel.store_lock import StoreLock
 
 # As the paper's Algorithm 1 has it: rows and dense part move by averages over samples.
 ALGORITHM_1 = {"weights": "samples", "kappa": 1.0, "kappa_rounds": 0, "dense_rate": 1.0}
@@ -58,10 +61,15 @@ def open_paper_experiment(
 
 
 def _data(folder: Path, config: RunConfig, said: Callable[[str], None]) -> Interactions:
-    if not folder.exists():
-        said(f"making data of {config.data.users:,} clients")
-        world = SyntheticSettings().scaled(config.data.scale, users=config.data.users)
-        made = SyntheticTaobao(world, seed=config.run.seed).interactions()
-        about = f"synthetic, seed {config.run.seed}: {msgspec.json.encode(config.data).decode()}"
-        store_interactions(made, folder, about=about)
-    return load_stored(folder)
+    world = SyntheticSettings().scaled(config.data.scale, users=config.data.users)
+    about = f"synthetic, seed {config.run.seed}: {msgspec.json.encode(world).decode()}"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {folder.parent}: {error.strerror}") from None
+    with closing(StoreLock(folder)):  # others may want to make them too
+        if not folder.exists():
+            said(f"making data of {config.data.users:,} clients")
+            made = SyntheticTaobao(world, seed=config.run.seed).interactions()
+            store_interactions(made, folder, about=about)
+    return load_stored(folder, about=about)
