@@ -30,7 +30,7 @@ def measure(job: Job) -> list[Row]:
             mib_up=found.mib_up,
             mib_down=found.mib_down,
             mib=found.mib,
-            paper_mib=paper.COMMUNICATION[one.scheme].value if one.clients == paper.CLIENTS else None,
+            paper_mib=paper.printed(paper.COMMUNICATION, one.scheme, one.clients),
             scale=job.scale.name,
             seed=job.seed,
         )

@@ -29,17 +29,13 @@ def measure(job: Job) -> list[Row]:
             clients=one.clients,
             client_seconds=found.client_seconds,
             server_seconds=found.server_seconds,
-            paper_client_seconds=_quoted(paper.CLIENT_SECONDS, one),
-            paper_server_seconds=_quoted(paper.SERVER_SECONDS, one),
+            paper_client_seconds=paper.printed(paper.CLIENT_SECONDS, one.scheme, one.clients),
+            paper_server_seconds=paper.printed(paper.SERVER_SECONDS, one.scheme, one.clients),
             scale=job.scale.name,
             seed=job.seed,
         )
         for one, found in measure_rounds(job, asked).items()
     ]
-
-
-def _quoted(numbers: Mapping[str, paper.Quoted], one: Asked) -> float | None:
-    return numbers[one.scheme].value if one.clients == paper.CLIENTS and one.scheme in numbers else None
 
 
 def draw(rows: Sequence[Row]) -> "Figure":

@@ -1,6 +1,6 @@
 """§V-D, "Memory and Disk Loads": memory of a client and of the server."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sfsl.reproduce import paper
@@ -39,17 +39,13 @@ def measure(job: Job) -> list[Row]:
                 server_peak_mib=server,
                 client_process_mib=bare + client,
                 server_process_mib=bare + server,
-                paper_client_mib=_quoted(paper.CLIENT_MEMORY, one),
-                paper_server_mib=_quoted(paper.SERVER_MEMORY, one),
+                paper_client_mib=paper.printed(paper.CLIENT_MEMORY, one.scheme, one.clients),
+                paper_server_mib=paper.printed(paper.SERVER_MEMORY, one.scheme, one.clients),
                 scale=job.scale.name,
                 seed=job.seed,
             )
         )
     return rows
-
-
-def _quoted(numbers: Mapping[str, paper.Quoted], one: Asked) -> float | None:
-    return numbers[one.scheme].value if one.clients == paper.CLIENTS and one.scheme in numbers else None
 
 
 def draw(rows: Sequence[Row]) -> "Figure":

@@ -26,6 +26,11 @@ class Quoted:
     derived: bool = False
 
 
+def printed(numbers: Mapping[str, Quoted], scheme: str, clients: int) -> float | None:
+    """What the paper says of a scheme with so many clients."""
+    return numbers[scheme].value if clients == CLIENTS and scheme in numbers else None
+
+
 def _saved(against: float, percent: float) -> float:
     """A cost that saves so much of another."""
     return against * (1 - percent / 100)
@@ -59,7 +64,6 @@ AUC: Mapping[str, BestAuc] = {
     "cpp4": BestAuc(0.601, None),
     "fl": BestAuc(0.543, 867),
 }
-AUC_ROUNDS = 5000
 
 # §V-B, MiB per client and round, both directions, n = 100.
 COMMUNICATION: Mapping[str, Quoted] = {
