@@ -1,6 +1,7 @@
 """The bench of training: what it reports, that both sides train everything, and what it refuses."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -46,12 +47,23 @@ def test_the_command_prints_one_object() -> None:
 def test_every_side_trains_every_sample(model: str) -> None:
     cohort = TrainingCohort(clients=3, scale=0.01, model=model)
     names = list(cohort.devices)
-    sides = [
+    sides: list[OnHost | OnDevice] = [
         OnHost(cohort, names, alone=True, threads=1),
         OnHost(cohort, names, alone=False, threads=1),
-        OnDevice(cohort, "cpu", threads=1, compiled=False),
     ]
-    assert [side.turn().samples for side in sides] == [kept(cohort)] * 3
+    if not cohort.speaks:
+        sides.append(OnDevice(cohort, "cpu", threads=1, compiled=False))
+    assert {side.turn().samples for side in sides} == {kept(cohort)}
+
+
+def test_words_are_timed_too() -> None:
+    cohort = TrainingCohort(clients=3, scale=0.02, model="lstm")
+    found = bench_train(cohort, device="cpu", threads=1, repeats=1)
+    assert (found["model"], found["engine"], found["compiled"]) == ("lstm", "local", False)
+    assert found["samples"] == len(cohort.windows) == kept(cohort)
+    assert found["speedup"] > 0
+    with pytest.raises(InputError, match="local engine"):
+        bench_train(cohort, device="cpu", engine="resident")
 
 
 def test_what_counts_is_the_median_of_ratios() -> None:
@@ -69,9 +81,16 @@ def test_what_counts_is_the_median_of_ratios() -> None:
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [({"device": "tpu"}, "there is cpu"), ({"engine": "fast"}, "none of auto"), ({"device": "cuda"}, "cuda")],
+    [
+        ({"device": "tpu"}, "there is cpu"),
+        ({"engine": "fast"}, "none of auto"),
+        ({"device": "cuda"}, "cuda"),
+        ({"threads": 0}, "--threads 0"),
+        ({"loop_clients": -2}, "--loop-clients -2"),
+        ({"repeats": 0}, "--repeats 0"),
+    ],
 )
-def test_what_is_refused(given: dict[str, str], message: str) -> None:
+def test_what_is_refused(given: dict[str, Any], message: str) -> None:
     if given.get("device") == "cuda" and torch.cuda.is_available():
         given = given | {"engine": "local"}
         message = "trains on the CPU"
@@ -79,7 +98,14 @@ def test_what_is_refused(given: dict[str, str], message: str) -> None:
         bench_train(SMALL, **given)
 
 
-@pytest.mark.parametrize("given", [{"clients": 1}, {"scale": 0.0}, {"scale": 2.0}, {"model": "gpt"}])
+@pytest.mark.parametrize(
+    "given", [{"clients": 1}, {"scale": 0.0}, {"scale": 2.0}, {"model": "gpt"}, {"seed": -1}]
+)
 def test_cohorts_that_make_no_sense(given: dict[str, object]) -> None:
     with pytest.raises(InputError):
         TrainingCohort(**given)
+
+
+def test_clients_without_samples_are_refused() -> None:
+    with pytest.raises(InputError, match="without a usable sample"):
+        bench_train(TrainingCohort(clients=2, scale=0.0001))

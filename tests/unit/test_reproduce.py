@@ -288,6 +288,9 @@ def test_the_command(tmp_path: Path, tiny: None) -> None:
     [
         (["fig-nine"], "no target 'fig-nine'"),
         (["memory", "--scale", "huge"], "--scale 'huge': there are small and paper"),
+        (["fig-auc", "--stop-after", "nan"], "--stop-after nan"),
+        (["fig-auc", "--only", "cpp2, cpp9"], "--only cpp9: the curves are"),
+        (["table-privacy", "--out", __file__], "cannot make the folder"),
     ],
 )
 def test_wrong_words(
@@ -395,7 +398,7 @@ def test_the_papers_scale_wants_a_gpu(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     tiny = replace(TINY, name="paper")
     for changes, said in [
-        ({}, "torch sees none here"),
+        ({}, "torch sees no GPU here"),
         ({"device": "cuda"}, "there is cpu"),
         ({"device": "tpu"}, "there is cpu"),
         ({"stop_after": 0.0}, "no AUC in"),

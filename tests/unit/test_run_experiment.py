@@ -151,6 +151,16 @@ def test_damaged_curves_are_refused_and_left_alone(
     assert (tmp_path / CURVES).read_text() == damaged
 
 
+@pytest.mark.parametrize("cut", [1, 30])
+def test_curves_with_points_missing_are_not_gone_on_with(
+    tmp_path: Path, parts: tuple[Task, Interactions, Interactions], cut: int
+) -> None:
+    opened(tmp_path, parts).run(2, every=1)
+    (tmp_path / CURVES).write_bytes((tmp_path / CURVES).read_bytes()[:-cut])
+    with pytest.raises(InputError, match="lacks lines"):
+        opened(tmp_path, parts)
+
+
 def test_curves_without_a_checkpoint_are_not_begun_anew(
     tmp_path: Path, parts: tuple[Task, Interactions, Interactions]
 ) -> None:

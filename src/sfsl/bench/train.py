@@ -16,35 +16,40 @@ from typing import Any
 import numpy as np
 import torch
 
-from sfsl.data import Interactions, SyntheticSettings, SyntheticTaobao
+from sfsl.data import Interactions, Speech, SyntheticSettings, SyntheticTaobao, Windows
 from sfsl.data.compact import compact
+from sfsl.data.words import CONTEXT
 from sfsl.engines.device import Device
 from sfsl.engines.local import LocalEngine
 from sfsl.engines.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
 from sfsl.engines.settings import RoundSettings
 from sfsl.engines.simulation import Simulation
 from sfsl.errors import InputError
-from sfsl.models import bst, dien, din, logistic_regression
+from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
 from sfsl.privacy import PRESETS
 from sfsl.submodel import Averaging, MemoryStore, Quantization, StoreSpec, UpdateParams
 from sfsl.training import LocalSettings
 from sfsl.training.task import Task
 
-MODELS: dict[str, Callable[[Interactions], Task]] = {
-    "din": lambda data: din(data, seed=0),
-    "dien": lambda data: dien(data, seed=0),
-    "bst": lambda data: bst(data, seed=0),
-    "logistic": logistic_regression,
+MODELS: dict[str, Callable[["TrainingCohort"], Task]] = {
+    "din": lambda cohort: din(cohort.data, seed=0),
+    "dien": lambda cohort: dien(cohort.data, seed=0),
+    "bst": lambda cohort: bst(cohort.data, seed=0),
+    "logistic": lambda cohort: logistic_regression(cohort.data),
+    "lstm": lambda cohort: next_word_lstm(len(cohort.windows.speech.vocabulary), seed=0),
 }
 ENGINES = ("auto", "local", "resident")
 _MAX_SAMPLES = 4096
+# What Shakespeare's roles say: words in all, and of one role on average.
+_VOCABULARY, _SAID = 27_231, 605
 # Everybody asks for the rows it has, so that no sample is lost and both sides train all of them.
 _PRIVACY = PRESETS["cpp1"]
 
 
 @dataclass(frozen=True)
 class TrainingCohort:
-    """Made-up clients that all take part. At a scale of 1 they have what the paper's have."""
+    """Made-up clients that all take part. At a scale of 1 they have what the paper's have; those of a
+    language model as many words as Shakespeare's roles."""
 
     clients: int = 100
     scale: float = 1.0
@@ -56,6 +61,8 @@ class TrainingCohort:
             raise InputError(f"--model {self.model!r} is none of {', '.join(MODELS)}")
         if self.clients < 2 or not 0 < self.scale <= 1:
             raise InputError("a round here takes at least two clients and a scale above 0, at most 1")
+        if self.seed < 0:
+            raise InputError(f"--seed {self.seed}: a seed is a number from 0")
 
     @cached_property
     def data(self) -> Interactions:
@@ -63,16 +70,31 @@ class TrainingCohort:
         return SyntheticTaobao(world, seed=self.seed).interactions()
 
     @cached_property
+    def windows(self) -> Windows:
+        """Words by chance, as common as Zipf has them: what they are does not matter for speed."""
+        draw, words = np.random.default_rng(self.seed), max(2, round(_VOCABULARY * self.scale))
+        said = 2 + draw.exponential(_SAID * self.scale, self.clients).astype(np.int64)
+        common = 1 / np.arange(1, words + 1)
+        spoken = draw.choice(words, said.sum(), p=common / common.sum()).astype(np.int32)
+        offsets = np.concatenate([[0], np.cumsum(said)])
+        at = np.delete(np.arange(len(spoken)), offsets[:-1])  # the first word has none before it
+        return Windows(Speech([str(word) for word in range(words)], offsets, spoken), at, at, CONTEXT)
+
+    @cached_property
     def task(self) -> Task:
-        return MODELS[self.model](self.data)
+        return MODELS[self.model](self)
 
     @cached_property
     def devices(self) -> dict[str, Device]:
-        digits = len(str(self.clients))
-        return {
-            f"user-{user:0{digits}}": Device(self.task, self.data.client(user))
-            for user in range(self.clients)
-        }
+        digits, of = len(str(self.clients)), self.windows if self.speaks else self.data
+        found = {f"user-{user:0{digits}}": Device(self.task, of.client(user)) for user in range(self.clients)}
+        if not any(len(device.train.keep(device.needed)) for device in found.values()):
+            raise InputError(f"--scale {self.scale} leaves {self.clients} clients without a usable sample")
+        return found
+
+    @property
+    def speaks(self) -> bool:
+        return self.model == "lstm"
 
     def store(self) -> MemoryStore:
         spec = StoreSpec(model=self.task.spec, seed=bytes(32), devices=True)
@@ -183,8 +205,15 @@ def bench_train(
         engine = "local" if device == "cpu" else "resident"
     if (engine, device) == ("local", "cuda"):
         raise InputError("the local engine trains on the CPU; on a GPU take --engine resident")
-    if (engine, device) == ("resident", "cpu"):
+    if cohort.speaks and engine == "resident":
+        raise InputError(
+            "--model lstm trains on the CPU, in the local engine: a fleet on a device has clicks"
+        )
+    if (engine, device) == ("resident", "cpu") or cohort.speaks:
         compiled = False  # nothing there would be compiled
+    for name, value in (("threads", threads), ("loop-clients", loop_clients), ("repeats", repeats)):
+        if value is not None and value < 1:
+            raise InputError(f"--{name} {value}: it takes at least one")
     threads, before = threads or os.cpu_count() or 1, torch.get_num_threads()
     names = list(cohort.devices)
     timed = names[: loop_clients or len(names)]
@@ -212,7 +241,9 @@ def bench_train(
         "torch": torch.__version__,
         "batch_size": LocalSettings().batch_size,
         "samples": turns[0][1].samples,
-        "longest_client_steps": -(-int(np.diff(cohort.data.offsets).max()) // LocalSettings().batch_size),
+        "longest_client_steps": max(
+            -(-len(device.train) // LocalSettings().batch_size) for device in cohort.devices.values()
+        ),
         "repeats": repeats,
         "loop_device": "cpu",
         "loop_threads": loop_threads,

@@ -148,7 +148,7 @@ def train(
     scale: Annotated[
         float, typer.Option(help="Of what there is and what a client has; 1 is the paper's size.")
     ] = 1.0,
-    model: Annotated[str, typer.Option(help="din, dien, bst or logistic.")] = "din",
+    model: Annotated[str, typer.Option(help="din, dien, bst, logistic or lstm.")] = "din",
     device: Annotated[str, typer.Option(help="Of the batched side: cpu, cuda, or auto.")] = "auto",
     engine: Annotated[
         str, typer.Option(help="Of the batched side: local, resident, or auto, the faster one on a device.")
@@ -159,12 +159,12 @@ def train(
             help="Of the batched side: make machine code of its steps, in half a minute; dien: many."
         ),
     ] = True,
-    threads: Annotated[int | None, typer.Option(help="Default: as many as there are cores.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Default: as many as there are cores.")] = None,
     loop_clients: Annotated[
-        int | None, typer.Option(help="Time the loop on so many clients only, as if all were as fast.")
+        int | None, typer.Option(min=1, help="Time the loop on so many clients only, as if all were as fast.")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of either side.")] = 3,
-    seed: Annotated[int, typer.Option(help="Seed of the made-up clients.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the made-up clients.")] = 0,
     json: Json = False,
 ) -> None:
     """Whole rounds with plain sums: clients trained one by one, and all at once."""

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sfsl.cli.output import console, emit_json, progress_console, table
+from sfsl.errors import InputError
 from sfsl.reproduce.scales import scale_named
 from sfsl.reproduce.target import Job, Report
 from sfsl.reproduce.targets import ALL, PAGE, TARGETS, chosen
@@ -48,7 +49,9 @@ def reproduce(
         _list(json)
         return
     size, wanted = scale_named(scale), chosen(targets)
-    some = tuple(only.split(",")) if only else ()
+    if stop_after is not None and math.isnan(stop_after):
+        raise InputError("--stop-after nan: how many minutes?")
+    some = tuple(dict.fromkeys(one.strip() for one in only.split(","))) if only else ()
     seconds = math.inf if stop_after is None else 60 * stop_after
     found: dict[str, Any] = {}
     files: dict[Path, None] = {}

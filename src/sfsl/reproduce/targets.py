@@ -52,7 +52,13 @@ def reproduce(target: Target, job: Job) -> tuple[list[Any], list[Path]]:
 
     When and where it was made is when the rows last changed; curves that were brought here say nothing of it.
     """
-    blank(1)  # without matplotlib, say so before minutes of measuring
+    blank(1)  # without matplotlib or a folder, say so before minutes of measuring
+    try:
+        job.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot make the folder {job.out}: {error.strerror}; choose another --out"
+        ) from None
     rows = target.measure(job)
     sheet = job.out / f"{target.name}.csv"
     old = sheet.read_bytes() if sheet.exists() else b""

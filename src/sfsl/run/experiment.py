@@ -225,7 +225,10 @@ class Experiment:
             raise InputError(
                 f"there are curves but no {STATE} to go on from; to begin anew, move the folder away"
             )
-        kept = [(name, at, f"{auc:.6f}", *rest) for name, at, auc, rest in curves if at <= self.round]
+        curves = [line for line in curves if line[1] <= self.round]
+        if len({tuple(at for arm, at, *_ in curves if arm == name) for name in self._arms}) > 1:
+            raise InputError(f"{CURVES} lacks lines; restore it, or move the folder away to begin anew")
+        kept = [(name, at, f"{auc:.6f}", *rest) for name, at, auc, rest in curves]
         write_whole(self._out / CURVES, _csv([_COLUMNS, *kept]))
 
     def _restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
