@@ -1,6 +1,7 @@
 """A compiled step trains what the plain one trains, is compiled once, and where it cannot be, it is said."""
 
 import warnings
+from collections.abc import Callable
 from itertools import chain
 from shutil import which
 
@@ -12,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
-from sfsl.data import Samples, SyntheticSettings, SyntheticTaobao
+from sfsl.data import Interactions, Samples, SyntheticSettings, SyntheticTaobao
 from sfsl.errors import SlowerTraining
-from sfsl.models import din
+from sfsl.models import bst, din, logistic_regression
 from sfsl.submodel import Table
 from sfsl.training import ClientWork, LocalSettings, Task, train_client, train_cohort
 from sfsl.training.local import sample_order
@@ -27,11 +28,18 @@ COMPILED = LocalSettings(compiled=True)
 CLIENTS = 3 * PLACES
 
 
-def recommenders(samples: int, seed: int) -> tuple[Task, list[ClientWork]]:
+MODELS: dict[str, Callable[[Interactions], Task]] = {
+    "din": lambda data: din(data, seed=1, width=4),
+    "bst": lambda data: bst(data, seed=1, width=4),
+    "logistic": logistic_regression,
+}
+
+
+def recommenders(samples: int, seed: int, model: str = "din") -> tuple[Task, list[ClientWork]]:
     """Clients who differ in what they have; the last has nothing."""
     world = SyntheticSettings(users=CLIENTS, items=50, categories=8, samples=samples, spread=0.9, interests=3)
     data = SyntheticTaobao(world, seed=seed).interactions()
-    task = din(data, seed=1, width=4)
+    task = MODELS[model](data)
     works = []
     for client in range(CLIENTS):
         own = data.client(client)
@@ -47,8 +55,12 @@ def recommenders(samples: int, seed: int) -> tuple[Task, list[ClientWork]]:
 
 
 @pytest.mark.skipif(not (which("g++") or which("clang++")), reason="needs a C++ compiler")
-def test_compiled_once_and_as_alone() -> None:
-    task, works = recommenders(samples=9, seed=3)
+@pytest.mark.parametrize(
+    "model", ["din", *(pytest.param(one, marks=pytest.mark.slow) for one in list(MODELS)[1:])]
+)
+def test_compiled_once_and_as_alone(model: str) -> None:
+    task, works = recommenders(samples=9, seed=3, model=model)
+    counters.clear()
     busy = [client for client, work in enumerate(works) if len(work.data)]
     steps = [len(sample_order(works[client], COMPILED)) for client in busy]
     shared = [place for place in _deal(steps, 1)[0] if len(place) > 1]
