@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import torch
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
-from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
 from sfsl.engines.centralized import CentralizedEngine, CentralSettings
 from sfsl.engines.device import Device
 from sfsl.engines.faults import FaultPlan
@@ -26,44 +26,22 @@ from sfsl.engines.simulation import Simulation
 from sfsl.errors import InputError, ParameterError
 from sfsl.models import din, logistic_regression
 from sfsl.privacy import PRESETS, IndexPrivacy
-from sfsl.run.config import from_sections
 from sfsl.run.fleet import Interacted
-from sfsl.run.setup import round_settings
-from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, ServerStep, StoreSpec
+from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, ServerStep
 from sfsl.submodel.quantize import WeightedSums
 from sfsl.training import auc, score_samples
 from sfsl.training.task import Task
-
-# Where there is a GPU, everything is tried on it too.
-DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
-CLIENTS = 12
-NAMES = [f"user-{user:02}" for user in range(CLIENTS)]
+from small_fleet import CLIENTS, DEVICES, NAMES, all_rows, interactions, settings_of, store_of
 
 
 @pytest.fixture(scope="module")
 def data() -> Interactions:
-    return SyntheticTaobao(SyntheticSettings().scaled(0.05, users=CLIENTS), seed=3).interactions()
+    return interactions()
 
 
 @pytest.fixture(scope="module", params=DEVICES)
 def fleet(data: Interactions, request: pytest.FixtureRequest) -> ResidentClients:
     return ResidentClients(compact(data), torch.device(request.param))
-
-
-def store_of(task: Task, slots: int = 0) -> MemoryStore:
-    spec = StoreSpec(model=task.spec, seed=bytes(32), devices=True, row_slots=slots, dense_slots=slots)
-    return MemoryStore(spec, task.initial_dense())
-
-
-def settings_of(preset: str, **sections: Mapping[str, object]) -> RoundSettings:
-    """One step per client with all its samples: the order of samples plays no part."""
-    given: dict[str, dict[str, object]] = {
-        "round": {"clients": CLIENTS, "sums": "plain", "bins": 0, "min_contributors": 1},
-        "training": {"batch_size": 128, "learning_rate": 1.0},
-    }
-    for section, content in sections.items():
-        given[section] = given.get(section, {}) | dict(content)
-    return round_settings(from_sections(given), dict.fromkeys(NAMES, PRESETS[preset]))
 
 
 @dataclass
@@ -92,10 +70,6 @@ def both(
     engine = ResidentEngine(fleet, [arm], clients=CLIENTS, seed=0)
     (figures,) = engine.run(1, np.arange(CLIENTS))
     return Both(settings, store, report, model, figures)
-
-
-def all_rows(store: MemoryStore, table: str) -> np.ndarray:
-    return store.read_rows(table, RowSet(np.arange(store.spec.table(table).rows))).values
 
 
 def assert_same(task: Task, found: Both) -> None:
@@ -216,6 +190,14 @@ def test_all_columns_with_the_models_rows(data: Interactions, fleet: ResidentCli
         np.testing.assert_array_equal(found[:, : width[0]] if width else found, expected[name])
 
 
+def test_columns_are_as_wide_as_the_longest_history(data: Interactions) -> None:
+    longest = int((data.history_stop - data.history_start).max())
+    assert 3 < longest < 50
+    assert [compact(data, most).longest for most in (3, 50, 1000)] == [3, longest, longest]
+    first = data.select(data.history_stop == data.history_start)
+    assert compact(first).longest == 1
+
+
 def test_a_union_without_asking_how_large_it_is() -> None:
     union = Union.of(torch.tensor([7, 3, 7, 9, 3]), filler=10)
     assert union.rows.tolist() == [3, 7, 9, 10, 10]
@@ -269,7 +251,8 @@ def test_server_steps_are_those_of_the_stores(kind: str) -> None:
 
 
 @pytest.mark.parametrize("max_move", [None, 0.05])
-def test_sums_and_averages_are_those_of_the_server(max_move: float | None) -> None:
+@pytest.mark.parametrize("kappa", [5, 5.3])
+def test_sums_and_averages_are_those_of_the_server(kappa: float, max_move: float | None) -> None:
     rng = np.random.default_rng(2)
     how = Quantization(ring="z32", cohort=9, clip=1.0, levels=1000, max_weight=50)
     words = rng.integers(-(10**5), 10**5, (7, 4))
@@ -277,7 +260,7 @@ def test_sums_and_averages_are_those_of_the_server(max_move: float | None) -> No
     clients = np.array([9, 9, 9, 1, 9, 9, 9])
     total = np.column_stack([words, weights]).astype(np.uint32)
     expected = how.decode(total, clients)
-    averaging = Averaging(weights="samples", kappa=5, max_move=max_move)
+    averaging = Averaging(weights="samples", kappa=kappa, max_move=max_move)
     sums = Moved(torch.from_numpy(words), torch.from_numpy(weights))
     values, found = decoded(sums, how, torch.from_numpy(clients))
     np.testing.assert_array_equal(values, expected.values)
@@ -298,25 +281,74 @@ def test_rounding_is_unbiased_and_to_a_neighbour() -> None:
     assert how.encode(deltas[:1].numpy(), [8], SystemRandomness())[0, -1] == 5  # as clients do
 
 
+@pytest.mark.parametrize(("optimizer", "rate", "tolerance"), [("sgd", 0.5, 1e-6), ("adam", 0.01, 1e-4)])
 def test_central_steps_are_those_of_the_centralized_engine(
-    data: Interactions, fleet: ResidentClients
+    data: Interactions,
+    fleet: ResidentClients,
+    optimizer: Literal["sgd", "adam"],
+    rate: float,
+    tolerance: float,
 ) -> None:
     task = din(data, seed=1)
-    settings = CentralSettings(len(data), "sgd", len(data), 0.5, 0.9, 0.1)
-    store = store_of(task)
+    settings = CentralSettings(len(data), optimizer, len(data), rate, 0.9, 0.1)
+    store = store_of(task, settings.slots)
     for _ in range(2):
         report = CentralizedEngine(task, Interacted(data, 50), store, settings, seed=0).run()
         store.commit(report.commit)
-    model = ResidentModel(task, store_of(task), fleet.device)
+    model = ResidentModel(task, store_of(task, settings.slots), fleet.device)
     central = ResidentCentral(fleet, model, settings, seed=0)
     figures = [central.run(number) for number in (1, 2)]
     assert int(figures[1].samples) == report.samples < len(data)  # some have no history
     assert float(figures[1].loss) / report.samples == pytest.approx(report.loss, rel=1e-4)
     for table in task.tables:
         np.testing.assert_allclose(
-            model.tables[table.name][:-1].cpu(), all_rows(store, table.name), atol=1e-6
+            model.tables[table.name][:-1].cpu(), all_rows(store, table.name), atol=tolerance
         )
-    np.testing.assert_allclose(model.dense.cpu(), store.read_dense().values, atol=1e-6)
+    np.testing.assert_allclose(model.dense.cpu(), store.read_dense().values, atol=tolerance)
+
+
+def test_central_epochs_have_all_samples_each_in_its_own_order(
+    data: Interactions, fleet: ResidentClients
+) -> None:
+    """Three epochs in four rounds and a bit."""
+    task, samples = logistic_regression(data), len(data) * 3 // 4
+    model = ResidentModel(task, store_of(task), fleet.device)
+    central = ResidentCentral(fleet, model, CentralSettings(samples, "sgd", 64, 0.1, 1.0, 0.1), seed=0)
+    taken = []
+    for number in range(1, 6):
+        central.run(number)
+        taken.append(central._order.flatten()[:samples].cpu().clone())
+    epochs = torch.cat(taken)[: 3 * len(data)].reshape(3, -1)
+    assert torch.equal(epochs.sort(dim=1).values, torch.arange(len(data)).expand(3, -1))
+    assert not any(torch.equal(epochs[one], epochs[other]) for one, other in ((0, 1), (0, 2), (1, 2)))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_central_steps_without_a_usable_sample_change_nothing(
+    data: Interactions, fleet: ResidentClients, optimizer: Literal["sgd", "adam"]
+) -> None:
+    task = logistic_regression(data)
+    first = data.select(data.history_stop == data.history_start)
+    settings = CentralSettings(len(first), optimizer, 2, 0.1, 1.0, 0.1)
+    model = ResidentModel(task, store_of(task, settings.slots), fleet.device)
+    before = model.state()
+    figures = ResidentCentral(ResidentClients(compact(first), fleet.device), model, settings, seed=0).run(1)
+    assert (int(figures.samples), int(figures.diverged)) == (0, 0)
+    assert len(first) > 0
+    for name, one in model.state().items():
+        np.testing.assert_array_equal(one, before[name], name)
+
+
+def test_central_training_that_ends_beyond_all_numbers_has_diverged(
+    data: Interactions, fleet: ResidentClients
+) -> None:
+    """The one loss is that of the model as it began."""
+    task = logistic_regression(data)
+    model = ResidentModel(task, store_of(task), fleet.device)
+    settings = CentralSettings(len(data), "sgd", len(data), float("inf"), 1.0, 0.1)
+    figures = ResidentCentral(fleet, model, settings, seed=0).run(1)
+    assert torch.isfinite(figures.loss)
+    assert int(figures.diverged) == 1
 
 
 def test_central_adam_learns(data: Interactions, fleet: ResidentClients) -> None:
@@ -338,6 +370,13 @@ def test_the_auc_is_that_of_the_scores(data: Interactions, fleet: ResidentClient
     scores = score_samples(task, store.read_dense().values, rows, values, samples)
     assert test.auc(model) == pytest.approx(auc(scores, data.label), abs=1e-6)
     assert len(ResidentTest(task, Interacted(data, 50), fleet.device, most=10, seed=0)) == 10
+
+
+def test_without_test_samples_there_is_no_auc(data: Interactions, fleet: ResidentClients) -> None:
+    task = din(data, seed=1)
+    nothing = Interacted(data.select(np.zeros(len(data), bool)), 50)
+    test = ResidentTest(task, nothing, fleet.device, most=10, seed=0)
+    assert np.isnan(test.auc(ResidentModel(task, store_of(task), fleet.device)))
 
 
 def test_a_run_on_a_device_commits_what_moved(data: Interactions, fleet: ResidentClients) -> None:
@@ -376,8 +415,12 @@ def test_what_a_device_cannot_do_is_refused(data: Interactions, fleet: ResidentC
     with pytest.raises(ParameterError, match="share"):
         ResidentEngine(fleet, arms, clients=CLIENTS, seed=0)
     engine = ResidentEngine(fleet, arms[:1], clients=3, seed=0)
-    for chosen in ([0, 1], [0, 1, 1], [0, 1, 2, 3]):
-        with pytest.raises(InputError, match="3 different clients"):
+    for chosen, found in (
+        ([0, 1], "2 were"),
+        ([0, 1, 1], "3 were chosen, 2 of them"),
+        ([0, 1, 2, 3], "4 were"),
+    ):
+        with pytest.raises(InputError, match=f"3 different clients; {found}"):
             engine.run(1, np.array(chosen))
 
 

@@ -38,14 +38,14 @@ def test_dense_is_what_is_not_a_table() -> None:
 
 def test_parameters_and_dense_vector_are_inverse() -> None:
     one = task()
-    dense = np.arange(9, dtype=np.float32)
+    dense = np.arange(1, 10, dtype=np.float32)
     rows = {"user": np.ones((1, 3)), "film": np.zeros((4, 3)), "genre": np.zeros((2, 3))}
     parameters = one.parameters(dense, {name: block.astype(np.float32) for name, block in rows.items()})
     assert np.array_equal(one.dense_vector(parameters), dense)
     assert parameters["film.weight"].shape == (4, 3)
     dense[:] = 0
-    assert parameters["last"] == 0
-    assert parameters["first.bias"].tolist() == [7, 8]  # a copy: the caller's array is not shared
+    assert parameters["last"] == 1
+    assert parameters["first.bias"].tolist() == [8, 9]  # a copy: the caller's array is not shared
 
 
 def test_shapes_are_checked() -> None:

@@ -34,7 +34,8 @@ class CompactClients:
     which of them hold positions among the client's rows, and of which table. ``rows[table]`` lists each
     client's rows, ascending. ``derived[table]``: for each row listed for the table's source, the position
     of what is derived from it among the client's rows of this table. ``follows``: columns that are not
-    stored, because they are derived from another column, value by value.
+    stored, because they are derived from another column, value by value. ``longest``: of the sequences, and
+    at least 1.
     """
 
     offsets: Indices
@@ -101,7 +102,7 @@ def compact(data: Interactions, max_history: int = MAX_HISTORY) -> CompactClient
         derived=derived,
         tables=tables,
         follows=follows,
-        longest=max_history,
+        longest=max(1, int((stop - start).max(initial=0))),
     )
 
 

@@ -76,7 +76,12 @@ class ResidentCentral:
                 self._step()
         for table in self._model.task.tables:
             self._model.touched[table.name][:-1] = True
-        return Figures(self._samples.clone(), self._loss.clone(), (~self._loss.isfinite()).to(torch.int64))
+        return Figures(self._samples.clone(), self._loss.clone(), (~self._finite()).to(torch.int64))
+
+    def _finite(self) -> Tensor:
+        """Whether training went well: a loss is of the model before its step, and does not see the last."""
+        parts = [self._loss, *self._parameters.values()]
+        return torch.stack([one.isfinite().all() for one in parts]).all()
 
     def _capture(self) -> torch.cuda.CUDAGraph:
         states = [one for some in self._states.values() for one in some]
@@ -147,9 +152,11 @@ class ResidentCentral:
                 one.addcmul_(slopes[name], scale, value=-1)
 
     def _adam(self, slopes: Parameters, there: Tensor) -> None:
-        """Fillers after the last step of a round change nothing."""
-        rate = there * self._rate / (1 - _BETA1**self._done)
-        correction = (1 - _BETA2**self._done).sqrt()
+        """A step without samples changes nothing: fillers after the last step of a round, or samples of which
+        none can be used, before the first step too."""
+        done = self._done.clamp_min(1)
+        rate = there * self._rate / (1 - _BETA1**done)
+        correction = (1 - _BETA2**done).sqrt()
         for name, one in self._parameters.items():
             first, second = self._states[name]
             slope = slopes[name]

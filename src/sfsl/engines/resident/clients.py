@@ -29,7 +29,11 @@ class FlatRows:
 
 @dataclass(frozen=True)
 class Cohort:
-    """``chosen`` clients, by their numbers, and on the device; ``steps`` and ``samples`` of each at most."""
+    """``chosen`` clients, by their numbers, and these as ``numbers`` on the device; ``samples`` of each.
+
+    One after the other: each ``sample`` by its number in the fleet, and the place of its ``client`` here;
+    ``start``: where each client's begin.
+    """
 
     chosen: Indices
     numbers: Tensor

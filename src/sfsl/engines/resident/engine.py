@@ -32,7 +32,12 @@ _NOWHERE = 1024
 @dataclass(frozen=True)
 class TableFigures:
     """What happened to one table: ``union`` its rows, and fillers behind them; which of these were
-    ``opened``, and which ``moved``."""
+    ``opened``, and which ``moved``.
+
+    With ``min_contributors`` 1 all of the union counts as opened, and so do the few rows that nobody asked
+    for, which ``plain`` does not count: to know them, everyone's answers about the rows of others would have
+    to be drawn, and nothing else depends on those.
+    """
 
     union: Tensor
     real: Tensor
@@ -92,8 +97,12 @@ class ResidentEngine:
 
     def run(self, number: int, chosen: Indices) -> list[Figures]:
         """Round ``number``, counted from 1, with the chosen clients. Figures are on the device still."""
-        if len(np.unique(chosen)) != self._clients or len(chosen) != self._clients:
-            raise InputError(f"a round here has {self._clients} different clients, not {len(chosen)}")
+        different = len(np.unique(chosen))
+        if different != self._clients or len(chosen) != self._clients:
+            raise InputError(
+                f"a round here has {self._clients} different clients; {len(chosen)} were chosen, {different} "
+                "of them different"
+            )
         cohort = self._fleet.cohort(chosen)
         for generator in self._generators:
             generator.manual_seed((self._seed * 1_000_003 + number) % 2**63)
@@ -263,6 +272,8 @@ class _ArmRound:
         for name, one in model.dense_parameters().items():
             stack.dense[name][self._place :: self._arms] = one
         for table in self._task.tables:
+            # A client that diverged leaves NaN in rows that the next one has not, and that fillers point to.
+            stack.tables[table.name][self._place :: self._arms].zero_()
             buffer = stack.tables[table.name].flatten(0, 1)
             row = self._cohort.rows[table.name].row
             buffer[self._slots(table.name)] = model.tables[table.name][row]

@@ -128,7 +128,7 @@ def wrapped(values: Tensor, ring: str) -> Tensor:
 
 def averaged(values: Tensor, weights: Tensor, how: Averaging) -> Tensor:
     """``Averaging.moves``."""
-    moves = values / weights.clamp_min(how.kappa).unsqueeze(1)
+    moves = values / weights.to(torch.float64).clamp_min(how.kappa).unsqueeze(1)
     moves = torch.where((weights == 0).unsqueeze(1), 0.0, moves)
     if how.max_move is not None:
         moves = moves * (how.max_move / moves.norm(dim=1, keepdim=True).clamp_min(how.max_move))

@@ -38,7 +38,10 @@ class ResidentTest:
         return len(next(iter(self._columns.values()), ()))
 
     def auc(self, model: ResidentModel) -> float:
-        """NaN where it is not defined: with one kind of label only, or scores that are not finite."""
+        """NaN where it is not defined: without samples, with one kind of label only, or with scores that are
+        not finite."""
+        if not len(self):  # and no columns
+            return float("nan")
         task = model.task
         parameters = model.dense_parameters() | {
             parameter_of(table): model.tables[table.name] for table in task.tables
