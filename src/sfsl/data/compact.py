@@ -75,7 +75,8 @@ def compact(data: Interactions, max_history: int = MAX_HISTORY) -> CompactClient
     first = np.searchsorted(owner, np.arange(users + 1))
     places = {
         "item": np.searchsorted(pairs, item) - first[user],
-        "history": np.where(seen, np.searchsorted(pairs, click) - first[clicker], 0),
+        # Where nobody clicked there is one all the same: a device looks somewhere, and leaves it out.
+        "history": np.append(np.where(seen, np.searchsorted(pairs, click) - first[clicker], 0), 0),
     }
     listed = {
         "user": Ragged(np.arange(users, dtype=np.int32), np.arange(users), np.arange(1, users + 1)),
