@@ -63,12 +63,12 @@ def open_paper_experiment(
 def _data(folder: Path, config: RunConfig, said: Callable[[str], None]) -> Interactions:
     world = SyntheticSettings().scaled(config.data.scale, users=config.data.users)
     about = f"synthetic, seed {config.run.seed}: {msgspec.json.encode(world).decode()}"
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder.parent}: {error.strerror}") from None
-    with closing(StoreLock(folder)):  # others may want to make them too
-        if not folder.exists():
+    if not folder.exists():
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make the folder {folder.parent}: {error.strerror}") from None
+        with closing(StoreLock(folder)):  # others may want to make them too
             said(f"making data of {config.data.users:,} clients")
             made = SyntheticTaobao(world, seed=config.run.seed).interactions()
             store_interactions(made, folder, about=about)
