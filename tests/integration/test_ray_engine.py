@@ -163,8 +163,11 @@ def hosted(engine: RayEngine, simulation: Simulation) -> dict[int, list[str]]:
     return found
 
 
-def kill_while_training(monkeypatch: pytest.MonkeyPatch, kill: Any, cohorts: int = 1) -> None:
-    """Once, when all cohorts have come so far and a worker has been told to train."""
+def kill_while_training(
+    monkeypatch: pytest.MonkeyPatch, victim: int, kill: Any = None, cohorts: int = 1
+) -> None:
+    """A worker, when all cohorts have come so far and it has been told to train. It is stopped before, since
+    on a slow machine it could be done for one cohort until somebody kills it."""
     from sfsl.engines.ray import hosts
 
     whole_train, whole_wait = hosts.RayHosts.train, ray.wait
@@ -172,13 +175,15 @@ def kill_while_training(monkeypatch: pytest.MonkeyPatch, kill: Any, cohorts: int
 
     def train(self: Any, *given: Any) -> Any:
         here.wait(timeout=60)
+        with contextlib.suppress(ProcessLookupError):  # another cohort was here, and beyond
+            os.kill(victim, signal.SIGSTOP)
         told.training = True
         return whole_train(self, *given)
 
     def wait(*given: Any, **options: Any) -> Any:
         if armed and getattr(told, "training", False):
             armed.clear()
-            kill()
+            kill() if kill else os.kill(victim, signal.SIGKILL)
         return whole_wait(*given, **options)
 
     monkeypatch.setattr(hosts.ray, "wait", wait)
@@ -218,7 +223,7 @@ def test_a_cluster_makes_the_local_engines_model_bit_for_bit_also_when_a_worker_
         reports = rounds(engine, spread, 1)
         victim, lost = next(iter(hosted(engine, spread).items()))
         with monkeypatch.context() as patch:
-            kill_while_training(patch, lambda: os.kill(victim, signal.SIGKILL), cohorts=2)
+            kill_while_training(patch, victim, cohorts=2)
             reports += rounds(engine, spread, 1)
         reports += rounds(engine, spread, 1)
         assert victim not in hosted(engine, spread)
@@ -364,7 +369,7 @@ def test_a_hundred_clients_on_two_nodes_of_which_one_is_killed(
             for name in group
         ]
         with monkeypatch.context() as patch:
-            kill_while_training(patch, lambda: own.kill(small))
+            kill_while_training(patch, process, lambda: own.kill(small))
             first = one_round(engine, spread)
         second = one_round(engine, spread)
         left = _places(engine)
