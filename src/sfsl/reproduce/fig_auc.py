@@ -177,7 +177,7 @@ def tell(rows: Sequence[Row]) -> Story:
     world = "a smaller world" if small else "the paper's number of clients and goods"
     why = (
         " In a small world a pass over all samples is a few rounds, which centralized training soon knows by "
-        "heart."
+        "heart. So few rounds do not show how FL ends: it begins slowly and rises later."
         if small
         else ""
     )
