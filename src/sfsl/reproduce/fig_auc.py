@@ -58,7 +58,7 @@ def curves(job: Job) -> list[Curve]:
     device, gpu = _device(job)
     if job.scale.name == "paper" and job.device == "auto" and not gpu and job.stop_after > 0:
         raise InputError(
-            "fig-auc at the paper's scale is 40,000 rounds of 100 clients: 40 minutes on an H200, and "
+            "fig-auc at the paper's scale is 40,000 rounds of 100 clients: about 40 minutes on an H200, and "
             "torch sees no GPU here. On a CPU it takes days: --device cpu, with --stop-after for "
             "stretches; or --scale small"
         )
@@ -238,7 +238,7 @@ TARGET = Target(
     name="fig-auc",
     title="Accuracy and convergence",
     about="AUC over rounds: centralized, full-model FL, and SFSL with CPP1 to CPP5",
-    takes={"small": "3 min", "paper": "40 min on an H200, days on a CPU"},
+    takes={"small": "3 min", "paper": "33 min on an H200 for all but ours, days on a CPU"},
     rows=Row,
     measure=measure,
     draw=draw,
