@@ -12,9 +12,9 @@ help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 # Everything is installed into a virtual environment of its own, again whenever the requirements change.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml research/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,network,parquet,plot,store,train]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e research -e '.[dev,network,parquet,plot,research,store,train]'
 	@touch $@
 
 # Engines of other projects, which the tests need and the demo does not.

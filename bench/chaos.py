@@ -31,26 +31,26 @@ import torch
 
 from chaos_checks import Evidence, quarters, verdicts
 from sfsl.client.events import Event
-from sfsl.client.faults import KINDS, LOSSES, NetworkFaults
 from sfsl.client.link import trusted
 from sfsl.client.memory import DurableMemory
 from sfsl.client.model import ClientModel
-from sfsl.client.swarm import Swarm, SwarmReport, SwarmSettings
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import SystemRandomness
-from sfsl.engines.chance import Chance
-from sfsl.engines.http.registry import Registry
-from sfsl.engines.http.signing import client_id
 from sfsl.models.package import describe, package_digest
 from sfsl.privacy import Budget, Calendar, ClientState
 from sfsl.privacy.tables import Indices
 from sfsl.run.fleet import build_fleet, client_privacy
-from sfsl.run.metrics import read_lines
-from sfsl.run.toml import read_sections
-from sfsl.serve.config import from_all_sections
+from sfsl.service.metrics_file import read_lines
+from sfsl.service.registry import Registry
+from sfsl.service.signing import client_id
+from sfsl.settings.serve import from_all_sections
+from sfsl.settings.toml import read_sections
+from sfsl.simulate.chance import Chance
 from sfsl.submodel import LmdbStore
 from sfsl.training import LocalSettings
+from sfsl_research.swarm.faults import KINDS, LOSSES, NetworkFaults
+from sfsl_research.swarm.swarm import Swarm, SwarmReport, SwarmSettings
 
 _SAMPLE_SECONDS = 0.5
 _STALL_SECONDS = 120.0

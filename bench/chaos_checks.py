@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import pairwise
 
-from sfsl.engines.metrics import RoundLine
 from sfsl.privacy.ledger import Ledger
+from sfsl.rounds.record import RoundLine
 
 _BEGUN = re.compile(r"^(\S+ \S+) INFO round (\d+) \(([0-9a-f]{32})\): (\d+) clients invited$", re.MULTILINE)
 _ENDED = re.compile(r"^\S+ \S+ (?:INFO|WARNING) round (\d+) (committed|aborted): (.+)$", re.MULTILINE)

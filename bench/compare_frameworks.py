@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 from clients_file import ClientsFile
-from sfsl.bench.train import OnHost, TrainingCohort
+from sfsl_research.bench.train import OnHost, TrainingCohort
 
 HERE = Path(__file__).parent
 # Torch is pinned to a release with a CPU build; the last three are what our DIN imports.

@@ -19,9 +19,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from sfsl.run.config import from_sections
 from sfsl.run.fleet import build_fleet
-from sfsl.run.toml import overridden
+from sfsl.settings.run import from_sections
+from sfsl.settings.toml import overridden
 
 HERE = Path(__file__).parent
 _KIB = 1024

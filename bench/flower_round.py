@@ -28,11 +28,11 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.task_identity import TaskIdentity
 
 from flower_parts import Federation, wait_until, write_app
-from sfsl.engines.metrics import RoundLine
+from sfsl.rounds.record import RoundLine
 from sfsl.run.fleet import build_fleet
-from sfsl.run.metrics import read_lines
-from sfsl.run.toml import overridden
-from sfsl.serve.config import from_all_sections
+from sfsl.service.metrics_file import read_lines
+from sfsl.settings.serve import from_all_sections
+from sfsl.settings.toml import overridden
 from tls_round import differences, in_one_process
 
 _SECTIONS: dict[str, dict[str, Any]] = {

@@ -3,7 +3,7 @@
     python bench/load.py --clients 100 250 500 1000 2000 4000 --cohorts 50 100 200 400
 
 ``sfsl serve`` runs over TLS on loopback in a process of its own, whose CPU and memory are read from /proc;
-the clients of ``sfsl.client.swarm`` in several others, so that they are not what is measured. First
+the clients of ``sfsl_research.swarm.swarm`` in several others, so that they are not what is measured. First
 **check-ins**: more and more clients enrol, check in and wait, while a round is held up by two clients that
 never answer their invitation, so that no other begins. Then **rounds** of growing cohorts, drawn from a pool
 that waits. All the while a client of this process asks: a signed check-in, /healthz, a new TLS connection,
@@ -39,7 +39,7 @@ import numpy as np
 
 from load_parts import LOOK_SECONDS, OWN, PROBES, Holder, Played, Probe, Served, Swarming, Usage, served
 from sfsl.client.link import trusted
-from sfsl.run.metrics import read_lines
+from sfsl.service.metrics_file import read_lines
 
 _BASE_SECONDS = 3.0
 _WAITING_SHARE = 0.6  # of the time, at the most

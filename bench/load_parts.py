@@ -23,9 +23,9 @@ from sfsl.client.backoff import Backoff
 from sfsl.client.link import Link, Over, trusted
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import SystemRandomness
-from sfsl.engines.exchange.messages import CODEC, CheckIn, Decline
 from sfsl.rounds.messages import Invitation
 from sfsl.secagg import Client, Policy
+from sfsl.service.messages import CODEC, CheckIn, Decline
 
 PROBES = ("check-in", "healthz", "connect")
 OWN = "own"
@@ -247,14 +247,14 @@ async def _play(pipe: Connection, path: Path) -> None:
 
     from sfsl.client.events import Event
     from sfsl.client.model import ClientModel
-    from sfsl.client.swarm import Swarm, SwarmSettings
     from sfsl.crypto.kdf import digest
-    from sfsl.engines.chance import Chance
     from sfsl.models.package import describe, package_digest
     from sfsl.run.fleet import build_fleet, client_privacy
-    from sfsl.run.toml import read_sections
-    from sfsl.serve.config import from_all_sections
+    from sfsl.settings.serve import from_all_sections
+    from sfsl.settings.toml import read_sections
+    from sfsl.simulate.chance import Chance
     from sfsl.training import LocalSettings
+    from sfsl_research.swarm.swarm import Swarm, SwarmSettings
 
     torch.set_num_threads(1)
     config = from_all_sections(read_sections(path)).run

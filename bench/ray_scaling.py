@@ -22,20 +22,20 @@ from typing import Any
 import ray
 import torch
 
-from sfsl.engines.cohorts import RoundEngine
-from sfsl.engines.local import LocalEngine
-from sfsl.engines.ray.cluster import Connection
-from sfsl.engines.ray.engine import RayEngine
-from sfsl.engines.ray.hosts import RayHosts
-from sfsl.engines.ray.settings import ClusterSettings
-from sfsl.engines.ray.worker import Worker
-from sfsl.engines.settings import RoundReport
-from sfsl.engines.simulation import Simulation
-from sfsl.run.config import RunConfig, from_sections
+from sfsl.carriers.local.cohorts import RoundEngine
+from sfsl.carriers.local.engine import LocalEngine
+from sfsl.carriers.ray.cluster import Connection
+from sfsl.carriers.ray.engine import RayEngine
+from sfsl.carriers.ray.pool import RayPool
+from sfsl.carriers.ray.settings import ClusterSettings
+from sfsl.carriers.ray.worker import Worker
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
 from sfsl.run.selection import choose_cohort
 from sfsl.run.setup import resolved, round_settings, slots
-from sfsl.run.toml import overridden
+from sfsl.settings.run import RunConfig, from_sections
+from sfsl.settings.toml import overridden
+from sfsl.simulate.settings import RoundReport
+from sfsl.simulate.simulation import Simulation
 from sfsl.submodel import MemoryStore, RowSet, StoreSpec
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
@@ -49,16 +49,16 @@ class Waiting:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        ask = RayHosts._ask
+        ask = RayPool._ask
 
-        def timed(hosts: RayHosts, *given: Any) -> Any:
+        def timed(hosts: RayPool, *given: Any) -> Any:
             start = time.perf_counter()
             try:
                 return ask(hosts, *given)
             finally:
                 self.seconds += time.perf_counter() - start
 
-        setattr(RayHosts, "_ask", timed)  # noqa: B010 -- a name that a type checker watches over
+        setattr(RayPool, "_ask", timed)  # noqa: B010 -- a name that a type checker watches over
 
 
 class MeasuredWorker(Worker):

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sfsl.bench.secagg import bench_secagg
+from sfsl_research.bench.secagg import bench_secagg
 
 RUNS: dict[str, dict[str, Any]] = {
     "100 x 143,534": {"clients": 100, "length": 143_534},

@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 import torch
 
+from sfsl.carriers.local.engine import LocalEngine
 from sfsl.crypto.kdf import digest
-from sfsl.engines.local import LocalEngine
-from sfsl.engines.metrics import RoundLine
-from sfsl.engines.simulation import Simulation
+from sfsl.rounds.record import RoundLine
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
-from sfsl.run.metrics import read_lines
 from sfsl.run.setup import resolved, round_settings, slots
-from sfsl.run.toml import overridden, read_sections
-from sfsl.serve.config import ServeConfig, from_all_sections
+from sfsl.service.metrics_file import read_lines
+from sfsl.settings.serve import ServeConfig, from_all_sections
+from sfsl.settings.toml import overridden, read_sections
+from sfsl.simulate.simulation import Simulation
 from sfsl.submodel import LmdbStore, MemoryStore, RowSet, StoreSpec
 
 _START_SECONDS = 300

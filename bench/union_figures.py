@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sfsl.bench.union import bench_union
+from sfsl_research.bench.union import bench_union
 
 # Paper, Table "overheads … in private set union": MiB per client, client s, server s (no dropout).
 PAPER = {

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from cohort import CATEGORY_OF, DENSE, GOODS, MAPS, MODEL, WIDTH, AsIs
+from sfsl.carriers.https.app import AppLimits, Server, create_app
+from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.secret import Secret
-from sfsl.engines.exchange.messages import CODEC, CheckedIn, CheckIn
-from sfsl.engines.exchange.settings import CoordinatorSettings
-from sfsl.engines.http.app import AppLimits, Server, create_app
-from sfsl.engines.http.coordinator import Coordinator, now_ms
-from sfsl.engines.http.registry import Enrolment, Registry
-from sfsl.engines.http.signing import Verifier, client_id, sign_request
-from sfsl.engines.metrics import RoundLine
 from sfsl.errors import RoundOver
 from sfsl.rounds import RoundClient, RoundPolicy, Trained
+from sfsl.rounds.record import RoundLine
 from sfsl.secagg import Client, Policy
+from sfsl.service.messages import CODEC, CheckedIn, CheckIn
+from sfsl.service.registry import Enrolment, Registry
+from sfsl.service.settings import CoordinatorSettings
+from sfsl.service.signing import Verifier, client_id, sign_request
 from sfsl.submodel import (
     Averaging,
     MemoryStore,
@@ -94,12 +94,12 @@ class Deployment:
             clock=lambda: time.monotonic() + self._ahead,
             today=lambda: self.now_ms,
         )
-        self.desk = self.coordinator.desk
+        self.check_ins = self.coordinator.check_ins
 
     def advance(self, seconds: float) -> None:
         """Time passes at once: no test waits for a deadline."""
         self._ahead += seconds
-        self.desk.changed.set()
+        self.check_ins.changed.set()
 
     def identity(self, number: int) -> Identity:
         """Of an enrolled client."""
@@ -160,12 +160,12 @@ class Guest:
         self.answers: list[bytes] = []
 
     def check_in(self) -> CheckedIn:
-        checked = self.world.desk.check_in(self.id, self.message)
+        checked = self.world.check_ins.check_in(self.id, self.message)
         self.ticket = checked.ticket
         return checked
 
     async def next(self, seconds: float = 5.0) -> bytes | None:
-        found = await self.world.desk.next(self.id, self.ticket, self.received, seconds)
+        found = await self.world.check_ins.next(self.id, self.ticket, self.received, seconds)
         if found is None:
             return None
         self.received, frame = found
@@ -183,7 +183,9 @@ class Guest:
 
     async def answer(self, data: bytes, number: int | None = None) -> None:
         self.answers.append(data)
-        await self.world.desk.answer(self.id, self.ticket, self.received if number is None else number, data)
+        await self.world.check_ins.answer(
+            self.id, self.ticket, self.received if number is None else number, data
+        )
 
     def train(self, download: Any) -> Trained:
         rng = np.random.default_rng(self.number)
@@ -217,7 +219,7 @@ class Guest:
                     ticket = self.ticket
                     self.fresh()
                     self.check_in()
-                    await self.world.desk.next(self.id, ticket, leave_at, 0)
+                    await self.world.check_ins.next(self.id, ticket, leave_at, 0)
                     raise AssertionError("the old ticket still holds")
                 await self.answer(self.answer_to(frame))
             except RoundOver as over:

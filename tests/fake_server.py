@@ -18,12 +18,12 @@ from starlette.routing import Route
 
 from sfsl.codec import Message
 from sfsl.crypto.kdf import digest
-from sfsl.engines.exchange.messages import CODEC, CheckedIn, CheckIn, Decline, Enrol
-from sfsl.engines.http.signing import Verifier
 from sfsl.errors import Aborted, AuthenticationFailed, RemoteError, UnknownClient
 from sfsl.rounds import RoundParams, RoundServer
 from sfsl.secagg import SessionParams, default_threshold
 from sfsl.secagg.messages import MaskedVector
+from sfsl.service.messages import CODEC, CheckedIn, CheckIn, Decline, Enrol
+from sfsl.service.signing import Verifier
 
 LIMIT = 1 << 26
 DEPLOYMENT = bytes(range(16))

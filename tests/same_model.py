@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
+from sfsl.carriers.local.engine import LocalEngine
 from sfsl.crypto.kdf import digest
-from sfsl.engines.faults import FaultPlan
-from sfsl.engines.local import LocalEngine
-from sfsl.engines.simulation import Simulation
-from sfsl.run.config import RunConfig
 from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.run.setup import resolved, round_settings, slots
+from sfsl.settings.run import RunConfig
+from sfsl.simulate.faults import FaultPlan
+from sfsl.simulate.simulation import Simulation
 from sfsl.submodel import LmdbStore, MemoryStore, RowSet, RowStore, StoreSpec
 
 

@@ -12,16 +12,16 @@ from cohort import MAPS, MODEL, Cohort
 from crowd import CALENDAR, CLIENT_MODEL, DIGEST, POLICY, TODAY, Counting
 from deployment import new_store, settings
 from federation import FIRST, LoopGrid
+from sfsl.carriers.flower.answering import Member
+from sfsl.carriers.flower.names import read_roster
+from sfsl.carriers.flower.node import Node
+from sfsl.carriers.flower.post import GridPost
+from sfsl.carriers.flower.rounds import Rounds
 from sfsl.client.memory import DurableMemory
 from sfsl.crypto.randomness import SystemRandomness
-from sfsl.engines.http.registry import Registry
-from sfsl.engines.metrics import RoundLine
-from sfsl.flower.answering import Member
-from sfsl.flower.names import read_roster
-from sfsl.flower.node import Node
-from sfsl.flower.post import GridPost
-from sfsl.flower.rounds import Rounds
 from sfsl.privacy import PRESETS, Budget
+from sfsl.rounds.record import RoundLine
+from sfsl.service.registry import Registry
 
 NODES = 4
 

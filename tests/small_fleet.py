@@ -7,11 +7,11 @@ import torch
 
 from sfsl.data.interactions import Interactions
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
-from sfsl.engines.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
-from sfsl.engines.settings import RoundSettings
 from sfsl.privacy import PRESETS
-from sfsl.run.config import from_sections
 from sfsl.run.setup import round_settings
+from sfsl.settings.run import from_sections
+from sfsl.simulate.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
+from sfsl.simulate.settings import RoundSettings
 from sfsl.submodel import MemoryStore, RowSet, StoreSpec
 from sfsl.training.task import Task
 

@@ -27,10 +27,10 @@ from flwr.app import Context, Message  # noqa: E402
 from flwr.clientapp import ClientApp  # noqa: E402
 
 from sfsl.flower import client_app, server_app  # noqa: E402
-from sfsl.flower.simulated import seeded_members  # noqa: E402
-from sfsl.run.config import RunConfig, from_sections  # noqa: E402
 from sfsl.run.fleet import Fleet, build_fleet  # noqa: E402
-from sfsl.run.toml import read_sections  # noqa: E402
+from sfsl.settings.run import RunConfig, from_sections  # noqa: E402
+from sfsl.settings.toml import read_sections  # noqa: E402
+from sfsl_research.flower_members import seeded_members  # noqa: E402
 
 LOADED, CPU_LOADED = _age(), time.process_time()
 

@@ -17,14 +17,14 @@ from flwr.common.serde import context_from_proto, context_to_proto
 
 from crowd import Counting
 from federation import FIRST, LoopGrid
+from sfsl.carriers.flower.answering import Answer
+from sfsl.carriers.flower.messages import CODEC, Call, Over
+from sfsl.carriers.flower.names import node_name
+from sfsl.carriers.flower.node import open_node
+from sfsl.carriers.flower.post import packed, unpacked
 from sfsl.client import PersonalRows
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InputError, NotFinite, StateError, TooFewClients
-from sfsl.flower.answering import Answer
-from sfsl.flower.messages import CODEC, Call, Over
-from sfsl.flower.names import node_name
-from sfsl.flower.node import open_node
-from sfsl.flower.post import packed, unpacked
 from sfsl.privacy import Budget, ClientState
 from sfsl.rounds.messages import Submodel
 from sfsl.rounds.snapshot import decode

@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,10 @@ import pytest
 from attacks import Attack, Weaken, assert_gains_when_weakened, assert_stopped, collector, remove
 
 from deployment import Deployment, Guest, Wire, serve
+from sfsl.carriers.https.app import AppLimits
+from sfsl.carriers.https.check_in import CheckIns
+from sfsl.carriers.https.conversation import Conversation, Conversations
 from sfsl.codec import Message
-from sfsl.engines.exchange import admission, running
-from sfsl.engines.exchange.messages import CODEC, Decline
-from sfsl.engines.exchange.running import RunningRound
-from sfsl.engines.http.app import AppLimits
-from sfsl.engines.http.conversation import Conversation, Conversations
-from sfsl.engines.http.desk import Desk
-from sfsl.engines.http.nonces import Nonces
-from sfsl.engines.http.signing import Verifier
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -29,6 +25,12 @@ from sfsl.errors import (
     WrongPhase,
     WrongRound,
 )
+from sfsl.rounds.exchanges import EXPOSES, STEP
+from sfsl.service import admission, running
+from sfsl.service.messages import CODEC, Decline
+from sfsl.service.nonces import Nonces
+from sfsl.service.running import RunningRound
+from sfsl.service.signing import Verifier
 
 ATTACKS, attack = collector()
 changed = msgspec.structs.replace
@@ -79,7 +81,7 @@ def reading_what_is_meant_for_another() -> bool:
         for guest in guests:
             guest.check_in()
         await victim.until(1)
-        return await world.desk.next(crook.id, victim.ticket, 0, 0) is not None
+        return await world.check_ins.next(crook.id, victim.ticket, 0, 0) is not None
 
     return at(act)
 
@@ -93,7 +95,7 @@ def throwing_another_out_of_its_round() -> bool:
         for guest in guests:
             guest.check_in()
         frame = await victim.until(1)
-        await world.desk.answer(crook.id, victim.ticket, 1, crook.answer_to(await crook.until(1)))
+        await world.check_ins.answer(crook.id, victim.ticket, 1, crook.answer_to(await crook.until(1)))
         try:
             await victim.answer(victim.answer_to(frame))
         except ConflictingMessage:
@@ -118,7 +120,7 @@ def finding_out_whether_a_ticket_is_anyones() -> bool:
         told = []
         for ticket in (victim.ticket, bytes(16)):
             with pytest.raises(Exception) as error:  # noqa: PT011 -- whatever it is, it is compared
-                await world.desk.next(crook.id, ticket, 0, 0)
+                await world.check_ins.next(crook.id, ticket, 0, 0)
             told.append(str(error.value))
         return told[0] != told[1]
 
@@ -127,8 +129,8 @@ def finding_out_whether_a_ticket_is_anyones() -> bool:
 
 async def spoils(world: Deployment, guests: list[Guest], message: Any) -> bool:
     """Whether a check-in of the first client keeps everyone's round from beginning."""
-    world.desk.check_in(guests[0].id, message)
-    guests[0].ticket = world.desk._conversations.latest(guests[0].id).ticket  # type: ignore[union-attr]
+    world.check_ins.check_in(guests[0].id, message)
+    guests[0].ticket = world.check_ins._conversations.latest(guests[0].id).ticket  # type: ignore[union-attr]
     for guest in guests[1:]:
         guest.check_in()
     try:
@@ -159,7 +161,7 @@ def checking_in_with_a_key_that_nobody_can_agree_with() -> bool:
     return at(act)
 
 
-@attack(refusal=UnexpectedSender, weaken=remove(Desk, "_require_check_in"))
+@attack(refusal=UnexpectedSender, weaken=remove(CheckIns, "_require_check_in"))
 def checking_in_as_another() -> bool:
     async def act(world: Deployment, guests: list[Guest]) -> bool:
         keys = changed(guests[0].message.keys, client=guests[1].id)
@@ -170,7 +172,9 @@ def checking_in_as_another() -> bool:
 
 @attack(
     refusal=WrongPhase,
-    weaken=lambda patch: patch.setitem(running.ANSWERS, "inbound", (Message, 0)),
+    weaken=lambda patch: patch.setattr(
+        running, "STEP", STEP | {EXPOSES: replace(STEP[EXPOSES], answer=Message)}
+    ),
 )
 def answering_with_what_was_said_before() -> bool:
     """The round takes a repetition silently; counted as an answer it would close the exchange too early."""
@@ -185,7 +189,7 @@ def answering_with_what_was_said_before() -> bool:
     return at(act)
 
 
-@attack(refusal=RoundOver, weaken=remove(Desk, "had_their_turn", ()))
+@attack(refusal=RoundOver, weaken=remove(CheckIns, "had_their_turn", ()))
 def being_invited_twice_in_a_period() -> bool:
     """Two unions with the same data say more than one; a server that keeps to the rule asks once."""
 
@@ -202,11 +206,11 @@ def being_invited_twice_in_a_period() -> bool:
     return at(act, period_days=1)
 
 
-def everyone(self: Desk) -> Any:
+def everyone(self: CheckIns) -> Any:
     return self.waiting.keys()
 
 
-@attack(refusal=None, weaken=replaced(Desk, "eligible", everyone))
+@attack(refusal=None, weaken=replaced(CheckIns, "eligible", everyone))
 def filling_a_cohort_with_clients_that_are_gone() -> bool:
     """Each would cost everyone a deadline, and too many of them the round."""
 
@@ -221,7 +225,7 @@ def filling_a_cohort_with_clients_that_are_gone() -> bool:
     return at(act, guests=4)
 
 
-@attack(refusal=None, weaken=replaced(Desk, "answer_limit", lambda *_: 1 << 40))
+@attack(refusal=None, weaken=replaced(CheckIns, "answer_limit", lambda *_: 1 << 40))
 def making_the_server_hold_a_body_of_any_size() -> bool:
     async def act(world: Deployment, wires: list[Wire]) -> bool:
         sent = 0
@@ -298,7 +302,7 @@ def declining_for_another() -> bool:
         for guest in guests:
             guest.check_in()
         await victim.until(1)
-        await world.desk.answer(crook.id, victim.ticket, 1, decline(world))
+        await world.check_ins.answer(crook.id, victim.ticket, 1, decline(world))
         return bool(declined(world))
 
     return at(act)

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, remove
 
+from sfsl.carriers.https import nonces, registry, registry_file, signing
 from sfsl.crypto.identity import Identity
-from sfsl.engines.http import nonces, registry, registry_file, signing
-from sfsl.engines.http.registry import Registry
-from sfsl.engines.http.signing import Verifier, client_id, sign_request
+from sfsl.durable.lock import StoreLock
 from sfsl.errors import (
     AuthenticationFailed,
     ClockSkew,
@@ -29,7 +28,8 @@ from sfsl.errors import (
     StoreInUse,
     TooMany,
 )
-from sfsl.submodel.store_lock import StoreLock
+from sfsl.service.registry import Registry
+from sfsl.service.signing import Verifier, client_id, sign_request
 from sfsl.testing import SeededRandomness
 
 NOW = 1_800_000_000_000
@@ -511,7 +511,7 @@ KILLED = """
 import sys
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import SystemRandomness
-from sfsl.engines.http.registry import Registry
+from sfsl.service.registry import Registry
 
 with Registry(sys.argv[1]) as registry:
     print("deployment", registry.deployment.hex(), flush=True)
@@ -564,7 +564,7 @@ def test_a_server_killed_between_transactions_forgets_nothing_it_said(tmp_path: 
 
 HOLD = """
 import sys
-from sfsl.engines.http.registry import Registry
+from sfsl.service.registry import Registry
 registry = Registry(sys.argv[1])
 print("held", flush=True)
 input()
@@ -677,7 +677,7 @@ FULL = """
 import os, resource, sys
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import SystemRandomness
-from sfsl.engines.http.registry import Registry
+from sfsl.service.registry import Registry
 from sfsl.errors import StoreError
 
 path, how = sys.argv[1:]

@@ -13,13 +13,13 @@ from urllib.parse import unquote
 from deployment import Deployment, Guest
 from fuzz.corpus import frames
 from fuzz.frames import Frame, mutated
+from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.secret import Secret
-from sfsl.engines.exchange.messages import CODEC, Enrol
-from sfsl.engines.http.app import AppLimits, Server, create_app
-from sfsl.engines.http.registry import Enrolment
-from sfsl.engines.http.signing import Verifier, client_id, sign_request
+from sfsl.service.messages import CODEC, Enrol
+from sfsl.service.registry import Enrolment
+from sfsl.service.signing import Verifier, client_id, sign_request
 
 START_MS = 1_800_000_000_000
 STEP_MS = 200  # between two cases: nonces are forgotten as they would be
@@ -129,12 +129,12 @@ class Site:
 
         Of the crook's own conversation everything may change; of the registry, who is enrolled.
         """
-        coordinator, desk, registry = self.world.coordinator, self.world.desk, self.world.registry
+        coordinator, check_ins, registry = self.world.coordinator, self.world.check_ins, self.world.registry
         running = coordinator._running
         assert running is not None
         others = [
             (one.client, one.ticket, one.number, one.delivered, one.over, one._answers, one._frame)
-            for one in desk._conversations._of.values()
+            for one in check_ins._conversations._of.values()
             if one.client != self.crook.id
         ]
         heard = running.heard - {self.crook.id}
@@ -144,9 +144,9 @@ class Site:
                 sorted(heard),
                 running.exchange,
                 others,
-                sorted(name for name in desk.waiting if name != self.crook.id),
-                desk.round,
-                desk.stopping,
+                sorted(name for name in check_ins.waiting if name != self.crook.id),
+                check_ins.round,
+                check_ins.stopping,
                 self.world.store.round,
                 [registry.acknowledged(guest.id) for guest in self.honest],
             )

@@ -9,11 +9,11 @@ import msgspec
 from cohort import Cohort, Stepper
 from fuzz.frames import Frame
 from sfsl.codec import Codec, Message
-from sfsl.engines.exchange.messages import CODEC as HTTP
-from sfsl.engines.exchange.messages import CheckedIn, CheckIn, Decline, Enrol
 from sfsl.rounds.messages import CODEC as ROUND
 from sfsl.secagg.messages import CODEC as SECAGG
 from sfsl.secagg.messages import Roster
+from sfsl.service.messages import CODEC as HTTP
+from sfsl.service.messages import CheckedIn, CheckIn, Decline, Enrol
 from sfsl.union.messages import CODEC as UNION
 from sfsl.union.messages import Invitation as UnionInvitation
 from world import World

@@ -13,10 +13,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from deployment import Deployment, serve
-from sfsl.engines.http.app import AppLimits
-from sfsl.engines.http.guarded import ConnectionLimits
-from sfsl.engines.http.serve import Listen
-from sfsl.engines.http.serve import serve as serve_forever
+from sfsl.carriers.https.app import AppLimits
+from sfsl.carriers.https.guarded import ConnectionLimits
+from sfsl.carriers.https.listen import Listen
+from sfsl.carriers.https.listen import serve as serve_forever
 
 
 async def main(folder: Path, tls: Path, most: int, per_address: int, files: int) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 from fuzz.calls import Call, Headers, Site
 from sfsl.crypto.randomness import SystemRandomness
-from sfsl.engines.exchange.messages import CODEC
-from sfsl.engines.http.signing import sign_request
+from sfsl.service.messages import CODEC
+from sfsl.service.signing import sign_request
 
 REPEATS = 200
 GENEROUS_SECONDS = 0.02  # a median; a busy machine has slow moments

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from fuzz.calls import STEP_MS, Call, Calls, Site, require_proper
 from fuzz.campaign import CASES, SEED, Campaign, sizes
-from sfsl.engines.exchange.messages import CODEC
 from sfsl.errors import RemoteError
+from sfsl.service.messages import CODEC
 
 
 @contextmanager

@@ -18,12 +18,13 @@ from fuzz.campaign import SEED, Campaign, sizes
 from fuzz.corpus import LIMIT, Recorded, frames
 from fuzz.frames import Frame, mutated
 from sfsl.codec import Codec, Message
-from sfsl.engines.exchange.messages import CODEC as HTTP
-from sfsl.engines.exchange.running import ANSWERS, Bill, RunningRound
 from sfsl.errors import Aborted, RemoteError
 from sfsl.rounds import RoundServer
+from sfsl.rounds.exchanges import STEP, order
 from sfsl.rounds.messages import CODEC as ROUND
 from sfsl.secagg.messages import CODEC as SESSION
+from sfsl.service.messages import CODEC as HTTP
+from sfsl.service.running import Bill, RunningRound
 from sfsl.submodel import RowSet
 from world import World
 
@@ -141,7 +142,7 @@ def _recorded(active: bool) -> tuple[Cohort, RoundServer, Said, Any]:
     recorded = Recorded(cohort)
     fresh: RoundServer = pickle.loads(pickle.dumps(recorded.server))  # noqa: S301 -- our own
     outcome = recorded.finish()
-    exchanges = [name for name in ANSWERS if active or not name.startswith("survivors")]
+    exchanges = order(active)
     answers = [(name, message) for _, name, message in recorded.said if name]
     said = {step: dict(answers[4 * number : 4 * number + 4]) for number, step in enumerate(exchanges)}
     return cohort, fresh, said, outcome
@@ -182,7 +183,7 @@ def test_a_round_in_each_phase(mode: str, through: str, cases: int, record_prope
         step: {name: ROUND.encode(one) for name, one in answers.items()} for step, answers in said.items()
     }
     for step, answers in siege.said.items():
-        kind, index = ANSWERS[step]
+        kind, index = STEP[step].answer, STEP[step].sum
 
         def legitimate(taken: Any, step: str = step, kind: type = kind, index: int = index) -> None:
             if type(taken).__name__ == "Decline":

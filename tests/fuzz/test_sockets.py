@@ -22,9 +22,9 @@ import httpx
 import pytest
 
 from deployment import Guest, Wire
+from sfsl.carriers.https.authority import create_authority, issue_server
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret
-from sfsl.engines.http.authority import create_authority, issue_server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 127/8 and /proc")
 

@@ -10,24 +10,24 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fake_server import FakeServer  # noqa: E402
-from sfsl.client.faults import KINDS, LOSSES, NetworkFaults  # noqa: E402
+from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
+from sfsl.client.device import Device  # noqa: E402
 from sfsl.client.model import ClientModel  # noqa: E402
-from sfsl.client.swarm import Swarm, SwarmReport, SwarmSettings  # noqa: E402
 from sfsl.crypto.identity import Identity  # noqa: E402
 from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
 from sfsl.data import hold_out_last  # noqa: E402
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
-from sfsl.engines.chance import Chance  # noqa: E402
-from sfsl.engines.device import Device  # noqa: E402
-from sfsl.engines.exchange.running import exchanges  # noqa: E402
-from sfsl.engines.local import LocalEngine  # noqa: E402
-from sfsl.engines.settings import RoundSettings  # noqa: E402
-from sfsl.engines.simulation import Simulation  # noqa: E402
 from sfsl.models import din  # noqa: E402
 from sfsl.models.package import build, describe, package_digest  # noqa: E402
 from sfsl.privacy import PRESETS  # noqa: E402
+from sfsl.rounds.exchanges import order  # noqa: E402
+from sfsl.simulate.chance import Chance  # noqa: E402
+from sfsl.simulate.settings import RoundSettings  # noqa: E402
+from sfsl.simulate.simulation import Simulation  # noqa: E402
 from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, StoreSpec, UpdateParams  # noqa: E402
 from sfsl.training import LocalSettings  # noqa: E402
+from sfsl_research.swarm.faults import KINDS, LOSSES, NetworkFaults  # noqa: E402
+from sfsl_research.swarm.swarm import Swarm, SwarmReport, SwarmSettings  # noqa: E402
 
 CLIENTS, SEED = 6, 3
 LOCAL = LocalSettings()
@@ -141,7 +141,7 @@ def test_what_a_round_takes_by_exchange() -> None:
     report = world.run(world.swarm(2))
     took = time.perf_counter() - start
     found = report.exchanges()
-    assert list(found) == list(exchanges(active=False))
+    assert list(found) == list(order(active=False))
     for one in found.values():
         assert 0 < one["slowest"] < one["all"] < CLIENTS * one["slowest"]
         assert one["overhead"] == one["wall"] - one["slowest"]

@@ -8,15 +8,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
+from sfsl.client.device import Device  # noqa: E402
 from sfsl.data import hold_out_last  # noqa: E402
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
-from sfsl.engines.device import Device  # noqa: E402
-from sfsl.engines.faults import EXCHANGES, FaultPlan  # noqa: E402
-from sfsl.engines.local import LocalEngine  # noqa: E402
-from sfsl.engines.settings import RoundReport, RoundSettings  # noqa: E402
-from sfsl.engines.simulation import Simulation  # noqa: E402
 from sfsl.models import logistic_regression  # noqa: E402
 from sfsl.privacy import PRESETS  # noqa: E402
+from sfsl.rounds.exchanges import ORDER  # noqa: E402
+from sfsl.simulate.faults import FaultPlan  # noqa: E402
+from sfsl.simulate.settings import RoundReport, RoundSettings  # noqa: E402
+from sfsl.simulate.simulation import Simulation  # noqa: E402
 from sfsl.submodel import (  # noqa: E402
     Averaging,
     MemoryStore,
@@ -101,7 +102,7 @@ def test_cohorts_come_to_what_one_cohort_of_all_clients_does(sums: str) -> None:
 
 
 def test_masked_and_plain_cohorts_give_the_same_model_under_faults() -> None:
-    faults = FaultPlan(dict.fromkeys(EXCHANGES, 0.03), seed=2, late=0.02)
+    faults = FaultPlan(dict.fromkeys(ORDER, 0.03), seed=2, late=0.02)
     worlds = [world(3, sums=sums, faults=faults, min_contributors=2) for sums in ("masked", "plain")]
     masked, plain = (run(one, 4) for one in worlds)
     assert any(report.cohorts_aborted for report in masked)

@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("flwr")
 
 from same_model import local_rounds, require_same_model  # noqa: E402
-from sfsl.run.config import from_sections  # noqa: E402
 from sfsl.run.fleet import build_fleet  # noqa: E402
-from sfsl.run.metrics import read_lines  # noqa: E402
+from sfsl.service.metrics_file import read_lines  # noqa: E402
+from sfsl.settings.run import from_sections  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 NODES, ROUNDS, VICTIM = 5, 2, 2

@@ -12,12 +12,12 @@ pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
 from federation import LoopGrid
+from sfsl.carriers.flower.post import GridPost
+from sfsl.carriers.flower.server import run_rounds
 from sfsl.errors import TooFewClients
 from sfsl.flower import Member, Node, device_member
-from sfsl.flower.post import GridPost
-from sfsl.flower.server import run_rounds
-from sfsl.flower.settings import read_config
-from sfsl.run.metrics import read_lines
+from sfsl.service.metrics_file import read_lines
+from sfsl.settings.flower import read_config
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "flower"

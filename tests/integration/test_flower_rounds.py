@@ -13,14 +13,14 @@ from flwr.app import Message  # noqa: E402
 
 from federation import FIRST, LoopGrid  # noqa: E402
 from same_model import local_rounds, require_same_model  # noqa: E402
-from sfsl.engines.exchange.running import CHECK_IN, exchanges  # noqa: E402
+from sfsl.carriers.flower.post import GridPost  # noqa: E402
+from sfsl.carriers.flower.server import run_rounds  # noqa: E402
 from sfsl.errors import TooFewClients  # noqa: E402
-from sfsl.flower.post import GridPost  # noqa: E402
-from sfsl.flower.server import run_rounds  # noqa: E402
-from sfsl.flower.settings import FlowerConfig, read_config  # noqa: E402
-from sfsl.flower.simulated import seeded_members  # noqa: E402
+from sfsl.rounds.exchanges import Exchange, order  # noqa: E402
 from sfsl.run.fleet import Fleet, build_fleet  # noqa: E402
-from sfsl.run.metrics import read_lines  # noqa: E402
+from sfsl.service.metrics_file import read_lines  # noqa: E402
+from sfsl.settings.flower import FlowerConfig, read_config  # noqa: E402
+from sfsl_research.flower_members import seeded_members  # noqa: E402
 
 CLIENTS, ROUNDS = 6, 2
 RUN: dict[str, Any] = {
@@ -47,7 +47,7 @@ def one_thread() -> None:
 
 def world(tmp_path: Path, **changes: Any) -> tuple[FlowerConfig, Any, Fleet]:
     config = read_config(RUN | {"flower.state": str(tmp_path / "server")} | changes)
-    from sfsl.run.config import from_sections
+    from sfsl.settings.run import from_sections
 
     sections = {"round": {"clients": CLIENTS, "min_contributors": 2}, "server": {}}
     sections["server"] = {"row_step": "adagrad", "kappa_rounds": 10}
@@ -70,7 +70,7 @@ def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path) -> None:
     assert [line.samples for line in lines] == local.samples
     assert [line.union for line in lines] == local.unions
     for line in lines:
-        assert list(line.exchange_seconds) == [CHECK_IN, *exchanges(active=False)]
+        assert list(line.exchange_seconds) == [Exchange.CHECK_IN, *order(active=False)]
         assert line.bytes_up["submodel"] > line.bytes_up["union"] > 0
     assert all(not context.state for context in grid.contexts.values())  # nothing of a round is left
     assert grid.silences == []
@@ -80,7 +80,7 @@ def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path) -> None:
 def test_a_node_that_vanishes_is_a_dropout(tmp_path: Path, exchange: str) -> None:
     """``exchange``: the first message of round 1 that it does not answer."""
     config, chosen, fleet = world(tmp_path)
-    due = 2 + exchanges(active=False).index(exchange)  # after the check-in, counted from 1
+    due = 2 + order(active=False).index(exchange)  # after the check-in, counted from 1
     grid = LoopGrid(
         seeded_members(chosen, fleet),
         tmp_path,

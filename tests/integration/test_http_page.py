@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from deployment import Deployment, Wire, serve
-from sfsl.engines.http import app
-from sfsl.engines.http.serve import Listen
-from sfsl.engines.http.serve import serve as serve_forever
+from sfsl.carriers.https import app
+from sfsl.carriers.https.listen import Listen
+from sfsl.carriers.https.listen import serve as serve_forever
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}

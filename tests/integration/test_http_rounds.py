@@ -14,23 +14,23 @@ torch = pytest.importorskip("torch")
 
 from same_model import local_rounds, require_same_model  # noqa: E402
 from sfsl.client.model import ClientModel  # noqa: E402
-from sfsl.client.swarm import Swarm, SwarmSettings  # noqa: E402
 from sfsl.crypto.identity import Identity  # noqa: E402
 from sfsl.crypto.kdf import digest  # noqa: E402
 from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
-from sfsl.engines.chance import Chance  # noqa: E402
-from sfsl.engines.exchange.planning import RoundState  # noqa: E402
-from sfsl.engines.exchange.running import exchanges  # noqa: E402
-from sfsl.engines.http.registry import Registry  # noqa: E402
-from sfsl.engines.http.signing import client_id  # noqa: E402
 from sfsl.models.package import describe, package_digest  # noqa: E402
+from sfsl.rounds.exchanges import order  # noqa: E402
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy  # noqa: E402
-from sfsl.run.metrics import read_lines  # noqa: E402
-from sfsl.run.toml import read_sections  # noqa: E402
-from sfsl.serve.config import ServeConfig, from_all_sections  # noqa: E402
 from sfsl.serve.start import open_deployment  # noqa: E402
+from sfsl.service.metrics_file import read_lines  # noqa: E402
+from sfsl.service.planning import RoundState  # noqa: E402
+from sfsl.service.registry import Registry  # noqa: E402
+from sfsl.service.signing import client_id  # noqa: E402
+from sfsl.settings.serve import ServeConfig, from_all_sections  # noqa: E402
+from sfsl.settings.toml import read_sections  # noqa: E402
+from sfsl.simulate.chance import Chance  # noqa: E402
 from sfsl.submodel import LmdbStore  # noqa: E402
 from sfsl.training import LocalSettings  # noqa: E402
+from sfsl_research.swarm.swarm import Swarm, SwarmSettings  # noqa: E402
 
 CLIENTS, ROUNDS = 6, 2
 CONFIG: dict[str, Any] = {
@@ -100,7 +100,7 @@ def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path) -> None:
     assert [line.union for line in lines] == local.unions
     assert all(local.samples)
     for line in lines:
-        assert list(line.exchange_seconds) == list(exchanges(active=False))
+        assert list(line.exchange_seconds) == list(order(active=False))
         assert 0 < sum(line.exchange_seconds.values()) < line.wall_seconds
 
 

@@ -19,17 +19,17 @@ import httpx
 import pytest
 
 from deployment import Deployment, Wire, serve
+from sfsl.carriers.https.app import AppLimits
+from sfsl.carriers.https.authority import create_authority, issue_server
+from sfsl.carriers.https.guarded import ConnectionLimits
+from sfsl.carriers.https.listen import Listen, _bound
+from sfsl.carriers.https.listen import serve as serve_forever
 from sfsl.client import Backoff, Link
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import SystemRandomness
-from sfsl.engines.exchange.messages import CODEC, CheckIn
-from sfsl.engines.http.app import AppLimits
-from sfsl.engines.http.authority import create_authority, issue_server
-from sfsl.engines.http.guarded import ConnectionLimits
-from sfsl.engines.http.serve import Listen, _bound
-from sfsl.engines.http.serve import serve as serve_forever
 from sfsl.errors import InputError, KeyFileError
 from sfsl.secagg import Client, Policy
+from sfsl.service.messages import CODEC, CheckIn
 
 START_SECONDS = 60
 

@@ -8,18 +8,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
+from sfsl.client.device import Device  # noqa: E402
 from sfsl.data import hold_out_last  # noqa: E402
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
-from sfsl.engines.device import Device  # noqa: E402
-from sfsl.engines.faults import EXCHANGES, FaultPlan  # noqa: E402
-from sfsl.engines.local import LocalEngine  # noqa: E402
-from sfsl.engines.noise import SimulatedNoise  # noqa: E402
-from sfsl.engines.settings import RoundReport, RoundSettings  # noqa: E402
-from sfsl.engines.simulation import Simulation  # noqa: E402
 from sfsl.errors import ParameterError  # noqa: E402
 from sfsl.models import din, logistic_regression  # noqa: E402
 from sfsl.privacy import PRESETS, IndexPrivacy  # noqa: E402
 from sfsl.rounds import Download, ScoreBins  # noqa: E402
+from sfsl.rounds.exchanges import ORDER  # noqa: E402
+from sfsl.simulate.faults import FaultPlan  # noqa: E402
+from sfsl.simulate.seeded import SeededRandomness  # noqa: E402
+from sfsl.simulate.settings import RoundReport, RoundSettings  # noqa: E402
+from sfsl.simulate.simulation import Simulation  # noqa: E402
 from sfsl.submodel import (  # noqa: E402
     Averaging,
     Commit,
@@ -102,7 +103,7 @@ def test_a_round_moves_rows_by_what_the_clients_trained_alone() -> None:
         rows = {table: RowSet(device.needed[table]) for table in device.needed}
         values = {table: world.store.read_rows(table, some).values for table, some in rows.items()}
         download = Download(rows, values, dense, {})
-        seed = SimulatedNoise(3, 3, 1, sorted(world.devices).index(name)).integer()
+        seed = SeededRandomness(3, 3, 1, sorted(world.devices).index(name)).integer()
         work = device.work(download, values, seed)
         update = train_client(world.task, dense, work, world.settings.local)
         users |= set(work.rows["user"].tolist())
@@ -128,7 +129,7 @@ def test_a_round_moves_rows_by_what_the_clients_trained_alone() -> None:
 @pytest.mark.parametrize("least", [1, 3])
 @pytest.mark.parametrize("weights", ["owners", "samples", "dataset"])
 def test_plain_sums_are_the_masked_sums_word_for_word(weights: str, least: int) -> None:
-    faults = FaultPlan(dict.fromkeys(EXCHANGES, 0.03), seed=2, late=0.03)
+    faults = FaultPlan(dict.fromkeys(ORDER, 0.03), seed=2, late=0.03)
     worlds = [
         simulation(
             PRESETS["cpp3"],
@@ -232,7 +233,7 @@ def test_rounds_go_on_through_dropouts_and_aborts() -> None:
     for report in reports:
         assert sum(report.dropped.values()) >= (0 if report.aborted is None else 3)
     last = done[-1]
-    assert set(last.bytes_up) == {"check-in", *EXCHANGES}
+    assert set(last.bytes_up) == {"check-in", *ORDER}
     assert last.bytes_up["inbound"] > last.bytes_up["submodel"] > last.bytes_up["union"] > 0
     assert last.outcome is not None
     assert last.outcome.scores is not None
@@ -265,7 +266,7 @@ def test_the_secure_auc_is_within_five_thousandths_of_the_exact_one(
         counted.append((scores, labels))
         return score_histograms(scores, labels, edges)
 
-    monkeypatch.setattr("sfsl.engines.device.score_histograms", watched)
+    monkeypatch.setattr("sfsl.client.device.score_histograms", watched)
     world = simulation(PRESETS["cpp5"], scale=0.6, bins=256, sums=sums, deep=deep)
     bins = ScoreBins(bins=256)
     for number in range(1, 7):

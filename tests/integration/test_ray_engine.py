@@ -25,15 +25,15 @@ torch = pytest.importorskip("torch")
 import same_model  # noqa: E402
 from ray_cluster import Cluster  # noqa: E402
 from same_model import Vanishing  # noqa: E402
-from sfsl.engines.local import LocalEngine  # noqa: E402
-from sfsl.engines.ray.engine import RayEngine  # noqa: E402
-from sfsl.engines.ray.settings import ClusterSettings  # noqa: E402
-from sfsl.engines.ray.worker import Worker  # noqa: E402
-from sfsl.engines.settings import RoundReport  # noqa: E402
-from sfsl.engines.simulation import Simulation  # noqa: E402
-from sfsl.run.config import RunConfig, from_sections  # noqa: E402
+from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
+from sfsl.carriers.ray.engine import RayEngine  # noqa: E402
+from sfsl.carriers.ray.settings import ClusterSettings  # noqa: E402
+from sfsl.carriers.ray.worker import Worker  # noqa: E402
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy  # noqa: E402
 from sfsl.run.setup import resolved, round_settings  # noqa: E402
+from sfsl.settings.run import RunConfig, from_sections  # noqa: E402
+from sfsl.simulate.settings import RoundReport  # noqa: E402
+from sfsl.simulate.simulation import Simulation  # noqa: E402
 from sfsl.submodel import MemoryStore, RowSet, StoreSpec  # noqa: E402
 
 # Ray warns of its own future, and leaves files to the garbage collector.
@@ -168,9 +168,9 @@ def kill_while_training(
 ) -> None:
     """A worker, when all cohorts have come so far and it has been told to train. It is stopped before, since
     on a slow machine it could be done for one cohort until somebody kills it."""
-    from sfsl.engines.ray import hosts
+    from sfsl.carriers.ray import hosts
 
-    whole_train, whole_wait = hosts.RayHosts.train, ray.wait
+    whole_train, whole_wait = hosts.RayPool.train, ray.wait
     armed, here, told = [True], threading.Barrier(cohorts), threading.local()
 
     def train(self: Any, *given: Any) -> Any:
@@ -187,7 +187,7 @@ def kill_while_training(
         return whole_wait(*given, **options)
 
     monkeypatch.setattr(hosts.ray, "wait", wait)
-    monkeypatch.setattr(hosts.RayHosts, "train", train)
+    monkeypatch.setattr(hosts.RayPool, "train", train)
 
 
 def require_same_reports(one: RoundReport, other: RoundReport) -> None:
@@ -403,7 +403,7 @@ def test_a_run_goes_on_where_another_engine_left_it(
 ) -> None:
     """``sfsl run --engine ray``, stopped after two rounds and resumed on the local engine."""
     from sfsl.run import start
-    from sfsl.run.metrics import read_lines
+    from sfsl.service.metrics_file import read_lines
     from sfsl.submodel import LmdbStore
 
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)

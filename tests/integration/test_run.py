@@ -28,8 +28,6 @@ from typer.testing import CliRunner, Result
 from sfsl.cli import plan
 from sfsl.cli import run as run_commands
 from sfsl.cli.run_output import RunProgress
-from sfsl.engines.faults import EXCHANGES
-from sfsl.engines.metrics import RoundLine
 from sfsl.errors import (
     InputError,
     ParameterError,
@@ -42,15 +40,17 @@ from sfsl.errors import (
 from sfsl.models import LogisticRegression
 from sfsl.privacy import PRESETS
 from sfsl.report.runs import read_runs
+from sfsl.rounds.exchanges import ORDER
+from sfsl.rounds.record import RoundLine
 from sfsl.run import start
-from sfsl.run.config import RunConfig, from_sections
 from sfsl.run.fleet import Interacted, build_fleet, client_privacy
-from sfsl.run.metrics import read_lines
 from sfsl.run.planning import planned_requesters
 from sfsl.run.selection import SelectionState, choose_cohort
 from sfsl.run.setup import resolved
 from sfsl.run.summary import Summary
-from sfsl.run.toml import read_config, to_toml
+from sfsl.service.metrics_file import read_lines
+from sfsl.settings.run import RunConfig, from_sections
+from sfsl.settings.toml import read_config, to_toml
 from sfsl.submodel import Commit, LmdbStore, RowSet
 from sfsl.training import auc
 
@@ -143,8 +143,8 @@ def test_the_metrics_have_one_line_per_round_with_exactly_these_keys(finished: P
     assert [line["auc"] is not None for line in lines] == [False, True, False, True]
     for line in lines:
         assert line["aborted"] is None
-        assert tuple(line["dropped"]) == EXCHANGES
-        assert tuple(line["bytes_up"]) == tuple(line["server_seconds"]) == ("check-in", *EXCHANGES)
+        assert tuple(line["dropped"]) == ORDER
+        assert tuple(line["bytes_up"]) == tuple(line["server_seconds"]) == ("check-in", *ORDER)
         assert line["survivors"] == line["cohort"] - sum(line["dropped"].values())
         for table, rows in line["union"].items():
             assert rows >= line["opened"][table] >= line["moved"][table]
@@ -187,7 +187,7 @@ def test_json_goes_to_stdout_alone_and_flags_win_over_the_file(run_file: Path, t
 
 def test_the_summary_table_has_all_exchanges(copied: Path) -> None:
     shown = done("run", "--out", copied, "--resume").stdout
-    for words in ("AUC, central", "AUC, secure", "epsilon", "exposures", "peak memory", *EXCHANGES):
+    for words in ("AUC, central", "AUC, secure", "epsilon", "exposures", "peak memory", *ORDER):
         assert words in shown
 
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from sfsl.cli import app
 from sfsl.errors import InputError, ParameterError
 from sfsl.run import start
-from sfsl.run.config import RunConfig, from_sections
 from sfsl.run.evaluation import central_auc
+from sfsl.settings.run import RunConfig, from_sections
 
 SECTIONS: dict[str, dict[str, object]] = {
     "data": {"users": 40, "scale": 0.02},

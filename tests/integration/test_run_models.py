@@ -12,8 +12,8 @@ from sfsl.errors import InputError
 from sfsl.models import BST, DIEN, NextWordLSTM
 from sfsl.models.package import describe
 from sfsl.run import start
-from sfsl.run.config import RunConfig, from_sections
 from sfsl.run.fleet import build_fleet
+from sfsl.settings.run import RunConfig, from_sections
 
 WORDS = [chr(97 + place) for place in range(18)]
 

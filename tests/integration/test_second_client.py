@@ -20,22 +20,22 @@ from second_client.rounds import Download, Update
 from second_client.secagg import Policy
 from second_client.wire import Refused, digest, encode
 from sfsl import secagg
+from sfsl.carriers.https.app import AppLimits, Server, create_app
+from sfsl.carriers.https.authority import create_authority, issue_server
+from sfsl.carriers.https.coordinator import Coordinator
+from sfsl.carriers.https.listen import Listen
+from sfsl.carriers.https.listen import serve as serve_forever
 from sfsl.client import Backoff, ClientModel, DurableMemory, Lesson, Link, Participant, PersonalRows
 from sfsl.client.participant import Settings
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.secret import Secret
-from sfsl.engines.http.app import AppLimits, Server, create_app
-from sfsl.engines.http.authority import create_authority, issue_server
-from sfsl.engines.http.coordinator import Coordinator
-from sfsl.engines.http.enrolment import Enrolment
-from sfsl.engines.http.registry import Registry
-from sfsl.engines.http.serve import Listen
-from sfsl.engines.http.serve import serve as serve_forever
-from sfsl.engines.http.signing import Verifier
-from sfsl.engines.metrics import RoundLine
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState
 from sfsl.rounds import RoundPolicy, Trained
+from sfsl.rounds.record import RoundLine
+from sfsl.service.enrolment import Enrolment
+from sfsl.service.registry import Registry
+from sfsl.service.signing import Verifier
 from sfsl.submodel import MemoryStore, ModelSpec, RowMaps, RowSet, StoreSpec, Table, TrainedRows
 
 ITEMS, CATEGORIES, LEVELS = 60, 6, 1024

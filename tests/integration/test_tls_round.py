@@ -39,8 +39,8 @@ def test_a_cohort_over_tls_makes_the_local_engines_model(
     # It tells a store of other rounds apart.
     monkeypatch.syspath_prepend(str(BENCH))
     from sfsl.run.fleet import build_fleet
-    from sfsl.run.toml import overridden, read_sections
-    from sfsl.serve.config import from_all_sections
+    from sfsl.settings.serve import from_all_sections
+    from sfsl.settings.toml import overridden, read_sections
     from tls_round import differences, in_one_process
 
     changed = [*SMALL, "round.clients=4", "serve.min_cohort=4", "run.seed=0"]

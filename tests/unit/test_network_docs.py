@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from sfsl.carriers.https import prometheus
+from sfsl.carriers.https.status import Status, Totals
 from sfsl.codec import Message
-from sfsl.engines.exchange.messages import CODEC, CheckedIn, CheckIn, Decline, Enrol
-from sfsl.engines.http import prometheus
-from sfsl.engines.http.status import Status, Totals
 from sfsl.rounds.messages import Request
 from sfsl.secagg.messages import Keys
-from sfsl.serve.config import from_all_sections
+from sfsl.service.messages import CODEC, CheckedIn, CheckIn, Decline, Enrol
+from sfsl.settings.serve import from_all_sections
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE = (DOCS / "guide/deployment.md").read_text()

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.kdf import frame
 from sfsl.crypto.secret import Secret
-from sfsl.engines.http.authority import write_identity
-from sfsl.engines.http.signing import LABEL, _parts, client_id, sign_request
+from sfsl.service.key_files import write_identity
+from sfsl.service.signing import LABEL, _parts, client_id, sign_request
 from vectors.values import Json, Recorder, some
 
 PLACE = Path(__file__).parent / "http.json"

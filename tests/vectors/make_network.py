@@ -17,12 +17,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret
-from sfsl.engines.exchange import messages as network
-from sfsl.engines.http.signing import client_id
 from sfsl.privacy import PRESETS, IndexPrivacy, Tables
 from sfsl.privacy.response import Perturber
 from sfsl.rounds import RoundClient, RoundParams, RoundPolicy, RoundServer, ScoreBins, Trained
 from sfsl.secagg import Client, Policy, SessionParams
+from sfsl.service import messages as network
+from sfsl.service.signing import client_id
 from sfsl.submodel import (
     Averaging,
     MemoryStore,

@@ -1,14 +1,15 @@
 """The command ``sfsl``. One file per group of commands; this one puts them together."""
 
 import sys
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from sfsl import __version__
-from sfsl.cli import bench, data, join, keys, plan, privacy, report, reproduce, run, serve, swarm, union
+from sfsl.cli import data, join, keys, plan, privacy, report, run, serve, union
 from sfsl.cli.output import fail, warned
-from sfsl.errors import SfslError
+from sfsl.errors import InputError, SfslError
 
 app = typer.Typer(
     name="sfsl",
@@ -17,18 +18,43 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.add_typer(bench.app, name="bench")
 app.add_typer(keys.app, name="keys")
 app.add_typer(privacy.app, name="privacy")
 run.register(app)
 plan.register(app)
 report.register(app)
-reproduce.register(app)
 join.register(app)
-swarm.register(app)
 serve.register(app)
 data.register(app)
 app.command(epilog="Example:  sfsl union alice.txt bob.txt carol.txt --domain 1000000 --json")(union.union)
+
+# What measures and reproduces is a package of its own, which a deployment does not install.
+RESEARCH = {
+    "bench": "Measure what things cost on this machine.",
+    "reproduce": "Make the paper's figures and tables again.",
+    "swarm": "Run many simulated clients against a server.",
+}
+
+
+def _add_research() -> None:
+    """Add the commands of ``sfsl-research``; where it is not installed, each says how to get it."""
+    found = {one.name: one for one in entry_points(group="sfsl.commands")}
+    for name, about in RESEARCH.items():
+        if name in found:
+            found[name].load()(app)
+        else:
+            anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+            app.command(name, help=f"{about} (Not installed.)", context_settings=anything)(_not_installed)
+
+
+def _not_installed(context: typer.Context) -> None:
+    raise InputError(
+        f"sfsl {context.info_name} is in a package of its own, which is not installed here; from a clone: "
+        "pip install ./research, else: pip install 'sfsl[research]'"
+    )
+
+
+_add_research()
 
 
 def _version(wanted: bool) -> None:

@@ -7,7 +7,7 @@ import typer
 
 from sfsl.cli.output import console, emit_json, progress_console
 from sfsl.errors import InputError
-from sfsl.run.config import DataSettings
+from sfsl.settings.run import DataSettings
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

@@ -204,11 +204,11 @@ def _participant(
     say: Callable[..., None],
 ) -> "Participant":
     """With the data of this period."""
+    from sfsl.client.device import Device
     from sfsl.client.home import read_roster
     from sfsl.client.training import DeviceTrainer
     from sfsl.data import hold_out_last
     from sfsl.data.own import load_own
-    from sfsl.engines.device import Device
     from sfsl.models.package import package_digest
     from sfsl.rounds import RoundPolicy
     from sfsl.secagg import Policy

@@ -7,21 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from sfsl.carriers.https.authority import CertificateFacts, create_authority, issue_server, read_certificate
 from sfsl.cli.output import console, emit_json, table
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.secret import Secret
-from sfsl.engines.http.authority import (
-    CertificateFacts,
-    create_authority,
-    issue_server,
-    read_certificate,
-    read_identity,
-    write_identity,
-)
-from sfsl.engines.http.registry import ClientRecord, Registry
-from sfsl.engines.http.signing import client_id
 from sfsl.errors import KeyFileError
+from sfsl.service.key_files import read_identity, write_identity
+from sfsl.service.registry import ClientRecord, Registry
+from sfsl.service.signing import client_id
 
 app = typer.Typer(help="Certificates, client identities, enrolled clients.", no_args_is_help=True)
 

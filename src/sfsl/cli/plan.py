@@ -21,6 +21,7 @@ from sfsl.plan import (
     shared_load,
 )
 from sfsl.privacy import PRESETS, IndexPrivacy
+from sfsl.rounds.exchanges import Exchange
 from sfsl.submodel import ModelSpec, Table
 
 PAPER_TABLES = ["user:49023:18:personal", "item:143534:18", "category:4815:18:derived=item:117"]
@@ -188,7 +189,7 @@ def _of_run(path: Path, capacity: int | None) -> tuple[PlanSettings, int]:
     from sfsl.run.fleet import build_fleet
     from sfsl.run.planning import plan_min_contributors
     from sfsl.run.selection import choose_cohort
-    from sfsl.run.toml import read_config
+    from sfsl.settings.toml import read_config
 
     config = read_config(path)
     if config.round.scheme != "sfsl" or config.privacy.mix:
@@ -280,7 +281,7 @@ def _dropout(given: list[str]) -> dict[str, float]:
         exchange, _, share = text.rpartition("=")
         if not _is_number(share):
             raise InputError(f"--dropout {text!r} is neither a share nor EXCHANGE=SHARE")
-        rates[exchange or "submodel"] = float(share)
+        rates[exchange or Exchange.SUBMODEL] = float(share)
     return rates
 
 

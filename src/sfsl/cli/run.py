@@ -14,11 +14,11 @@ from rich.console import Console
 
 from sfsl.cli.output import console, emit_json, progress_console, shown, table
 from sfsl.cli.run_output import RunProgress, print_summary
+from sfsl.durable.files import written_whole
 from sfsl.errors import InputError, ParameterError
-from sfsl.run.config import RunConfig, from_sections
-from sfsl.run.files import written_whole
 from sfsl.run.folder import RunFolder
-from sfsl.run.toml import Sections, default_toml, overridden, read_run_sections
+from sfsl.settings.run import RunConfig, from_sections
+from sfsl.settings.toml import Sections, default_toml, overridden, read_run_sections
 
 if TYPE_CHECKING:
     from sfsl.run.runner import Runner

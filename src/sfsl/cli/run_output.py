@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sfsl.cli.output import table
-from sfsl.engines.faults import EXCHANGES
-from sfsl.engines.metrics import RoundLine
 from sfsl.errors import NotFinite
+from sfsl.rounds.exchanges import ORDER, Exchange
+from sfsl.rounds.record import RoundLine
 from sfsl.run.summary import Privacy, Summary
 
 NONE = "–"
@@ -186,7 +186,7 @@ def _exchanges(summary: Summary) -> object:
             *(_kib(column.get(exchange, 0)) for column in columns),
             *(number(column.get(exchange)) for column in cpu),
         )
-        for exchange in ("check-in", *EXCHANGES)
+        for exchange in (Exchange.CHECK_IN, *ORDER)
     ]
     totals = (
         "total",

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sfsl.errors import InputError
-from sfsl.run.toml import overridden, read_sections
-from sfsl.serve.config import SECTION, ServeConfig, from_all_sections, section_toml
+from sfsl.settings.serve import SECTION, ServeConfig, from_all_sections, section_toml
+from sfsl.settings.toml import overridden, read_sections
 
 if TYPE_CHECKING:
     from sfsl.serve.start import Deployment
@@ -77,8 +77,8 @@ def serve(
     if deployment.coordinator.finished:
         deployment.close()
         typer.echo(
-            f"serve.rounds = {chosen.serve.rounds}, and round {deployment.coordinator.desk.round} is in the "
-            f"store in {chosen.serve.state}: nothing to do. To go on, raise serve.rounds; 0 has no end.",
+            f"serve.rounds = {chosen.serve.rounds}, and round {deployment.coordinator.check_ins.round} is in "
+            f"the store in {chosen.serve.state}: nothing to do. To go on, raise serve.rounds; 0 has no end.",
             err=True,
         )
         return
@@ -86,7 +86,7 @@ def serve(
         asyncio.run(deployment.run(lambda url: _say(url, chosen, deployment)))
     finally:
         deployment.close()
-    typer.echo(f"Stopped after round {deployment.coordinator.desk.round}.", err=True)
+    typer.echo(f"Stopped after round {deployment.coordinator.check_ins.round}.", err=True)
 
 
 def _say(url: str, config: ServeConfig, deployment: "Deployment") -> None:
@@ -102,7 +102,7 @@ def _say(url: str, config: ServeConfig, deployment: "Deployment") -> None:
         f"Serving at {url}   (status: {url}/)",
         f"  deployment  {coordinator.registry.deployment.hex()}",
         f"  model       {parameters:,} parameters, {coordinator.model_digest.hex()}",
-        f"  round       {coordinator.desk.round} is the last; state in {own.state}",
+        f"  round       {coordinator.check_ins.round} is the last; state in {own.state}",
         f"  cohorts     {config.min_cohort} to {config.run.round.clients} clients, each {turns}",
         f"  privacy     rows with at least {deployment.min_contributors} contributors; "
         f"{'active' if own.active else 'honest-but-curious'} mode",

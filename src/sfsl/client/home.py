@@ -16,12 +16,12 @@ from sfsl.client.personal import PersonalRows
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.secret import Secret
-from sfsl.engines.http.authority import read_identity, write_identity
-from sfsl.engines.http.enrolment import Enrolment
-from sfsl.engines.http.signing import client_id
+from sfsl.durable.secret_file import DurableFile
 from sfsl.errors import InputError, StateError
 from sfsl.privacy import Budget, Calendar, ClientState
-from sfsl.privacy.storage import DurableFile
+from sfsl.service.enrolment import Enrolment
+from sfsl.service.key_files import read_identity, write_identity
+from sfsl.service.signing import client_id
 from sfsl.submodel import ModelSpec
 
 _LARGEST_DATA = 1 << 30

@@ -24,8 +24,6 @@ from sfsl.client.replies import MOST_JSON, About, Enrolled, Problem, Read, read_
 from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness
-from sfsl.engines.exchange.messages import CODEC, CheckedIn, Enrol
-from sfsl.engines.http.signing import client_id, sign_request
 from sfsl.errors import (
     AuthenticationFailed,
     DecodeError,
@@ -38,6 +36,8 @@ from sfsl.errors import (
     WrongRound,
     WrongVersion,
 )
+from sfsl.service.messages import CODEC, CheckedIn, Enrol
+from sfsl.service.signing import client_id, sign_request
 
 PROTOCOL = 1
 _NUMBER = re.compile("[0-9]{1,9}")

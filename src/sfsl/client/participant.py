@@ -19,12 +19,11 @@ from sfsl.client.memory import Memory
 from sfsl.client.model import ClientModel
 from sfsl.client.personal import PersonalRows
 from sfsl.client.replies import OUTCOMES, About, Outcome
-from sfsl.client.round import SUMS, Chance, ClientRound
+from sfsl.client.round import Chance, ClientRound
 from sfsl.client.trainer import Trainer
 from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness
-from sfsl.engines.exchange.messages import CODEC, CheckIn, Decline
 from sfsl.errors import (
     AuthenticationFailed,
     Declined,
@@ -38,8 +37,10 @@ from sfsl.errors import (
 )
 from sfsl.rounds import RoundClient, RoundPolicy
 from sfsl.rounds.client import Phase
+from sfsl.rounds.exchanges import SUMS
 from sfsl.rounds.messages import Invitation, Submodel
 from sfsl.secagg import Client
+from sfsl.service.messages import CODEC, CheckIn, Decline
 
 Result = TypeVar("Result")
 

@@ -13,8 +13,8 @@ from msgspec import Meta
 from sfsl.client.trainer import Indices, Values
 from sfsl.codec import Codec, Message
 from sfsl.crypto.randomness import Randomness
+from sfsl.durable.secret_file import DurableFile
 from sfsl.errors import InputError, RemoteError, StateError
-from sfsl.privacy.storage import DurableFile
 from sfsl.submodel import ModelSpec, Table
 from sfsl.submodel.initial import initial_rows
 

@@ -5,27 +5,17 @@ takes them one after another.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 from sfsl.client.memory import Memory
 from sfsl.client.personal import PersonalRows
 from sfsl.client.trainer import Lesson, Trainer
 from sfsl.codec import Message
 from sfsl.crypto.randomness import Randomness
-from sfsl.engines.exchange.messages import Decline
 from sfsl.errors import Refused, WrongPhase
 from sfsl.rounds import Download, RoundClient
+from sfsl.rounds.exchanges import HANDLERS
 from sfsl.rounds.messages import Invitation, Submodel
-from sfsl.secagg.messages import InboundShares, Survivors, UnmaskRequest
-from sfsl.union.messages import Union
-
-SUMS = 2
-_STEPS: dict[type[Message], Callable[[RoundClient, Any], Message]] = {
-    InboundShares: RoundClient.handle_inbound,
-    Survivors: RoundClient.handle_survivors,
-    UnmaskRequest: RoundClient.handle_unmask,
-    Union: RoundClient.handle_union,
-}
+from sfsl.service.messages import Decline
 
 
 class Chance:
@@ -83,10 +73,11 @@ class ClientRound:
         return answer
 
     def step(self, message: Message) -> Message:
-        step = _STEPS.get(type(message))
-        if step is None:
+        handler = HANDLERS.get(type(message))
+        if handler is None:
             raise WrongPhase(f"{type(message).__name__}, which no server sends")
-        return step(self.client, message)
+        answer: Message = getattr(self.client, handler)(message)
+        return answer
 
     def open(self, submodel: Submodel) -> Download:
         return self.client.handle_submodel(submodel)

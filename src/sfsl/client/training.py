@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
+from sfsl.client.device import Device
 from sfsl.client.trainer import Indices, Lesson, Values
-from sfsl.engines.device import Device
 from sfsl.errors import Refused
 from sfsl.rounds import Download
 from sfsl.training import LocalSettings, train_client

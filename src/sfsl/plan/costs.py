@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from sfsl.crypto.ring import F31, ring_named
 from sfsl.plan.rows import RoundRows
-from sfsl.plan.settings import PlanSettings
+from sfsl.plan.settings import COUNTED, PlanSettings
 from sfsl.plan.sizes import Traffic
 from sfsl.plan.speeds import Speeds
+from sfsl.rounds.exchanges import Exchange
 
 _SECRETS = 4  # that a client shares: a mask key and a seed for each of the two sums
 _KEYS = 3  # public keys of a client, each of which the server tries
@@ -37,7 +38,7 @@ class Memory:
 def cpu(
     settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows, sent: Traffic, speed: Speeds
 ) -> Seconds:
-    shared, uniting, asking, updating = (heard[one] for one in ("invitation", "inbound", "union", "submodel"))
+    shared, uniting, asking, updating = (heard[one] for one in COUNTED)
     mask_union = speed.mask_f31 if sent.encoding.ring == F31 else speed.mask_z32
     union_mask = sent.union_words * mask_union
     summed = [(table, rows.tables[table.name]) for table in settings.model.summed]
@@ -53,49 +54,49 @@ def cpu(
     def read_up(exchange: str, clients: int) -> float:
         return clients * sent.up[exchange] * (speed.decode + speed.encode + speed.digest)
 
-    client = {
-        "check-in": _KEYS * speed.agreement,
-        "invitation": (settings.clients - 1) * (speed.agreement + speed.seal)
+    client: dict[str, float] = {
+        Exchange.CHECK_IN: _KEYS * speed.agreement,
+        Exchange.INVITATION: (settings.clients - 1) * (speed.agreement + speed.seal)
         + _SECRETS * speed.share
         + 2 * settings.clients * speed.item
-        + sent.down["invitation"] * speed.decode,
-        "inbound": (shared - 1) * (speed.agreement + speed.seal)
+        + sent.down[Exchange.INVITATION] * speed.decode,
+        Exchange.INBOUND: (shared - 1) * (speed.agreement + speed.seal)
         + shared * union_mask
         + settings.set_size * speed.sketch_in,
-        "unmask-union": 0.0,
-        "union": indices * speed.answer,
-        "submodel": (asking - 1) * (speed.agreement + update_mask)
+        Exchange.UNMASK_UNION: 0.0,
+        Exchange.UNION: indices * speed.answer,
+        Exchange.SUBMODEL: (asking - 1) * (speed.agreement + update_mask)
         + paired_words * speed.mask_rows
         + update_mask
         + own_words * speed.mask_z32
         + trained * speed.quantize
         + (asking - 1) * asked * _BIT
-        + sent.down["submodel"] * speed.decode
-        + sent.up["submodel"] * speed.encode,
-        "unmask-update": 0.0,
+        + sent.down[Exchange.SUBMODEL] * speed.decode
+        + sent.up[Exchange.SUBMODEL] * speed.encode,
+        Exchange.UNMASK_UPDATE: 0.0,
     }
     lost_union, lost_update = shared - uniting, asking - updating
     pair_words = paired_words / max(1, asking - 1)
-    server = {
-        "check-in": settings.clients * _KEYS * speed.agreement,
-        "invitation": read_up("invitation", shared)
+    server: dict[str, float] = {
+        Exchange.CHECK_IN: settings.clients * _KEYS * speed.agreement,
+        Exchange.INVITATION: read_up(Exchange.INVITATION, shared)
         + shared * settings.clients * 2 * speed.item
-        + sent.down["invitation"] * speed.encode,
-        "inbound": read_up("inbound", uniting)
+        + sent.down[Exchange.INVITATION] * speed.encode,
+        Exchange.INBOUND: read_up(Exchange.INBOUND, uniting)
         + uniting * sent.union_words * speed.mask_z32
         + uniting * shared * speed.item
-        + uniting * sent.down["inbound"] * speed.encode,
-        "unmask-union": shared * speed.rebuild
+        + uniting * sent.down[Exchange.INBOUND] * speed.encode,
+        Exchange.UNMASK_UNION: shared * speed.rebuild
         + uniting * shared * speed.item
         + uniting * union_mask
         + lost_union * uniting * (speed.agreement + union_mask)
         + indices * speed.sketch_out,
-        "union": asking * (union + (asking - 1) * asked) * _BIT
-        + asking * sent.down["submodel"] * speed.encode,
-        "submodel": read_up("submodel", updating)
+        Exchange.UNION: asking * (union + (asking - 1) * asked) * _BIT
+        + asking * sent.down[Exchange.SUBMODEL] * speed.encode,
+        Exchange.SUBMODEL: read_up(Exchange.SUBMODEL, updating)
         + updating * sent.update_words * speed.mask_z32
-        + asking * sent.down["submodel"] * speed.encode,
-        "unmask-update": asking * speed.rebuild
+        + asking * sent.down[Exchange.SUBMODEL] * speed.encode,
+        Exchange.UNMASK_UPDATE: asking * speed.rebuild
         + updating * asking * speed.item
         + updating * (update_mask + own_words * speed.mask_rows)
         + lost_update * updating * (speed.agreement + update_mask + pair_words * speed.mask_rows)
@@ -113,13 +114,15 @@ def memory(settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows, se
     union_words = sum(one.union * table.words for table, one in summed)
     union_rows = sum(one.union for _, one in summed)
     dense = settings.model.dense_words + 2 * settings.bins
-    others = max(heard["union"] - 1, 1)
-    uniting = 4 * sent.up["inbound"]
+    others = max(heard[Exchange.UNION] - 1, 1)
+    uniting = 4 * sent.up[Exchange.INBOUND]
     # The submodel as it came and as numbers, who asked for what, the update in double precision and words.
-    updating = 2 * sent.down["submodel"] + others * asked + 16 * dense + 2 * word * (dense + asked_words)
-    server_union = 2 * sent.up["inbound"] + 4 * heard["inbound"] * sent.down["inbound"]
+    updating = (
+        2 * sent.down[Exchange.SUBMODEL] + others * asked + 16 * dense + 2 * word * (dense + asked_words)
+    )
+    server_union = 2 * sent.up[Exchange.INBOUND] + 4 * heard[Exchange.INBOUND] * sent.down[Exchange.INBOUND]
     server_update = (
-        heard["union"] * (union_rows + sent.down["submodel"])
+        heard[Exchange.UNION] * (union_rows + sent.down[Exchange.SUBMODEL])
         + 2 * word * (dense + union_words)
         + 8 * (dense + union_words)
     )

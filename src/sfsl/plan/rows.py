@@ -7,6 +7,7 @@ import numpy as np
 
 from sfsl.plan.loads import Counts, DerivedLoad, SharedLoad
 from sfsl.plan.settings import PlanSettings
+from sfsl.rounds.exchanges import Exchange
 from sfsl.secagg.contributors import opened_alone
 
 
@@ -46,11 +47,11 @@ def expected_rows(settings: PlanSettings, heard: Mapping[str, int]) -> RoundRows
         else:
             requesters[table.name] = _of_shared(load, settings, heard)
     least = settings.min_contributors or _default(settings, requesters)
-    vanish = settings.dropout.get("submodel", 0.0)
+    vanish = settings.dropout.get(Exchange.SUBMODEL, 0.0)
     return RoundRows(
         least,
         {
-            name: _figures(rows, settings.loads[name].per_client, least, vanish, heard["union"])
+            name: _figures(rows, settings.loads[name].per_client, least, vanish, heard[Exchange.UNION])
             for name, rows in requesters.items()
         },
     )
@@ -81,7 +82,7 @@ def _default(settings: PlanSettings, requesters: Mapping[str, Counts]) -> int:
 
 def _of_shared(load: SharedLoad, settings: PlanSettings, heard: Mapping[str, int]) -> Counts:
     """Rows of the union by number of requesters among those who take part in the update."""
-    uniting, asking = heard["inbound"], heard["union"]
+    uniting, asking = heard[Exchange.INBOUND], heard[Exchange.UNION]
     united = _thinned(load.owners, uniting / settings.clients)
     united[0] = 0  # a row whose owners all vanished before is not in the union
     rows = np.zeros(asking + 1)
@@ -99,7 +100,7 @@ def _of_derived(
 ) -> Counts:
     """A derived row is asked for where one of its source rows is."""
     p5, p6 = settings.privacy.p5, settings.privacy.p6
-    survive = heard["inbound"] / settings.clients
+    survive = heard[Exchange.INBOUND] / settings.clients
     united = _thinned(source.owners, survive)[1:].sum() / source.union
     sources = load.sources.astype(np.float64)
     present = 1 - (1 - united) ** sources
@@ -110,9 +111,9 @@ def _of_derived(
     others = (1 - united * p6) ** np.maximum(sources - mean, 0)
     asks = has * (1 - silent * others) + (1 - has) * (1 - (1 - united * p6) ** sources)
     chance = np.clip(asks / np.maximum(present, 1e-300), 0, 1)
-    rows = np.zeros(heard["union"] + 1)
+    rows = np.zeros(heard[Exchange.UNION] + 1)
     for number, one in zip(load.rows * present, chance, strict=True):
-        rows += number * binomial(heard["union"], float(one))
+        rows += number * binomial(heard[Exchange.UNION], float(one))
     return rows
 
 

@@ -4,14 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from sfsl.engines.faults import EXCHANGES
 from sfsl.errors import ParameterError
 from sfsl.plan.loads import DerivedLoad, Load, SharedLoad
 from sfsl.privacy import PRESETS, IndexPrivacy
+from sfsl.rounds.exchanges import ORDER, Exchange
 from sfsl.secagg import default_threshold
 from sfsl.secagg.contributors import DEFAULT_BOUND, DEFAULT_DROPOUT
 from sfsl.secagg.params import MAX_COMPLETE
 from sfsl.submodel import ModelSpec
+
+# The exchanges whose answers the plan counts: shares, masked sets, requests, updates.
+COUNTED = (Exchange.INVITATION, Exchange.INBOUND, Exchange.UNION, Exchange.SUBMODEL)
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,10 @@ class PlanSettings:
             if not isinstance(self.loads.get(table.name), expected):
                 raise ParameterError(f"the plan needs to know what clients have of table {table.name!r}")
         for exchange, rate in self.dropout.items():
-            if exchange not in EXCHANGES or not 0 <= rate < 1:
+            if exchange not in ORDER or not 0 <= rate < 1:
                 raise ParameterError(
                     f"a dropout of {rate} at {exchange!r}: shares are from 0 to below 1, the exchanges are "
-                    f"{', '.join(EXCHANGES)}"
+                    f"{', '.join(ORDER)}"
                 )
         if self.min_contributors is not None and self.min_contributors < 1:
             raise ParameterError("min_contributors is 1 (the paper) or more")
@@ -78,8 +81,9 @@ class PlanSettings:
 
     def heard(self) -> dict[str, int]:
         """How many clients are expected to answer each exchange."""
-        left, heard = float(self.clients), {"check-in": self.clients}
-        for exchange in EXCHANGES:
+        left = float(self.clients)
+        heard: dict[str, int] = {Exchange.CHECK_IN: self.clients}
+        for exchange in ORDER:
             left *= 1 - self.dropout.get(exchange, 0.0)
             heard[exchange] = round(left)
         short = [exchange for exchange, count in heard.items() if count < self.needed]

@@ -15,8 +15,9 @@ from sfsl.crypto.shamir import SHARE_BYTES
 from sfsl.errors import ParameterError
 from sfsl.packing import packed_size
 from sfsl.plan.rows import RoundRows
-from sfsl.plan.settings import PlanSettings
+from sfsl.plan.settings import COUNTED, PlanSettings
 from sfsl.rounds import IndexSpace, RoundParams, ScoreBins
+from sfsl.rounds.exchanges import SUMS, Exchange
 from sfsl.rounds.messages import CODEC, Invitation, Request, Submodel
 from sfsl.secagg import SessionParams
 from sfsl.secagg.messages import (
@@ -34,10 +35,9 @@ from sfsl.submodel import Quantization, UpdateParams
 from sfsl.union import Encoding, UnionParams, choose, planned_capacity
 from sfsl.union.messages import Union
 
-_SUMS = 2
 _ROUND = bytes(16)
 _KEY = bytes(32)
-_BOX = bytes(16 + 2 * SHARE_BYTES * _SUMS)
+_BOX = bytes(16 + 2 * SHARE_BYTES * SUMS)
 _SEED = bytes(32)
 # Samples of a client that count in the dense part; it changes the size of one integer.
 _MAX_SAMPLES = 1000
@@ -61,8 +61,8 @@ def traffic(settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows) -
     union = _union(encoding)
     params = _round_params(settings, union, rows.min_contributors)
     place = settings.clients // 2
-    keys = Keys("i" * settings.id_length, _KEY, (_KEY,) * _SUMS, (_KEY,) * _SUMS, None)
-    shared, uniting, asking, updating = (heard[one] for one in ("invitation", "inbound", "union", "submodel"))
+    keys = Keys("i" * settings.id_length, _KEY, (_KEY,) * SUMS, (_KEY,) * SUMS, None)
+    shared, uniting, asking, updating = (heard[one] for one in COUNTED)
     union_words = encoding.length
     asked = sum(table.asked for table in tables)
     common = sum(table.common for table in tables)
@@ -73,35 +73,35 @@ def traffic(settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows) -
     )
     shared_rows = round(sum(rows.tables[table.name].union for table in summed if table.kind == "shared"))
     number = np.dtype(settings.precision).itemsize
-    down = {
-        "check-in": 0,
-        "invitation": _size(_invitation(settings, params, keys)),
-        "inbound": _size(
+    down: dict[str, float] = {
+        Exchange.CHECK_IN: 0,
+        Exchange.INVITATION: _size(_invitation(settings, params, keys)),
+        Exchange.INBOUND: _size(
             InboundShares(_ROUND, _places(settings, shared - 1), (_BOX,) * (shared - 1), b"", ())
         ),
-        "unmask-union": _size(_unmask(settings, shared, uniting)),
-        "union": _size(Union(_ROUND, shared_rows, b""), packed_size(shared_rows, union.domain)),
-        "submodel": _size(
+        Exchange.UNMASK_UNION: _size(_unmask(settings, shared, uniting)),
+        Exchange.UNION: _size(Union(_ROUND, shared_rows, b""), packed_size(shared_rows, union.domain)),
+        Exchange.SUBMODEL: _size(
             Submodel(_ROUND, _places(settings, asking), (b"",) * len(summed), b"", b"", ()),
             *(figures.asked * table.width * number for figures, table in zip(tables, summed, strict=True)),
             4 * settings.model.dense,
             requesters_size(round(common), round((asking - 1) * asked)),
         ),
-        "unmask-update": _size(_unmask(settings, asking, updating)),
+        Exchange.UNMASK_UPDATE: _size(_unmask(settings, asking, updating)),
     }
     shares = (bytes(SHARE_BYTES),)
-    up = {
-        "check-in": _size(keys),
-        "invitation": _size(SealedShares(_ROUND, place, (_BOX,) * (settings.clients - 1), (), None)),
-        "inbound": _size(MaskedVector(_ROUND, 0, place, b""), union_words * encoding.ring.word_bytes),
-        "unmask-union": _size(UnmaskShares(_ROUND, 0, place, shares * shared)),
-        "union": _size(
+    up: dict[str, float] = {
+        Exchange.CHECK_IN: _size(keys),
+        Exchange.INVITATION: _size(SealedShares(_ROUND, place, (_BOX,) * (settings.clients - 1), (), None)),
+        Exchange.INBOUND: _size(MaskedVector(_ROUND, 0, place, b""), union_words * encoding.ring.word_bytes),
+        Exchange.UNMASK_UNION: _size(UnmaskShares(_ROUND, 0, place, shares * shared)),
+        Exchange.UNION: _size(
             Request(_ROUND, place, (b"",) * len(summed), None), *(one.union / 8 for one in tables)
         ),
-        "submodel": _size(
+        Exchange.SUBMODEL: _size(
             MaskedVector(_ROUND, 1, place, b""), update_words * ring_named(settings.ring).word_bytes
         ),
-        "unmask-update": _size(UnmaskShares(_ROUND, 1, place, shares * asking)),
+        Exchange.UNMASK_UPDATE: _size(UnmaskShares(_ROUND, 1, place, shares * asking)),
     }
     return Traffic(dict(up), dict(down), encoding, union_words, update_words)
 

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike
 from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.secret import Secret
+from sfsl.durable.secret_file import DurableFile
 from sfsl.errors import Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError
 from sfsl.privacy import state_file
 from sfsl.privacy.ledger import Budget, Ledger
@@ -32,7 +33,6 @@ from sfsl.privacy.parameters import IndexPrivacy
 from sfsl.privacy.period import Calendar
 from sfsl.privacy.response import KEY_BYTES, Bitmap, Decoys, Perturber
 from sfsl.privacy.state_file import FrozenPeriod, StateRecord
-from sfsl.privacy.storage import DurableFile
 from sfsl.privacy.tables import Indices, Tables
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from sfsl.engines.faults import EXCHANGES as ANSWERED
-from sfsl.engines.metrics import RoundLine
 from sfsl.errors import InputError
+from sfsl.rounds.exchanges import ORDER, Exchange
+from sfsl.rounds.record import RoundLine
 
 # In the order in which they happen.
-EXCHANGES = ("check-in", *ANSWERED)
-LOST = (*ANSWERED, "late", "declined")
+EXCHANGES = (Exchange.CHECK_IN, *ORDER)
+LOST = (*ORDER, "late", "declined")
 # Schemes that hide something; with plain sums they do not either.
 _SECURE = ("sfsl", "sfl")
 
@@ -86,7 +86,7 @@ class Run:
         """Shares of the cohorts: who vanished, by exchange, was late or declined; empty without clients."""
         if not self.asked:
             return {}
-        vanished = {name: sum(line.dropped.get(name, 0) for line in self.lines) for name in ANSWERED}
+        vanished = {name: sum(line.dropped.get(name, 0) for line in self.lines) for name in ORDER}
         counts = vanished | {"late": self.late, "declined": self.declined}
         return {name: count / self.asked for name, count in counts.items()}
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from sfsl.client.device import Device
 from sfsl.data import (
     Interactions,
     LoadReport,
@@ -25,12 +26,11 @@ from sfsl.data import (
 )
 from sfsl.data.samples import Samples, joined
 from sfsl.data.stored import load_stored
-from sfsl.engines.centralized import Pool
-from sfsl.engines.device import Device
 from sfsl.errors import InputError
 from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
 from sfsl.privacy import PRESETS, IndexPrivacy
-from sfsl.run.config import DataSettings, ModelSettings, RunConfig
+from sfsl.settings.run import DataSettings, ModelSettings, RunConfig
+from sfsl.simulate.centralized import Pool
 from sfsl.training.task import ClientData, Indices, Task
 
 # More than the largest cohort, so that a device is made once per round it is in.

@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from sfsl import __version__
+from sfsl.durable.files import write_whole
 from sfsl.errors import InputError
-from sfsl.run.config import RunConfig
-from sfsl.run.files import write_whole
-from sfsl.run.toml import read_config, to_toml
+from sfsl.settings.run import RunConfig
+from sfsl.settings.toml import read_config, to_toml
 
 _PACKAGES = ("torch", "numpy", "cryptography", "msgspec", "lmdb")
 

@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from sfsl.privacy import IndexPrivacy
-from sfsl.run.config import RunConfig
+from sfsl.rounds.exchanges import Exchange
 from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.run.selection import choose_cohort
 from sfsl.secagg.contributors import DEFAULT_DROPOUT, default_min_contributors
+from sfsl.settings.run import RunConfig
 from sfsl.training.task import Indices, Task
 
 # Cohorts to look at: those of the first rounds are as good a sample as any.
@@ -20,7 +21,7 @@ def plan_min_contributors(config: RunConfig, fleet: Fleet) -> int:
     """The least that keeps rows opened alone below the bound in each cohort looked at."""
     seed, rng = config.run.seed, np.random.default_rng(config.run.seed)
     # A row is opened alone when the others that asked for it vanish before they upload.
-    lost = config.faults.lost.get("submodel", 0.0)
+    lost = config.faults.lost.get(Exchange.SUBMODEL, 0.0)
     dropout = min(max(DEFAULT_DROPOUT, lost), _MOST_DROPOUT)
     clients = sorted(fleet.devices)
     privacy = client_privacy(config, clients)

@@ -16,24 +16,24 @@ from typing import Self
 import msgspec
 import torch
 
+from sfsl.carriers.local.cohorts import RoundEngine
 from sfsl.crypto.ring import Z32
-from sfsl.engines.cohorts import RoundEngine
-from sfsl.engines.metrics import RoundLine
-from sfsl.engines.outcomes import ending
-from sfsl.engines.resident.rounds import ResidentRounds
-from sfsl.engines.settings import RoundReport
 from sfsl.errors import InputError
 from sfsl.privacy import PeriodSelection
 from sfsl.rounds import ScoreBins
-from sfsl.run.config import RunConfig
+from sfsl.rounds.record import RoundLine
 from sfsl.run.evaluation import central_auc
 from sfsl.run.fleet import Fleet
 from sfsl.run.folder import RunFolder
-from sfsl.run.metrics import MetricsFile, read_lines
 from sfsl.run.selection import SelectionState, choose_cohort, choose_in_period
 from sfsl.run.setup import build_engine, open_store
 from sfsl.run.summary import Summary, summarize
 from sfsl.secagg.meter import mask_seconds
+from sfsl.service.metrics_file import MetricsFile, read_lines
+from sfsl.service.outcomes import ending
+from sfsl.settings.run import RunConfig
+from sfsl.simulate.resident.rounds import ResidentRounds
+from sfsl.simulate.settings import RoundReport
 
 
 class Runner:

@@ -5,11 +5,11 @@ from typing import Self
 
 import msgspec
 
-from sfsl.engines.noise import SimulatedNoise
 from sfsl.errors import StoreCorrupt
 from sfsl.privacy import PeriodSelection
 from sfsl.privacy.selection import choose_uniformly
 from sfsl.rounds import ScoreBins
+from sfsl.simulate.seeded import SeededRandomness
 
 # Streams of random numbers from the run's seed, told apart by their first word.
 _COHORT = 1001
@@ -42,11 +42,11 @@ class SelectionState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def choose_cohort(clients: Sequence[str], count: int, seed: int, number: int) -> tuple[str, ...]:
     """``count`` of the clients, uniformly: a function of seed and round, the same after a crash."""
-    return choose_uniformly(clients, count, SimulatedNoise(_COHORT, seed, number))
+    return choose_uniformly(clients, count, SeededRandomness(_COHORT, seed, number))
 
 
 def choose_in_period(
     selection: PeriodSelection, clients: Sequence[str], count: int, period: int, seed: int, number: int
 ) -> tuple[tuple[str, ...], PeriodSelection]:
     """``count`` of those that were not invited in this period yet."""
-    return selection.choose(clients, count, period, SimulatedNoise(_COHORT, seed, number))
+    return selection.choose(clients, count, period, SeededRandomness(_COHORT, seed, number))

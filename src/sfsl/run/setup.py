@@ -5,25 +5,25 @@ from collections.abc import Mapping
 import msgspec
 import torch
 
+from sfsl.carriers.local.cohorts import RoundEngine
+from sfsl.carriers.local.engine import LocalEngine
+from sfsl.carriers.ray.settings import ClusterSettings
 from sfsl.crypto.kdf import digest
 from sfsl.data.compact import compact
-from sfsl.engines.centralized import CentralizedEngine, CentralSettings
-from sfsl.engines.cohorts import RoundEngine
-from sfsl.engines.faults import FaultPlan
-from sfsl.engines.local import LocalEngine
-from sfsl.engines.ray.settings import ClusterSettings
-from sfsl.engines.resident import ResidentClients
-from sfsl.engines.resident.rounds import ResidentRounds
-from sfsl.engines.resident.scoring import ResidentTest
-from sfsl.engines.settings import RoundSettings
-from sfsl.engines.simulation import Simulation
 from sfsl.errors import InputError, StoreError
 from sfsl.privacy import IndexPrivacy
-from sfsl.run.config import RunConfig
 from sfsl.run.fleet import Devices, Fleet, Interacted, client_privacy, scheme_privacy
 from sfsl.run.folder import RunFolder
-from sfsl.run.metrics import read_lines
 from sfsl.run.planning import plan_min_contributors
+from sfsl.service.metrics_file import read_lines
+from sfsl.settings.run import RunConfig
+from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
+from sfsl.simulate.faults import FaultPlan
+from sfsl.simulate.resident import ResidentClients
+from sfsl.simulate.resident.rounds import ResidentRounds
+from sfsl.simulate.resident.scoring import ResidentTest
+from sfsl.simulate.settings import RoundSettings
+from sfsl.simulate.simulation import Simulation
 from sfsl.submodel import (
     Averaging,
     LmdbStore,
@@ -84,14 +84,14 @@ def require_engine(config: RunConfig) -> None:
     if config.run.engine != "ray":
         return
     try:
-        from sfsl.engines.ray.cluster import address_of, require_reachable
+        from sfsl.carriers.ray.cluster import address_of, require_reachable
     except ImportError:
         raise InputError("run.engine = \"ray\" needs ray; install it with: pip install 'sfsl[ray]'") from None
     require_reachable(address_of(cluster_settings(config)))
 
 
 def _on_cluster(config: RunConfig, simulation: Simulation) -> RoundEngine:
-    from sfsl.engines.ray.engine import RayEngine
+    from sfsl.carriers.ray.engine import RayEngine
 
     return RayEngine(simulation, cluster_settings(config), clients=config.round.clients)
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 
 from sfsl.errors import InputError
-from sfsl.run.config import RunConfig
 from sfsl.run.fleet import build_fleet
 from sfsl.run.folder import RunFolder, require_free
 from sfsl.run.runner import Runner
 from sfsl.run.setup import require_engine, resolved
+from sfsl.settings.run import RunConfig
 
 # What may change from one part of a run to the next; all else is what the rounds so far were made with.
 # Engines make the same model bit for bit, so a run may go on with another.

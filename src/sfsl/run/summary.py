@@ -6,17 +6,18 @@ from statistics import fmean
 
 import msgspec
 
-from sfsl.engines.metrics import RoundLine
 from sfsl.errors import NotFinite
 from sfsl.privacy import PRESETS, IndexPrivacy
-from sfsl.run.config import SECURE, RunConfig
+from sfsl.rounds.exchanges import Exchange
+from sfsl.rounds.record import RoundLine
+from sfsl.settings.run import SECURE, RunConfig
 from sfsl.submodel import ModelSpec
 
 WORD_BYTES = 4
 # What secure aggregation of a full model would send as well: keys and shares, by exchange.
-KEYS_UP = ("check-in", "invitation", "unmask-update")
-KEYS_DOWN = ("invitation", "inbound", "unmask-update")
-MODEL_EXCHANGE = "submodel"
+KEYS_UP = (Exchange.CHECK_IN, Exchange.INVITATION, Exchange.UNMASK_UPDATE)
+KEYS_DOWN = (Exchange.INVITATION, Exchange.INBOUND, Exchange.UNMASK_UPDATE)
+MODEL_EXCHANGE = Exchange.SUBMODEL
 
 ByExchange = dict[str, float]
 
@@ -222,8 +223,8 @@ def _full_model(model: ModelSpec, costs: Costs, done: Sequence[RoundLine], mask_
     """Every parameter down and up in 4-byte words, as the paper counts it, and the keys' traffic."""
     parameters = model.dense + sum(table.rows * table.width for table in model.tables)
     words = float(WORD_BYTES * parameters)
-    up = {name: costs.bytes_up.get(name, 0.0) for name in KEYS_UP}
-    down = {name: costs.bytes_down.get(name, 0.0) for name in KEYS_DOWN}
+    up: ByExchange = {name: costs.bytes_up.get(name, 0.0) for name in KEYS_UP}
+    down: ByExchange = {name: costs.bytes_down.get(name, 0.0) for name in KEYS_DOWN}
     rounds = max(1, len(done))
     clients = sum(line.cohort for line in done) / rounds
     lost = sum(line.dropped.get(MODEL_EXCHANGE, 0) * line.survivors for line in done) / rounds

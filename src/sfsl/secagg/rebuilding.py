@@ -8,7 +8,7 @@ dealt it so. Holders are never accused: that would let a dealer choose whom.
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from sfsl.crypto.decoding import correctable, decode
+from sfsl.crypto.reed_solomon import correctable, decode
 from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import Interpolation, as_secret
 from sfsl.errors import KeyMismatch

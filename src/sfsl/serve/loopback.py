@@ -7,7 +7,7 @@ import os
 from datetime import datetime
 from pathlib import Path
 
-from sfsl.engines.http.authority import AUTHORITY, create_authority, expires_within, issue_server
+from sfsl.carriers.https.authority import AUTHORITY, create_authority, expires_within, issue_server
 from sfsl.errors import KeyFileError
 
 SERVER = "server"

@@ -8,24 +8,24 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
+from sfsl.carriers.https.app import AppLimits, Server, create_app
+from sfsl.carriers.https.coordinator import Coordinator, now_ms
+from sfsl.carriers.https.guarded import ConnectionLimits
+from sfsl.carriers.https.listen import Listen, serve
 from sfsl.crypto.randomness import SystemRandomness
-from sfsl.engines.exchange.planning import RoundState, plan_round
-from sfsl.engines.exchange.settings import CoordinatorSettings
-from sfsl.engines.http.app import AppLimits, Server, create_app
-from sfsl.engines.http.coordinator import Coordinator, now_ms
-from sfsl.engines.http.guarded import ConnectionLimits
-from sfsl.engines.http.registry import Enrolment, Registry
-from sfsl.engines.http.serve import Listen, serve
-from sfsl.engines.http.signing import Verifier
 from sfsl.errors import ParameterError
 from sfsl.models.package import describe, package_digest
-from sfsl.run.config import RunConfig
 from sfsl.run.fleet import build_fleet
-from sfsl.run.metrics import MetricsFile
 from sfsl.run.setup import resolved
-from sfsl.serve.config import ServeConfig
-from sfsl.serve.folder import METRICS, REGISTRY, known_lines, make_folder, open_store, planned_rounds
 from sfsl.serve.loopback import SERVER, loopback_tls
+from sfsl.service.folder import METRICS, REGISTRY, known_lines, make_folder, open_store, planned_rounds
+from sfsl.service.metrics_file import MetricsFile
+from sfsl.service.planning import RoundState, plan_round
+from sfsl.service.registry import Enrolment, Registry
+from sfsl.service.settings import CoordinatorSettings
+from sfsl.service.signing import Verifier
+from sfsl.settings.run import RunConfig
+from sfsl.settings.serve import ServeConfig
 from sfsl.submodel import ModelSpec
 
 TLS = "tls"

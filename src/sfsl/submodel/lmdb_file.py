@@ -14,8 +14,8 @@ from typing import TypeAlias
 import lmdb
 from lmdb.verify import VerifyError, verify
 
+from sfsl.durable.lock import StoreLock
 from sfsl.errors import StoreCorrupt, StoreError, StoreFull
-from sfsl.submodel.store_lock import StoreLock
 from sfsl.submodel.tables import MAX_TABLES
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"

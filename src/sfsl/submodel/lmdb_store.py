@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from sfsl.durable.lock import StoreLock
 from sfsl.errors import StoreError
 from sfsl.submodel import store_format
 from sfsl.submodel.initial import initial_rows
@@ -20,7 +21,6 @@ from sfsl.submodel.rowset import RowSet
 from sfsl.submodel.server_step import Values
 from sfsl.submodel.store import Commit, DenseBlock, RowBlock, StoreSpec, initial_dense, require_commit
 from sfsl.submodel.store_format import Head
-from sfsl.submodel.store_lock import StoreLock
 
 if TYPE_CHECKING:
     from sfsl.submodel.lmdb_file import LmdbFile

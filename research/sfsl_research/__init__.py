@@ -1,0 +1,1 @@
+"""What measures sfsl and reproduces the paper: benchmarks, experiments, load tests."""

@@ -1,0 +1,24 @@
+"""The commands that this package adds to ``sfsl``: ``bench``, ``reproduce`` and ``swarm``.
+
+Each function is an entry point of the group ``sfsl.commands``, which ``sfsl.cli`` calls with its app.
+"""
+
+import typer
+
+
+def add_bench(app: typer.Typer) -> None:
+    from sfsl_research.cli import bench
+
+    app.add_typer(bench.app, name="bench")
+
+
+def add_reproduce(app: typer.Typer) -> None:
+    from sfsl_research.cli import reproduce
+
+    reproduce.register(app)
+
+
+def add_swarm(app: typer.Typer) -> None:
+    from sfsl_research.cli import swarm
+
+    swarm.register(app)

@@ -1,0 +1,190 @@
+"""``sfsl bench …``: what things cost, measured here and now."""
+
+from typing import Annotated, Any
+
+import typer
+
+from sfsl.cli.output import console, emit_json, progress_console, shown, table
+from sfsl_research.bench.made_up import Sizes
+from sfsl_research.bench.round import bench_round
+from sfsl_research.bench.secagg import bench_secagg
+from sfsl_research.bench.union import bench_union
+
+app = typer.Typer(help="Measure what things cost on this machine.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command(
+    epilog="Examples:  sfsl bench secagg --clients 100 --length 143534 --dropout 0.2   |   "
+    "sfsl bench secagg --clients 1000 --length 10000 --json   |   "
+    "sfsl bench secagg --clients 50 --length 18 --rows 10000 --share 0.2"
+)
+def secagg(
+    clients: Annotated[int, typer.Option(help="Clients in the cohort.")] = 100,
+    length: Annotated[int, typer.Option(help="Words per vector; with --rows, words per row.")] = 10_000,
+    dropout: Annotated[float, typer.Option(help="Share of clients that vanish before they upload.")] = 0.0,
+    neighbours: Annotated[
+        int | None, typer.Option(help="Degree of a sparse graph. Default: complete up to 512 clients.")
+    ] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="Sum rows of a table with so many rows, each client its own rows.")
+    ] = None,
+    share: Annotated[float, typer.Option(help="With --rows: share of the rows a client asks for.")] = 0.1,
+    ring: Annotated[str, typer.Option(help="z32, z64 or f31.")] = "z32",
+    active: Annotated[bool, typer.Option("--active", help="Signed keys and consistency checks.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the made-up data and dropouts, not of any key.")] = 0,
+    json: Json = False,
+) -> None:
+    """A secure sum: CPU of client and server, bytes, and the raw cipher's time for the same masks."""
+    with progress_console().status(f"{clients} clients × {length} words"):
+        result = bench_secagg(
+            clients,
+            length,
+            dropout=dropout,
+            neighbours=neighbours,
+            rows=rows,
+            share=share,
+            ring=ring,
+            active=active,
+            seed=seed,
+        )
+    _report("Secure aggregation", result, json)
+
+
+@app.command(
+    epilog="Examples:  sfsl bench union --clients 100 --domain 143534 --set-size 301 --unique 0.867   |   "
+    "sfsl bench union --domain 2000000000 --dropout 0.2 --json"
+)
+def union(
+    clients: Annotated[int, typer.Option(help="Clients in the cohort.")] = 100,
+    domain: Annotated[int, typer.Option(help="Indices are 0..D-1; up to 2^63.")] = 143_534,
+    set_size: Annotated[int, typer.Option(help="Indices per client.")] = 301,
+    unique: Annotated[float, typer.Option(help="Share of the union that only one client holds.")] = 0.867,
+    dropout: Annotated[float, typer.Option(help="Share of clients that vanish before they upload.")] = 0.0,
+    encoding: Annotated[str, typer.Option(help="auto, identity, bloom or sketch.")] = "auto",
+    capacity: Annotated[int | None, typer.Option(help="Default: clients times set size.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the made-up sets and dropouts, not of any key.")] = 0,
+    json: Json = False,
+) -> None:
+    """A private set union: bytes per client, CPU of client and server."""
+    with progress_console().status(f"{clients} sets of {set_size} from {domain:,}"):
+        result = bench_union(
+            clients,
+            domain,
+            set_size,
+            unique,
+            dropout=dropout,
+            encoding=encoding,
+            capacity=capacity,
+            seed=seed,
+        )
+    _report("Private set union", result, json)
+
+
+@app.command(
+    "round",
+    epilog="Examples:  sfsl bench round --clients 100 --privacy cpp2 --memory   |   "
+    "sfsl bench round --dropout 0.2 --json   |   "
+    "sfsl bench round --privacy cpp5 --precision float16   |   "
+    "sfsl bench round --rows 2000000000 --encoding sketch",
+)
+def whole_round(
+    clients: Annotated[int, typer.Option(help="Clients in the cohort.")] = 100,
+    privacy: Annotated[str, typer.Option(help="How clients answer: cpp1 to cpp5.")] = "cpp2",
+    rows: Annotated[int, typer.Option(help="Rows of the table of goods, which clients share.")] = 143_534,
+    set_size: Annotated[int, typer.Option(help="Goods per client; categories follow from them.")] = 301,
+    dense: Annotated[int, typer.Option(help="Parameters of the dense part.")] = 64_327,
+    dropout: Annotated[float, typer.Option(help="Share of clients that vanish.")] = 0.0,
+    dropout_before: Annotated[
+        str, typer.Option(help="What they vanish before: their masked update, or their masked set.")
+    ] = "update",
+    precision: Annotated[
+        str, typer.Option(help="Of downloaded rows: float32, or float16, which loses some.")
+    ] = "float32",
+    min_contributors: Annotated[
+        int, typer.Option(help="Rows asked for by fewer clients are left out; 1 is the paper.")
+    ] = 1,
+    bins: Annotated[int, typer.Option(help="Of the score histograms; 0 leaves them out.")] = 256,
+    encoding: Annotated[str, typer.Option(help="Of the union: auto, identity, bloom or sketch.")] = "auto",
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Run it once more under tracing, for each party's peak memory.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of made-up rows, updates and dropouts, not of keys.")] = 0,
+    json: Json = False,
+) -> None:
+    """A whole round without training: bytes, CPU and memory of a client and of the server. Its sums are
+    checked. Defaults are the paper's setting."""
+    with progress_console().status(f"A round of {clients} clients at {privacy}"):
+        result = bench_round(
+            Sizes(clients=clients, rows=rows, set_size=set_size, dense=dense),
+            privacy=privacy,
+            min_contributors=min_contributors,
+            precision=precision,
+            bins=bins,
+            encoding=encoding,
+            dropout=dropout,
+            dropout_before=dropout_before,
+            memory=memory,
+            seed=seed,
+        )
+    if json:
+        emit_json(result)
+        return
+    exchanges = result.pop("exchanges")
+    _report("One round", result, json)
+    columns = ("", "bytes up", "down", "client s", "max", "server s")
+    lines = [(name, *map(shown, one.values())) for name, one in exchanges.items()]
+    console().print(table("By exchange", columns, lines))
+
+
+@app.command(
+    epilog="Examples:  sfsl bench train   |   "
+    "sfsl bench train --clients 20 --scale 0.1 --repeats 1 --json   |   "
+    "sfsl bench train --device cuda --clients 1000 --loop-clients 10"
+)
+def train(
+    clients: Annotated[int, typer.Option(help="Clients in the cohort.")] = 100,
+    scale: Annotated[
+        float, typer.Option(help="Of what there is and what a client has; 1 is the paper's size.")
+    ] = 1.0,
+    model: Annotated[str, typer.Option(help="din, dien, bst, logistic or lstm.")] = "din",
+    device: Annotated[str, typer.Option(help="Of the batched side: cpu, cuda, or auto.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="Of the batched side: local, resident, or auto, the faster one on a device.")
+    ] = "auto",
+    compiled: Annotated[
+        bool,
+        typer.Option(
+            help="Of the batched side: make machine code of its steps, in half a minute; dien: many."
+        ),
+    ] = True,
+    threads: Annotated[int | None, typer.Option(min=1, help="Default: as many as there are cores.")] = None,
+    loop_clients: Annotated[
+        int | None, typer.Option(min=1, help="Time the loop on so many clients only, as if all were as fast.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of either side.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the made-up clients.")] = 0,
+    json: Json = False,
+) -> None:
+    """Whole rounds with plain sums: clients trained one by one, and all at once."""
+    from sfsl_research.bench.train import TrainingCohort, bench_train
+
+    with progress_console().status(f"Rounds of {clients} clients, {model}"):
+        result = bench_train(
+            TrainingCohort(clients, scale, model, seed),
+            device=device,
+            engine=engine,
+            compiled=compiled,
+            threads=threads,
+            loop_clients=loop_clients,
+            repeats=repeats,
+        )
+    _report("Training", result, json)
+
+
+def _report(title: str, result: dict[str, Any], json: bool) -> None:
+    if json:
+        emit_json(result)
+    else:
+        console().print(table(title, ("", ""), [(key, shown(value)) for key, value in result.items()]))

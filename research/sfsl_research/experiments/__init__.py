@@ -1,0 +1,1 @@
+"""Several schemes trained side by side on one device."""

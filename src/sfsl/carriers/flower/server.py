@@ -1,0 +1,68 @@
+"""The ServerApp: rounds with whoever is in the federation, a model in a folder."""
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from sfsl.carriers.flower.member import model_of
+from sfsl.carriers.flower.names import read_roster
+from sfsl.carriers.flower.post import GridPost
+from sfsl.carriers.flower.rounds import Post, Rounds
+from sfsl.service.folder import METRICS, REGISTRY, known_lines, make_folder, open_store
+from sfsl.service.metrics_file import MetricsFile
+from sfsl.service.registry import Registry
+from sfsl.settings.flower import FlowerConfig, read_config
+from sfsl.training.task import Task
+
+log = logging.getLogger(__name__)
+
+
+def server_app(task: Callable[[], Task]) -> ServerApp:
+    """``task`` builds the model that the app's clients build too. Settings come with the run."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        _log_as_flower_does()
+        config = read_config(context.run_config)
+        run_rounds(config, task(), GridPost(grid, config.flower.poll_seconds))
+
+    return app
+
+
+def _log_as_flower_does() -> None:
+    """What is said of rounds belongs into the run's log, which ``flwr log`` shows."""
+    own, flower = logging.getLogger("sfsl"), logging.getLogger("flwr")
+    own.setLevel(logging.INFO)
+    for handler in flower.handlers:
+        if handler not in own.handlers:
+            own.addHandler(handler)
+    own.propagate = not flower.handlers
+
+
+def run_rounds(config: FlowerConfig, task: Task, post: Post) -> None:
+    """All rounds that are not in the store yet; a run that was killed goes on where its store is."""
+    own, folder = config.flower, Path(config.flower.state).expanduser()
+    with ExitStack() as held:
+        make_folder(folder)
+        registry = held.enter_context(Registry(folder / REGISTRY))
+        store = held.enter_context(open_store(folder, config.run, task))
+        metrics = held.enter_context(MetricsFile(folder / METRICS, known_lines(store, folder / METRICS)))
+        log.info("round %d of %d is in the store", store.round, own.rounds)
+        Rounds(
+            config.rounds(),
+            task.spec,
+            task.row_maps,
+            store,
+            registry,
+            post,
+            model_digest=model_of(task).digest,
+            record=metrics.append,
+            identities=read_roster(Path(own.roster).expanduser()) if own.roster else None,
+            spare=own.spare,
+            wait_seconds=own.wait_seconds,
+        ).run()

@@ -1,0 +1,320 @@
+"""The server's HTTP surface (spec network 4, 5): what is asked, by whom, how much of it, and how often.
+
+Everything that can be refused before a body is read is refused before it is read.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sfsl.carriers.https import page, prometheus, replies
+from sfsl.carriers.https.coordinator import Coordinator, now_ms
+from sfsl.carriers.https.rates import Rates
+from sfsl.carriers.https.status import Status
+from sfsl.codec import VERSION, Message
+from sfsl.errors import (
+    AuthenticationFailed,
+    DecodeError,
+    InvalidMessage,
+    Oversize,
+    RemoteError,
+    RoundOver,
+    ShuttingDown,
+)
+from sfsl.service.messages import CODEC, CheckIn, Enrol
+from sfsl.service.registry import Enrolment
+from sfsl.service.signing import Verifier
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=Message)
+
+ENROL_BYTES = 256
+CHECK_IN_BYTES = 2048
+_TICKET = re.compile("[0-9a-f]{32}")
+_NUMBER = re.compile("0|[1-9][0-9]{0,2}")
+_AFTER = re.compile("after=(0|[1-9][0-9]{0,2})")
+_PATH = re.compile(rb"/[a-z0-9/.-]*")  # there is no other character in any of our paths, nor a "%"
+_STATUS_SECONDS = 1.0
+_READ = "sfsl.read"  # in the scope of a request whose body was read to its end
+_HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
+
+
+@dataclass(frozen=True)
+class AppLimits:
+    """Rates are requests a second and how many at once. ``body_seconds``: a whole body may take so long."""
+
+    largest_body: int = 64 << 20
+    body_seconds: float = 60.0
+    client_rate: float = 20.0
+    client_burst: int = 100
+    address_rate: float = 500.0
+    address_burst: int = 2000
+
+
+class Server:
+    """Endpoints. ``package`` is what clients build the model from."""
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        verifier: Verifier,
+        enrolment: Enrolment,
+        package: bytes,
+        limits: AppLimits,
+        *,
+        time_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self.coordinator = coordinator
+        self._check_ins = coordinator.check_ins
+        self._registry = coordinator.registry
+        self._verifier = verifier
+        self._enrolment = enrolment
+        self._package = package
+        self._limits = limits
+        self._now_ms = time_ms
+        self._clients = Rates("this client", limits.client_rate, limits.client_burst)
+        self._status: tuple[float, Status] | None = None
+
+    def routes(self) -> list[Route]:
+        routes = [
+            Route("/v1/about", self.about, methods=["GET"]),
+            Route("/v1/model", self.model, methods=["GET"]),
+            Route("/v1/enrol", self.enrol, methods=["POST"]),
+            Route("/v1/check-in", self.check_in, methods=["POST"]),
+            Route("/v1/next/{ticket}", self.next, methods=["GET"]),
+            Route("/v1/answer/{ticket}/{number}", self.answer, methods=["POST"]),
+            Route("/healthz", self.health, methods=["GET"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/status.json", self.status_json, methods=["GET"]),
+            Route("/", self.page, methods=["GET"]),
+        ]
+        # Starlette adds HEAD to every GET. A client has no use for it, and it would deliver a message.
+        for route in routes:
+            if route.methods and route.path.startswith("/v1/"):
+                route.methods.discard("HEAD")
+        return routes
+
+    # -- for clients ---------------------------------------------------------------------------
+
+    async def about(self, request: Request) -> Response:
+        settings = self.coordinator.settings
+        return replies.json(
+            {
+                "protocol": VERSION,
+                "deployment": self._registry.deployment.hex(),
+                "model": self.coordinator.model_digest.hex(),
+                "round": self._check_ins.round,
+                "time": self._now_ms(),
+                "active": settings.active,
+                "limits": {
+                    "body_bytes": self._limits.largest_body,
+                    "body_seconds": self._limits.body_seconds,
+                    "poll_seconds": settings.poll_seconds,
+                    "phase_seconds": settings.phase_seconds,
+                    "training_seconds": settings.training_seconds,
+                    "cohort": settings.cohort,
+                    "min_cohort": settings.min_cohort,
+                    "largest_set": settings.largest_set,
+                },
+            }
+        )
+
+    async def model(self, request: Request) -> Response:
+        return replies.frame(self._package)
+
+    async def enrol(self, request: Request) -> Response:
+        if self._check_ins.stopping:
+            raise ShuttingDown("the server is shutting down; come back later")
+        body, digest = await self._body(request, ENROL_BYTES)
+        message = _decoded(body, Enrol, ENROL_BYTES)
+        with _unsigned():
+            self._verifier.check_enrolment(
+                request.headers, request.method, _target(request), digest, self._now_ms(), message.public_key
+            )  # fmt: skip
+        return replies.json(
+            {"client": self._enrolment.admit(self._registry, message.public_key, self._now_ms())}
+        )
+
+    async def check_in(self, request: Request) -> Response:
+        client, body, _ = await self._signed(request, lambda _: CHECK_IN_BYTES)
+        checked_in = self._check_ins.check_in(client, _decoded(body, CheckIn, CHECK_IN_BYTES))
+        return replies.frame(CODEC.encode(checked_in))
+
+    async def next(self, request: Request) -> Response:
+        ticket = _ticket(request)
+        asked = _AFTER.fullmatch(request.scope["query_string"].decode("latin-1"))
+        if asked is None:
+            raise InvalidMessage("the next message is asked for with ?after=, the number of those received")
+        client, _, _ = await self._signed(request, lambda _: 0)
+        found = await self._check_ins.next(
+            client, ticket, int(asked[1]), self.coordinator.settings.poll_seconds
+        )
+        return replies.nothing() if found is None else replies.frame(found[1], found[0])
+
+    async def answer(self, request: Request) -> Response:
+        ticket, text = _ticket(request), request.path_params["number"]
+        if not _NUMBER.fullmatch(text):
+            raise HTTPException(404)
+        number = int(text)
+        client, body, digest = await self._signed(
+            request, lambda claimed: self._check_ins.answer_limit(claimed, ticket, number)
+        )
+        await self._check_ins.answer(client, ticket, number, body, digest)
+        return replies.nothing()
+
+    # -- for operators -------------------------------------------------------------------------
+
+    async def health(self, request: Request) -> Response:
+        if self._check_ins.stopping:
+            return replies.json({"status": "stopping"}, 503)
+        return replies.json({"status": "ok", "round": self._check_ins.round})
+
+    async def metrics(self, request: Request) -> Response:
+        text = prometheus.text(self._shown(), self.coordinator.totals)
+        return Response(text, media_type=prometheus.CONTENT_TYPE)
+
+    async def status_json(self, request: Request) -> Response:
+        return replies.json(self._shown())
+
+    async def page(self, request: Request) -> Response:
+        return Response(page.html(self._shown()), media_type="text/html", headers=page.HEADERS)
+
+    def _shown(self) -> Status:
+        """Anyone may ask, so it is made anew once a second at most."""
+        now = time.monotonic()
+        if self._status is None or now - self._status[0] > _STATUS_SECONDS:
+            self._status = (now, self.coordinator.status())
+        return self._status[1]
+
+    # -- who, and how much ---------------------------------------------------------------------
+
+    async def _signed(self, request: Request, limit: Callable[[str], int]) -> tuple[str, bytes, bytes]:
+        """The client that signed this request, the body and its digest. ``limit``: how long the body may be,
+        given who claims to send it; it is asked, and may refuse, before any is read."""
+        with _unsigned():
+            claim = self._verifier.check_headers(request.headers, self._now_ms())
+        body, digest = await self._body(request, min(limit(claim.client), self._limits.largest_body))
+        client = self._verifier.check_body(claim, request.method, _target(request), digest, self._now_ms())
+        self._clients.take(client, time.monotonic())
+        return client, body, digest
+
+    async def _body(self, request: Request, limit: int) -> tuple[bytes, bytes]:
+        """With its SHA-256, which is taken on the way."""
+        announced = request.headers.get("content-length", "0")
+        if not announced.isdecimal() or len(announced) > 18 or int(announced) > limit:
+            raise Oversize(f"a body of more than the {limit} bytes that are allowed here")
+        chunks, size, digest = [], 0, sha256()
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                async for chunk in request.stream():
+                    size += len(chunk)
+                    if size > limit:
+                        raise Oversize(f"a body of more than the {limit} bytes that are allowed here")
+                    chunks.append(chunk)
+                    digest.update(chunk)
+        except TimeoutError:
+            raise DecodeError(f"the body took longer than {self._limits.body_seconds:g} s") from None
+        request.scope[_READ] = True
+        return b"".join(chunks), digest.digest()
+
+
+class Guard:
+    """Around everything: addresses that ask too often, errors as answers, headers that all answers have."""
+
+    def __init__(self, app: ASGIApp, server: Server, limits: AppLimits) -> None:
+        self._app = app
+        self._refused = server.coordinator.totals.refused
+        self._addresses = Rates("this address", limits.address_rate, limits.address_burst)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+        scope["app"] = self  # so that the router raises what it does not find
+
+        async def marked(message: MutableMapping[str, Any]) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                headers = [*message["headers"], *_HEADERS]
+                if message["status"] >= 400 and not scope.get(_READ):
+                    headers.append((b"connection", b"close"))  # there may be a body nobody wants to read
+                message["headers"] = headers
+            await send(message)
+
+        try:
+            address = scope["client"][0] if scope.get("client") else ""
+            self._addresses.take(address, time.monotonic())
+            if not _PATH.fullmatch(scope["raw_path"]):  # another spelling of a path is not that path
+                raise HTTPException(404)
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+                raise DecodeError("a body whose length is given in two ways")  # a proxy may take the other
+            await self._app(scope, receive, marked)
+        except ClientDisconnect:
+            self._refused["Disconnected"] += 1
+        except Exception as error:
+            if started:
+                log.exception("an answer broke off")
+                raise
+            await self._failed(error)(scope, receive, marked)
+
+    def _failed(self, error: Exception) -> Response:
+        if isinstance(error, RemoteError):
+            if not isinstance(error, RoundOver):  # which is how every conversation ends
+                self._refused[type(error).__name__] += 1
+            return replies.refusal(error)
+        if isinstance(error, HTTPException):
+            kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HttpError")
+            self._refused[kind] += 1
+            return replies.failure(error.status_code, kind, error.detail)
+        self._refused["ServerError"] += 1
+        log.error("a request failed by a mistake of this program or its machine", exc_info=error)
+        return replies.failure(500, "ServerError", "the server failed; its log says why")
+
+
+def create_app(server: Server, limits: AppLimits) -> ASGIApp:
+    return Guard(Router(server.routes(), redirect_slashes=False), server, limits)
+
+
+@contextmanager
+def _unsigned() -> Iterator[None]:
+    """Headers that are missing or malformed are a request that nobody signed."""
+    try:
+        yield
+    except DecodeError as error:
+        raise AuthenticationFailed(str(error)) from None
+
+
+def _target(request: Request) -> str:
+    """As it was sent, which is what was signed."""
+    raw, query = request.scope["raw_path"], request.scope["query_string"]
+    target: str = (raw + (b"?" + query if query else b"")).decode("latin-1")
+    return target
+
+
+def _ticket(request: Request) -> bytes:
+    text = request.path_params["ticket"]
+    if not _TICKET.fullmatch(text):
+        raise HTTPException(404)
+    return bytes.fromhex(text)
+
+
+def _decoded(body: bytes, kind: type[M], limit: int) -> M:
+    message = CODEC.decode(body, limit=limit)
+    if not isinstance(message, kind):
+        raise InvalidMessage(f"{type(message).__name__} where {kind.__name__} is due")
+    return message

@@ -1,0 +1,250 @@
+"""Where clients come: they check in, ask for their next message and answer it (spec network 5).
+
+Everything a client could do to keep a round from going on is refused here, before the round sees it.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+
+from sfsl.carriers.https.conversation import Conversation, Conversations
+from sfsl.crypto.randomness import Randomness
+from sfsl.errors import (
+    ConflictingMessage,
+    RemoteError,
+    RoundOver,
+    ShuttingDown,
+    TooMany,
+    WrongPhase,
+)
+from sfsl.service.admission import require_check_in
+from sfsl.service.messages import CODEC, CheckedIn, CheckIn
+from sfsl.service.registry import Registry
+from sfsl.service.running import RunningRound
+from sfsl.service.settings import DAY_MS, CoordinatorSettings
+
+_FULL_WAIT_MS = 30_000
+_FIRST_REST_SECONDS = 600.0
+_LONGEST_REST_SECONDS = 86_400.0
+RESTS = "secrets that this client shared ended a round; it is left out of rounds for a while"
+SHUTTING = "the server is shutting down; check in again later"
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who is in a round, and the period that it counts in."""
+
+    members: dict[str, Conversation]
+    period: int | None
+
+
+class CheckIns:
+    """Conversations with clients. It belongs to the event loop; ``work`` does a thing in the round's thread.
+
+    ``round`` is the last one committed. ``changed`` is set whenever the run of rounds should look again.
+    """
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        registry: Registry,
+        model_digest: bytes,
+        randomness: Randomness,
+        work: Callable[[Callable[[], None]], Awaitable[None]],
+        *,
+        clock: Callable[[], float],
+        today: Callable[[], int],
+    ) -> None:
+        self.round = 0
+        self.stopping = False
+        self.changed = asyncio.Event()
+        self.waiting: dict[str, Conversation] = {}
+        self._settings = settings
+        self._registry = registry
+        self._model_digest = model_digest
+        self._randomness = randomness
+        self._work = work
+        self._clock = clock
+        self._today = today
+        self._conversations = Conversations(settings.most_clients)
+        self._invited: tuple[int, set[str]] | None = None
+        self._rests: dict[str, tuple[int, float]] = {}  # how often so far, and until when
+
+    # -- check-in ------------------------------------------------------------------------------
+
+    def check_in(self, client: str, message: CheckIn) -> CheckedIn:
+        """A ticket for one round at most. The same bytes again get the same ticket."""
+        if self.stopping:
+            raise ShuttingDown(SHUTTING)
+        fingerprint = hashlib.sha256(CODEC.encode(message)).digest()
+        before = self._conversations.latest(client)
+        if before is not None and before.fingerprint == fingerprint:
+            return CheckedIn(before.ticket, before.acknowledged)
+        self._require_check_in(client, message, before)
+        if before is None and not self._conversations.room():
+            raise TooMany("as many clients wait as this server takes", wait_ms=_FULL_WAIT_MS)
+        acknowledged = self._registry.acknowledged(client)
+        turn_over = client in self.had_their_turn()
+        if before is not None:
+            self.dismiss(before, "left-out", "this client checked in again, with other keys")
+        ticket = self._randomness.bytes(16)
+        added = Conversation(client, ticket, message, fingerprint, acknowledged, self._clock())
+        self._conversations.add(added)
+        if turn_over:
+            days = -self._today() % (self._settings.period_days * DAY_MS) / DAY_MS
+            why = f"this client was invited in this period already; the next begins in {days:.2f} days"
+            added.end("not-chosen", self.round, why)
+        elif self._rests_now(client):
+            added.end("not-chosen", self.round, RESTS)
+        else:
+            self.waiting[client] = added
+            self.changed.set()
+        return CheckedIn(ticket, acknowledged)
+
+    def _require_check_in(self, client: str, message: CheckIn, before: Conversation | None) -> None:
+        identities = {client: self._registry.public_key(client)} if self._settings.active else None
+        publics = require_check_in(client, message, self._model_digest, identities)
+        if before is not None and before.publics & publics:
+            raise ConflictingMessage(f"client {client} uses a key twice; every check-in has new ones")
+        if any(self._conversations.holder(public) for public in publics):
+            raise ConflictingMessage(f"client {client} checks in with a key that another client has")
+
+    # -- who may be in the next round ----------------------------------------------------------
+
+    def had_their_turn(self) -> Collection[str]:
+        """Who was invited in this period, as the registry has it, or is about to be."""
+        period = self._settings.period(self._today())
+        if period is None:
+            return ()
+        if self._invited is None or self._invited[0] != period:
+            self._invited = (period, set(self._registry.invited(period)))
+        return self._invited[1]
+
+    def leave_out(self, client: str) -> float:
+        """Whoever ended a round for all is in none for a while, twice as long each time; how long. This is
+        forgotten when the server starts again: it keeps rounds going, and punishes nobody."""
+        times = self._rests.pop(client, (0, 0.0))[0] + 1
+        seconds = min(_LONGEST_REST_SECONDS, _FIRST_REST_SECONDS * 2.0 ** (times - 1))
+        self._rests[client] = (times, self._clock() + seconds)
+        if len(self._rests) > self._settings.most_clients:
+            del self._rests[next(iter(self._rests))]
+        return seconds
+
+    def _rests_now(self, client: str) -> bool:
+        return client in self._rests and self._clock() < self._rests[client][1]
+
+    def eligible(self) -> Collection[str]:
+        """Who waits and may be chosen. Whoever was not heard for long is let go."""
+        silence = 2 * self._settings.poll_seconds + 5
+        now, turn_over = self._clock(), self.had_their_turn()
+        for client, one in list(self.waiting.items()):
+            if not one.polls and now - one.heard_at > silence:
+                why = f"this client was not heard for {silence:.0f} s; check in again"
+                self.dismiss(one, "left-out", why)
+            elif client in turn_over:
+                self.dismiss(one, "not-chosen", "this client was invited in this period already")
+            elif self._rests_now(client):
+                self.dismiss(one, "not-chosen", RESTS)
+        return self.waiting.keys()
+
+    def choose(self, clients: Collection[str]) -> Cohort | None:
+        """Take these out of those who wait; or let go of those who were revoked meanwhile, if any were."""
+        revoked = False
+        for client in clients:
+            try:
+                self._registry.public_key(client)
+            except RemoteError as error:
+                self.dismiss(self.waiting[client], "left-out", str(error))
+                revoked = True
+        if revoked:
+            return None
+        # From now on, not from when the registry has it: someone may check in again before that.
+        self.had_their_turn()
+        if self._invited is not None:
+            self._invited[1].update(clients)
+        period = self._invited[0] if self._invited is not None else None
+        return Cohort({client: self.waiting.pop(client) for client in clients}, period)
+
+    def dismiss(self, conversation: Conversation, outcome: str, message: str) -> None:
+        in_round = conversation.running is not None
+        conversation.end(outcome, self.round + in_round, message)
+        if self.waiting.get(conversation.client) is conversation:
+            del self.waiting[conversation.client]
+        self.changed.set()
+
+    def dismiss_all(self, message: str) -> None:
+        for conversation in self._conversations.open():
+            self.dismiss(conversation, "restarted", message)
+
+    # -- messages ------------------------------------------------------------------------------
+
+    async def next(self, client: str, ticket: bytes, after: int, seconds: float) -> tuple[int, bytes] | None:
+        """The message behind the first ``after``, or None within ``seconds``; ``RoundOver`` at the end."""
+        conversation = self._find(client, ticket)
+        conversation.heard_at = self._clock()
+        try:
+            found = await conversation.next(after, min(seconds, self._settings.poll_seconds))
+        finally:
+            conversation.heard_at = self._clock()
+        if found is not None and found[0] > conversation.delivered:
+            conversation.delivered = found[0]
+            running = conversation.running
+            if running is not None:
+                running.bill.down(running.order[found[0] - 1], len(found[1]))
+        return found
+
+    def answer_limit(self, client: str, ticket: bytes, number: int) -> int:
+        """How many bytes an answer may have, before any is read; raises where none is due at all."""
+        conversation = self._find(client, ticket)
+        size = conversation.taken_size(number)  # perhaps the answer to it was lost, and it is sent again
+        if size is not None:
+            return size
+        return self._due(conversation, number).limit(client)
+
+    async def answer(
+        self, client: str, ticket: bytes, number: int, data: bytes, fingerprint: bytes | None = None
+    ) -> None:
+        """Take the answer to a message, or raise. The same bytes again are taken silently.
+
+        ``fingerprint`` is SHA-256 of ``data``, where the caller has it already.
+        """
+        conversation = self._find(client, ticket)
+        conversation.heard_at = self._clock()
+        fingerprint = fingerprint or hashlib.sha256(data).digest()
+        async with conversation.lock:
+            if conversation.took(number, fingerprint):
+                return
+            running = self._due(conversation, number)
+
+            def receive() -> None:
+                running.receive(running.order[number - 1], client, data)
+                conversation.take(number, fingerprint, len(data))
+
+            await self._work(receive)
+        if client in running.declined:
+            self.dismiss(conversation, "left-out", "this client declined the round")
+        self.changed.set()
+
+    def _due(self, conversation: Conversation, number: int) -> RunningRound:
+        """The round that waits for this answer."""
+        running = conversation.running
+        try:
+            conversation.require_due(number)
+        except WrongPhase:
+            if running is not None and conversation.over is not None:
+                running.bill.late += 1
+            raise
+        if running is None:
+            raise WrongPhase("this client is in no round")
+        return running
+
+    def _find(self, client: str, ticket: bytes) -> Conversation:
+        found = self._conversations.find(client, ticket)
+        if found is None:
+            raise RoundOver(
+                "this ticket is not known: the server was restarted, or the ticket is old; check in again",
+                outcome="restarted",
+                round_number=self.round,
+            )
+        return found

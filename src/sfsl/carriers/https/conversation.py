@@ -1,0 +1,170 @@
+"""What one client is told under one ticket, and which of its answers were taken (spec network 5)."""
+
+import asyncio
+import hmac
+from dataclasses import dataclass, field
+
+from sfsl.errors import ConflictingMessage, RoundOver, WrongPhase
+from sfsl.service.messages import CheckIn
+from sfsl.service.running import RunningRound
+
+
+@dataclass(frozen=True)
+class Over:
+    """How a conversation ended."""
+
+    outcome: str
+    round: int
+    message: str
+
+    def error(self) -> RoundOver:
+        return RoundOver(self.message, outcome=self.outcome, round_number=self.round)
+
+
+@dataclass(eq=False)
+class Conversation:
+    """Messages are numbered from 1, and only the last is kept: whoever gets the next one has answered it.
+
+    ``fingerprint`` is that of the check-in. ``heard_at``: when the client last asked or said something.
+    ``running``: the round it was chosen for.
+    """
+
+    client: str
+    ticket: bytes = field(repr=False)
+    check_in: CheckIn = field(repr=False)
+    fingerprint: bytes = field(repr=False)
+    acknowledged: int
+    heard_at: float
+    number: int = 0
+    delivered: int = 0
+    over: Over | None = None
+    polls: int = 0
+    running: RunningRound | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
+    _frame: bytes = field(default=b"", repr=False)
+    _answers: dict[int, tuple[bytes, int]] = field(default_factory=dict, repr=False)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
+
+    @property
+    def publics(self) -> frozenset[bytes]:
+        return frozenset((self.check_in.keys.channel, *self.check_in.keys.masks))
+
+    def say(self, frame: bytes) -> None:
+        self.number += 1
+        self._frame = frame
+        self._changed.set()
+
+    def end(self, outcome: str, round_number: int, message: str) -> None:
+        """Nothing more will be said. The first end stands."""
+        if self.over is None:
+            self.over = Over(outcome, round_number, message)
+            self._frame = b""
+            self._changed.set()
+
+    async def next(self, after: int, seconds: float) -> tuple[int, bytes] | None:
+        """The message behind the first ``after``, or None if there is none within ``seconds``.
+
+        A client has one question open: asking again answers the one before with None.
+        """
+        found = self._ready(after)
+        if found is not None or seconds <= 0:
+            return found
+        self._changed.set()
+        mine = self._changed = asyncio.Event()
+        self.polls += 1
+        try:
+            await asyncio.wait_for(mine.wait(), seconds)
+        except TimeoutError:
+            pass
+        finally:
+            self.polls -= 1
+        return self._ready(after)
+
+    def _ready(self, after: int) -> tuple[int, bytes] | None:
+        if self.over is not None:
+            raise self.over.error()
+        if after == self.number:
+            return None
+        if after != self.number - 1:
+            raise WrongPhase(f"{self.number} messages were sent so far; {after} cannot have been received")
+        return self.number, self._frame
+
+    def took(self, number: int, fingerprint: bytes) -> bool:
+        """Whether this very answer was taken before; another one in its place is refused."""
+        taken = self._answers.get(number)
+        if taken is not None and taken[0] != fingerprint:
+            raise ConflictingMessage(f"a second, different answer to message {number}")
+        return taken is not None
+
+    def take(self, number: int, fingerprint: bytes, size: int) -> None:
+        self._answers[number] = (fingerprint, size)
+
+    def taken_size(self, number: int) -> int | None:
+        """Bytes of the answer that was taken, if one was."""
+        return self._answers[number][1] if number in self._answers else None
+
+    def require_due(self, number: int) -> None:
+        """Refuse an answer that comes too late, too early or to nothing."""
+        if self.over is not None:
+            if self.over.outcome == "left-out":
+                raise WrongPhase(f"too late: {self.over.message}")
+            raise self.over.error()
+        if number != self.number:
+            raise WrongPhase(f"an answer to message {number}; the last one sent is {self.number}")
+
+
+class Conversations:
+    """The last conversation of each client, and the one before, for whoever still asks about it. Those
+    that are over make room for new ones."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of: dict[str, Conversation] = {}  # oldest first
+        self._before: dict[str, Conversation] = {}
+        self._open: dict[bytes, str] = {}  # public keys in use, and whose they are
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def latest(self, client: str) -> Conversation | None:
+        return self._of.get(client)
+
+    def find(self, client: str, ticket: bytes) -> Conversation | None:
+        """A ticket is of use to its own client only."""
+        for found in (self._of.get(client), self._before.get(client)):
+            if found is not None and hmac.compare_digest(found.ticket, ticket):
+                return found
+        return None
+
+    def open(self) -> list[Conversation]:
+        return [one for one in self._of.values() if one.over is None]
+
+    def holder(self, public: bytes) -> str | None:
+        """Whose open conversation has this key."""
+        client = self._open.get(public)
+        found = self._of.get(client) if client is not None else None
+        return client if found is not None and found.over is None and public in found.publics else None
+
+    def room(self) -> bool:
+        """Make room for one more, if that can be done without ending anyone's."""
+        if len(self._of) < self._most:
+            return True
+        ended = [client for client, one in self._of.items() if one.over is not None]
+        for client in ended[: max(1, len(ended) // 2)]:
+            self._drop(client)
+        return len(self._of) < self._most
+
+    def add(self, conversation: Conversation) -> None:
+        before = self._drop(conversation.client)
+        if before is not None:
+            self._before[conversation.client] = before
+        self._of[conversation.client] = conversation
+        self._open.update(dict.fromkeys(conversation.publics, conversation.client))
+
+    def _drop(self, client: str) -> Conversation | None:
+        self._before.pop(client, None)
+        old = self._of.pop(client, None)
+        for public in old.publics if old is not None else ():
+            if self._open.get(public) == client:
+                del self._open[public]
+        return old

@@ -1,0 +1,1 @@
+"""Rounds of a simulated population in this process, on the real protocol."""

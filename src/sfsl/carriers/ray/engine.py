@@ -1,0 +1,93 @@
+"""Rounds of a simulated fleet on a cluster: the server here, the clients on its workers."""
+
+import copy
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from sfsl.carriers.local.cohorts import CohortRound, RoundEngine
+from sfsl.carriers.ray.crew import Crew, Member
+from sfsl.carriers.ray.pool import RayPool
+from sfsl.carriers.ray.reads import SharedStore
+from sfsl.carriers.ray.settings import ClusterSettings
+from sfsl.carriers.ray.worker import Worker
+from sfsl.errors import InputError, ParameterError
+from sfsl.simulate.population import Groups
+from sfsl.simulate.settings import RoundReport
+from sfsl.simulate.simulation import Simulation
+
+# Cohorts whose servers work at the same time, in threads of this process.
+_SIDE_BY_SIDE = 16
+# What a client costs besides training, in samples trained: its masks, about.
+_CLIENT = 250
+
+
+class RayEngine(RoundEngine):
+    """Cohorts run side by side. The model is the local engine's, bit for bit, wherever clients are, as
+    long as all train on CPUs of one kind."""
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        settings: ClusterSettings,
+        *,
+        clients: int,
+        worker: type[Worker] = Worker,
+    ) -> None:
+        """``clients`` of a cohort."""
+        if simulation.settings.sums != "masked":
+            raise ParameterError("plain sums are quick in one process; take the local engine")
+        shared = copy.copy(simulation)
+        shared.store = SharedStore(simulation.store)
+        super().__init__(shared)
+        self._settings = settings
+        passes = simulation.settings.cohorts * -(-clients // simulation.settings.together)
+        self._crew = Crew(settings, simulation.population, passes, worker)
+
+    def close(self) -> None:
+        self._crew.close()
+
+    def _run_all(self, cohorts: Sequence[CohortRound], report: RoundReport) -> None:
+        members = self._crew.ready()
+        groups = [self.simulation.groups(one.cohort) for one in cohorts]
+        hosts = [
+            RayPool(
+                self._crew,
+                f"{report.number}-{place}",
+                report.number,
+                parts,
+                self.simulation.devices,
+                self._settings.seconds,
+            )
+            for place, parts in enumerate(self._divided(groups, members))
+        ]
+        with ThreadPoolExecutor(min(len(cohorts), _SIDE_BY_SIDE)) as threads:
+            running = [
+                threads.submit(one.run, self.simulation, host, self._randomness)
+                for one, host in zip(cohorts, hosts, strict=True)
+            ]
+            for one in running:
+                one.result()
+        lost = self._crew.lost()
+        report.workers_lost = len(lost)
+        if len(lost) == len(members) and all(one.failed for one in lost):
+            raise InputError(f"every worker failed, the first one with: {lost[0].lost}")
+        for member in members:
+            if not member.lost:
+                member.actor.forget.remote()
+
+    def _divided(self, groups: Sequence[Groups], members: Sequence[Member]) -> list[dict[Member, Groups]]:
+        """Per cohort, who has which groups: the costliest first, each to whoever has the least of that
+        cohort, and then the least to do. So a worker that is lost costs no cohort more than its share."""
+        costs = [
+            (sum(_CLIENT + self.simulation.samples(name) for name in group), cohort, place)
+            for cohort, some in enumerate(groups)
+            for place, group in enumerate(some)
+        ]
+        load = dict.fromkeys(members, 0)
+        parts: list[dict[Member, list[Sequence[str]]]] = [{} for _ in groups]
+        for cost, cohort, place in sorted(costs, key=lambda one: (-one[0], one[1:])):
+            part = parts[cohort]
+            member = min(members, key=lambda one: (len(part.get(one, ())), load[one]))
+            load[member] += cost
+            part.setdefault(member, []).append(groups[cohort][place])
+        return [dict(part) for part in parts]

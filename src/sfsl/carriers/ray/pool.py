@@ -1,0 +1,145 @@
+"""The clients of a cohort on the workers of a cluster, each group whole on one of them."""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+import ray
+from ray.exceptions import RayError
+
+from sfsl.carriers.local.pool import Lessons, Reply
+from sfsl.carriers.ray.crew import Crew, Member
+from sfsl.client.device import Device, Learned
+from sfsl.simulate.population import Groups, Personal
+
+Results = list[tuple[Member, Collection[str], Any]]
+
+
+class RayPool:
+    """``parts`` says who has which groups. A worker that dies, raises, hangs or answers with something
+    else than replies is lost from that exchange on; its clients have no reply.
+
+    What is in a frame is not looked at here: the round does that, client by client.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        key: str,
+        number: int,
+        parts: Mapping[Member, Groups],
+        devices: Mapping[str, Device],
+        seconds: float,
+    ) -> None:
+        self._crew, self._key, self._number, self._parts = crew, key, number, parts
+        self._devices, self._seconds = devices, seconds
+        self._names = {
+            member: [name for group in groups for name in group] for member, groups in parts.items()
+        }
+
+    def check_in(self) -> dict[str, Reply]:
+        return self._replies(
+            self._ask(
+                self._names,
+                lambda member, names: member.actor.check_in.remote(
+                    self._key, self._number, self._parts[member]
+                ),
+            )
+        )
+
+    def answer(self, exchange: str, frames: Mapping[str, bytes]) -> dict[str, Reply]:
+        return self._replies(
+            self._ask(
+                self._among(frames),
+                lambda member, names: member.actor.answer.remote(
+                    self._key, exchange, {name: frames[name] for name in names}
+                ),
+            )
+        )
+
+    def train(self, frames: Mapping[str, bytes], personal: Personal) -> Lessons:
+        results = self._ask(
+            self._among(frames),
+            lambda member, names: member.actor.train.remote(
+                self._key,
+                {name: frames[name] for name in names},
+                {name: personal[name] for name in names},
+            ),
+        )
+        taken: Results = []
+        learned: dict[str, Learned] = {}
+        seconds = 0.0
+        for member, names, lessons in results:
+            if not isinstance(lessons, Lessons) or not self._plausible(lessons, names):
+                self._crew.lose(member, "it answers with something else than lessons")
+                continue
+            taken.append((member, names, lessons.replies))
+            learned |= {name: lessons.learned[name] for name in names}
+            seconds += lessons.seconds
+        replies = self._replies(taken)
+        return Lessons(replies, {name: one for name, one in learned.items() if name in replies}, seconds)
+
+    def _among(self, frames: Mapping[str, bytes]) -> dict[Member, list[str]]:
+        return {member: [name for name in names if name in frames] for member, names in self._names.items()}
+
+    def _ask(self, asked: Mapping[Member, list[str]], call: Callable[[Member, list[str]], Any]) -> Results:
+        """What each worker answers for its clients, as far as it does in time."""
+        deadline = time.monotonic() + self._seconds
+        waiting: dict[Any, Member] = {}
+        for member, names in asked.items():
+            if names and not member.lost:
+                waiting[call(member, names)] = member
+        results: Results = []
+        while waiting:
+            left = max(0.0, deadline - time.monotonic())
+            done, _ = ray.wait(list(waiting), num_returns=1, timeout=left)
+            if not done:
+                for member in waiting.values():
+                    self._crew.lose(member, f"no answer in {self._seconds:g} s")
+                break
+            member = waiting.pop(done[0])
+            try:
+                results.append((member, asked[member], ray.get(done[0])))
+            except RayError as error:
+                self._crew.lose(member, error)
+        return results
+
+    def _replies(self, results: Results) -> dict[str, Reply]:
+        found: dict[str, Reply] = {}
+        for member, names, replies in results:
+            if not isinstance(replies, Mapping) or not all(_is_reply(replies.get(name)) for name in names):
+                self._crew.lose(member, "it answers with something else than replies")
+                continue
+            found |= {name: replies[name] for name in names}
+        return found
+
+    def _plausible(self, lessons: Lessons, names: Collection[str]) -> bool:
+        """What is stored for devices is theirs, and numbers."""
+        learned = lessons.learned
+        return (
+            isinstance(learned, Mapping)
+            and isinstance(lessons.seconds, float)
+            and all(_is_learned(learned.get(name), self._devices[name]) for name in names)
+        )
+
+
+def _is_reply(given: object) -> bool:
+    return (
+        isinstance(given, Reply)
+        and isinstance(given.frame, bytes | None)
+        and isinstance(given.seconds, float)
+        and isinstance(given.reason, str)
+    )
+
+
+def _is_learned(given: object, device: Device) -> bool:
+    if not isinstance(given, Learned) or given.samples < 0 or given.personal.keys() != device.personal.keys():
+        return False
+    for table, (rows, moves) in given.personal.items():
+        width = device.task.spec.table(table).width
+        if moves.shape != (len(rows), width) or not np.isfinite(moves).all():
+            return False
+        if len(np.unique(rows)) != len(rows) or not np.isin(rows, device.personal[table]).all():
+            return False
+    return True

@@ -1,0 +1,118 @@
+"""One simulated device: its data, and what it makes of a downloaded submodel."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from sfsl.rounds import Download, ScoreBins, Trained
+from sfsl.submodel import RowSet, TrainedRows
+from sfsl.training import (
+    ClientWork,
+    LocalUpdate,
+    reference_score,
+    relative_scores,
+    score_histograms,
+    score_samples,
+)
+from sfsl.training.task import ClientData, Indices, Rows, Task, Values
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What training made of one client, besides its upload. ``personal``: by table the rows that never
+    leave it, and how far each moved."""
+
+    samples: int
+    loss: float
+    diverged: bool
+    unknown: int
+    personal: Mapping[str, tuple[Indices, Values]]
+
+
+@dataclass(frozen=True)
+class Device:
+    """``train`` and ``held_out`` are the samples of one client."""
+
+    task: Task
+    train: ClientData
+    held_out: ClientData | None = None
+
+    @property
+    def needed(self) -> dict[str, Indices]:
+        """Its real rows of every table; ids that the model does not have are left out."""
+        return self._named[0]
+
+    @property
+    def unknown(self) -> int:
+        """How many rows its data names that the model does not have."""
+        return self._named[1]
+
+    @cached_property
+    def personal(self) -> dict[str, Indices]:
+        """The rows of personal tables that it keeps: those it trains, and those it is tested on."""
+        named = [self.needed]
+        if self.held_out is not None:
+            named.append(self.task.needed_rows(self.held_out)[0])
+        return {
+            table.name: np.unique(np.concatenate([rows[table.name] for rows in named]))
+            for table in self.task.tables
+            if table.kind == "personal"
+        }
+
+    @cached_property
+    def _named(self) -> tuple[dict[str, Indices], int]:
+        return self.task.needed_rows(self.train)
+
+    def work(self, download: Download, personal: Mapping[str, Values], seed: int) -> ClientWork:
+        """The succinct part of a submodel, and the samples that can be trained on it."""
+        kept = self.train.keep(self._asked(download))
+        rows = self.task.needed_rows(kept)[0]
+        return ClientWork(rows, self._values(rows, download, personal), kept, seed)
+
+    def trained(
+        self,
+        work: ClientWork,
+        update: LocalUpdate,
+        download: Download,
+        personal: Mapping[str, Values],
+    ) -> Trained:
+        rows = {
+            table.name: TrainedRows(
+                RowSet(work.rows[table.name]), update.rows[table.name], update.counts[table.name]
+            )
+            for table in self.task.spec.summed
+        }
+        scores = None if download.scores is None else self._scores(download, personal, download.scores)
+        return Trained(update.dense, update.samples, rows, scores)
+
+    def _scores(
+        self, download: Download, personal: Mapping[str, Values], bins: ScoreBins
+    ) -> tuple[Indices, Indices]:
+        """Histograms of scores on held-out samples, of which only rows asked for can be scored."""
+        kept = self.held_out.keep(self._asked(download)) if self.held_out is not None else None
+        if kept is None or not len(kept):
+            return np.zeros(bins.bins, np.int64), np.zeros(bins.bins, np.int64)
+        rows = self.task.needed_rows(kept)[0]
+        values = self._values(rows, download, personal)
+        scores = relative_scores(
+            score_samples(self.task, download.dense, rows, values, kept),
+            reference_score(self.task, download.dense, kept),
+        )
+        return score_histograms(scores, kept.local_columns(rows)["label"], bins.edges)
+
+    def _asked(self, download: Download) -> dict[str, Indices]:
+        shared = [table.name for table in self.task.tables if table.kind == "shared"]
+        return {name: download.asked[name].rows for name in shared}
+
+    def _values(self, rows: Rows, download: Download, personal: Mapping[str, Values]) -> dict[str, Values]:
+        values = {}
+        for table in self.task.tables:
+            own = rows[table.name]
+            if table.kind == "personal":
+                values[table.name] = personal[table.name][np.searchsorted(self.personal[table.name], own)]
+            else:
+                at = download.asked[table.name].positions_of(own)
+                values[table.name] = download.rows[table.name][at]
+        return values

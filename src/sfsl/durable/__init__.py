@@ -1,0 +1,1 @@
+"""Files that a crash leaves whole, and locks that a crash releases."""

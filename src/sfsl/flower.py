@@ -1,0 +1,23 @@
+"""Rounds on Flower: a ServerApp and a ClientApp for a federation that is there already.
+
+::
+
+    app = server_app(my_task)                                   # in the app's server.py
+    app = client_app(lambda node: device_member(node, my_task(), my_samples))     # in its client.py
+
+Flower carries frames that it does not look into; who may know what is settled by the protocol
+(docs/guide/flower.md).
+"""
+
+from importlib.util import find_spec
+
+if find_spec("flwr") is None:
+    raise ImportError("sfsl.flower needs Flower: pip install 'sfsl[flower]'")
+
+from sfsl.carriers.flower.answering import Member
+from sfsl.carriers.flower.client import client_app
+from sfsl.carriers.flower.member import device_member, model_of
+from sfsl.carriers.flower.node import Node, Terms
+from sfsl.carriers.flower.server import server_app
+
+__all__ = ["Member", "Node", "Terms", "client_app", "device_member", "model_of", "server_app"]

@@ -1,0 +1,28 @@
+"""What a check-in must be before its client may be in a round."""
+
+from collections.abc import Mapping
+
+from sfsl.crypto.agreement import require_contributory
+from sfsl.errors import ConflictingMessage, InvalidMessage, UnexpectedSender
+from sfsl.rounds.exchanges import SUMS
+from sfsl.secagg.transcript import require_keys
+from sfsl.service.messages import CheckIn
+
+
+def require_check_in(
+    client: str, message: CheckIn, model_digest: bytes, identities: Mapping[str, bytes] | None
+) -> frozenset[bytes]:
+    """The public keys of a sound check-in. ``identities``: in active mode, by name. Whatever could keep a
+    round from going on is refused here, where it costs its sender alone."""
+    keys = message.keys
+    if message.model != model_digest:
+        raise InvalidMessage("a check-in for another model than this server trains")
+    if keys.client != client:
+        raise UnexpectedSender(f"client {client} checks in with keys in another name")
+    require_keys(keys, SUMS, identities)
+    publics = (keys.channel, *keys.masks)
+    for public in publics:
+        require_contributory(public)
+    if len(set(publics)) != len(publics):
+        raise ConflictingMessage(f"client {client} uses a key twice; every check-in has new ones")
+    return frozenset(publics)

@@ -1,0 +1,232 @@
+"""One SQLite file: made whole or not at all, checked before it is trusted, durable, errors typed."""
+
+import contextlib
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from sfsl.durable.lock import StoreLock
+from sfsl.errors import StoreCorrupt, StoreError, StoreFull, StoreInUse
+
+APPLICATION = 0x5346534C  # "SFSL"
+SCHEMA = 1
+_MAGIC = b"SQLite format 3\0"
+_BUSY_SECONDS = 5.0
+
+_TABLES = """
+CREATE TABLE deployment (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    id BLOB NOT NULL CHECK (typeof(id) = 'blob' AND length(id) = 16)
+);
+CREATE TABLE clients (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE CHECK (length(id) = 32),
+    public BLOB NOT NULL UNIQUE CHECK (typeof(public) = 'blob' AND length(public) = 32),
+    enrolled_ms INTEGER NOT NULL CHECK (typeof(enrolled_ms) = 'integer'),
+    revoked_ms INTEGER CHECK (typeof(revoked_ms) IN ('integer', 'null')),
+    acknowledged INTEGER NOT NULL DEFAULT 0 CHECK (typeof(acknowledged) = 'integer' AND acknowledged >= 0)
+);
+CREATE TABLE rounds (
+    number INTEGER PRIMARY KEY,
+    id BLOB NOT NULL UNIQUE CHECK (typeof(id) = 'blob')
+);
+CREATE TABLE acknowledgements (
+    round INTEGER NOT NULL REFERENCES rounds,
+    client INTEGER NOT NULL REFERENCES clients,
+    PRIMARY KEY (round, client)
+) WITHOUT ROWID;
+CREATE TABLE invitations (
+    period INTEGER NOT NULL CHECK (typeof(period) = 'integer'),
+    client INTEGER NOT NULL REFERENCES clients,
+    round INTEGER NOT NULL REFERENCES rounds,
+    PRIMARY KEY (period, client, round)
+) WITHOUT ROWID;
+"""
+
+
+class RegistryFile:
+    """A connection to one file. A write is one transaction, durable when it returns.
+
+    ``lock`` is None for a visitor beside the server: SQLite keeps the two apart for each transaction.
+    """
+
+    def __init__(self, path: Path, lock: StoreLock | None) -> None:
+        self.path = path
+        self._lock = lock
+        self._process = os.getpid()
+        self._one_at_a_time = threading.RLock()
+        _require_registry(path)
+        with typed(path, "open"):
+            self._connection = _connect(path)
+        try:
+            with typed(path, "open"):
+                self._check()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @classmethod
+    def create(cls, path: Path, deployment: bytes) -> None:
+        """Make a file at ``path`` whole or not at all: made aside, then renamed."""
+        leftovers = [f"{path}{end}" for end in ("-wal", "-shm") if os.path.exists(f"{path}{end}")]
+        if leftovers:
+            raise StoreError(
+                f"{path} is missing, but {' and '.join(leftovers)} are there: a registry was taken away "
+                "without them. Put it back, or move them away too if every client is to enrol again"
+            )
+        aside = path.with_name(path.name + ".new")
+        try:
+            for end in ("", "-wal", "-shm", "-journal"):  # of an earlier attempt that was cut short
+                Path(f"{aside}{end}").unlink(missing_ok=True)
+            os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            with typed(path, "create"):
+                connection = _connect(aside)
+                try:
+                    connection.executescript(
+                        f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; "
+                        f"PRAGMA user_version = {SCHEMA}; {_TABLES}"
+                    )
+                    connection.execute("INSERT INTO deployment VALUES (1, ?)", (deployment,))
+                    connection.execute("COMMIT")
+                finally:
+                    connection.close()  # the last one to close puts all into the one file
+            _flush(aside, os.O_RDONLY)
+            os.rename(aside, path)
+            _flush(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError as error:
+            raise StoreError(f"cannot create {path}: {error.strerror}; its folder must be writable") from None
+
+    def _check(self) -> None:
+        """Refuse another program's file, a later version's, and a damaged one."""
+        application, schema = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
+        if application != APPLICATION:
+            raise StoreCorrupt(f"{self.path} is no registry of this package, or damaged; restore a backup")
+        if schema > SCHEMA:
+            raise StoreError(
+                f"{self.path} was written by a later version (schema {schema}, this one reads {SCHEMA}); "
+                "upgrade sfsl"
+            )
+        if schema != SCHEMA:
+            raise StoreCorrupt(f"{self.path} has schema {schema}, which never was; restore a backup")
+        for check, sound in (("integrity_check(1)", [("ok",)]), ("foreign_key_check", [])):
+            found = self._connection.execute(f"PRAGMA {check}").fetchall()
+            if found != sound:
+                raise StoreCorrupt(f"{self.path} is damaged: {check} gives {found[0][0]}. Restore a backup")
+        if self._lock is not None:
+            self._check_length()
+
+    def _check_length(self) -> None:
+        """SQLite reads what a cut took from the last page as zeros. With the log put in, the file must have
+        its whole length; while a visitor reads, that has to wait for another time."""
+        busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        due = self._number("PRAGMA page_count") * self._number("PRAGMA page_size")
+        if not busy and self.path.stat().st_size != due:
+            raise StoreCorrupt(f"{self.path} is cut short or has bytes too many. Restore a backup")
+
+    def _number(self, query: str) -> int:
+        return int(self._connection.execute(query).fetchone()[0])
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it, durably, or nothing."""
+        self._require_open()
+        with self._one_at_a_time, typed(self.path, "write"):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # a full disk may have ended it already
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        self._require_open()
+        with self._one_at_a_time, typed(self.path, "read"):
+            return self._connection.execute(query, values).fetchall()
+
+    def _require_open(self) -> None:
+        if self._lock is not None:
+            self._lock.require()
+        elif os.getpid() != self._process:
+            raise StoreInUse(f"{self.path} was opened before a fork; open it again in this process")
+
+    def close(self) -> None:
+        with self._one_at_a_time, typed(self.path, "close"):
+            self._connection.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # Opened, never made: an empty file in place of a lost one would forget who was revoked.
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode=rw",
+        uri=True,
+        timeout=_BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    try:
+        for setting in (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "fullfsync = ON",
+            "checkpoint_fullfsync = ON",
+            "foreign_keys = ON",
+            "trusted_schema = OFF",
+            "cell_size_check = ON",
+        ):
+            connection.execute(f"PRAGMA {setting}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _require_registry(path: Path) -> None:
+    """SQLite takes an empty file for a new database; we do not."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        raise StoreError(f"no registry at {path}; look for it elsewhere, or let a server make one") from None
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror}") from None
+    if start != _MAGIC:
+        raise StoreCorrupt(f"{path} is no registry of this package, or damaged; restore a backup")
+
+
+@contextlib.contextmanager
+def typed(path: Path, doing: str) -> Iterator[None]:
+    """SQLite's errors as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        # The low byte is the kind; what lies above it says more.
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        # SQLITE_ERROR: our queries are fixed, so it is the tables that are not what they should be.
+        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+            raise StoreCorrupt(f"cannot {doing} {path}: {error}. Restore a backup") from None
+        if code == sqlite3.SQLITE_FULL:
+            raise StoreFull(
+                f"no room to {doing} {path}: {error}. What was committed stands; free some space"
+            ) from None
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise StoreInUse(f"cannot {doing} {path}: another process holds it; try again") from None
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            raise StoreError(
+                f"cannot {doing} {path}: {error}; the file and its folder must be writable"
+            ) from None
+        raise StoreError(
+            f"cannot {doing} {path}: {error}. What was committed stands; check the disk"
+        ) from None
+
+
+def _flush(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

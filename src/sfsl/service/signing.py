@@ -1,0 +1,249 @@
+"""Requests signed by a client's enrolled identity (spec network 1, 2).
+
+A request names its client, the time and a nonce; the signature covers these, the deployment, the method,
+the target and the body. Nothing secret is in a header. ``Verifier`` takes a request once.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from sfsl.crypto.identity import Identity, verify
+from sfsl.crypto.kdf import digest
+from sfsl.crypto.randomness import Randomness
+from sfsl.errors import (
+    AuthenticationFailed,
+    ClockSkew,
+    DecodeError,
+    InputError,
+    InvalidMessage,
+    Oversize,
+    ParameterError,
+)
+from sfsl.service.nonces import Nonces
+
+CLIENT, TIME, NONCE, SIGNATURE = "Sfsl-Client", "Sfsl-Time", "Sfsl-Nonce", "Sfsl-Signature"
+LABEL = "http request"
+DEPLOYMENT_BYTES = 16
+NONCE_BYTES = 16
+MOST_TARGET = 2048
+
+_FORMS = {
+    CLIENT.lower(): (CLIENT, 32, re.compile("[0-9a-f]{32}")),
+    TIME.lower(): (TIME, 15, re.compile("0|[1-9][0-9]{0,14}")),
+    NONCE.lower(): (NONCE, 2 * NONCE_BYTES, re.compile("[0-9a-f]{32}")),
+    SIGNATURE.lower(): (SIGNATURE, 128, re.compile("[0-9a-f]{128}")),
+}
+_METHOD = re.compile("[A-Z]{1,16}")
+_TARGET = re.compile("/[!-~]*")
+
+# The field of Ed25519, and the heights of the eight points of small order. Under such a key anyone can
+# make signatures that verify.
+_P = 2**255 - 19
+_HEIGHT_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER = frozenset((0, 1, _P - 1, _HEIGHT_8, _P - _HEIGHT_8))
+
+
+def client_id(public: bytes) -> str:
+    """The name that a public key gives its client: nobody else can sign as it."""
+    require_public(public)
+    return digest("client id", public)[:16].hex()
+
+
+def require_public(public: bytes) -> None:
+    """Refuse a key that is no canonical Ed25519 public key, or one under which anyone can sign."""
+    if len(public) != 32:
+        raise InvalidMessage(f"an Ed25519 public key has 32 bytes, not {len(public)}")
+    height = int.from_bytes(public, "little") & (2**255 - 1)
+    if height >= _P or height in _SMALL_ORDER:
+        raise InvalidMessage("an Ed25519 public key that is not canonical or of small order")
+
+
+def sign_request(
+    identity: Identity,
+    *,
+    deployment: bytes,
+    method: str,
+    target: str,
+    body: bytes,
+    now_ms: int,
+    randomness: Randomness,
+) -> dict[str, str]:
+    """The four headers of one request. A retry is signed again: a nonce is taken once."""
+    if len(deployment) != DEPLOYMENT_BYTES:
+        raise InputError(f"a deployment id has {DEPLOYMENT_BYTES} bytes, not {len(deployment)}")
+    if not 0 <= now_ms < 10**15:
+        raise InputError(f"{now_ms} is not a time in milliseconds since 1970")
+    if not (_METHOD.fullmatch(method) and _TARGET.fullmatch(target)) or len(target) > MOST_TARGET:
+        raise InputError(
+            f"a method is in capitals, and a target starts with / and has at most {MOST_TARGET} printable "
+            "ASCII characters; percent-encode the others"
+        )
+    nonce = randomness.bytes(NONCE_BYTES)
+    parts = _parts(deployment, method, target, sha256(body).digest(), now_ms, nonce)
+    return {
+        CLIENT: client_id(identity.public),
+        TIME: str(now_ms),
+        NONCE: nonce.hex(),
+        SIGNATURE: identity.sign(LABEL, *parts).hex(),
+    }
+
+
+def _parts(
+    deployment: bytes, method: str, target: str, body_sha256: bytes, time_ms: int, nonce: bytes
+) -> tuple[bytes, ...]:
+    return (
+        deployment,
+        method.encode("ascii"),
+        target.encode("ascii"),
+        body_sha256,
+        time_ms.to_bytes(8, "big"),
+        nonce,
+    )
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a request's headers say. Nobody has proved it yet."""
+
+    client: str
+    time_ms: int
+    nonce: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+
+
+def parse_headers(headers: Mapping[str, str]) -> Claim:
+    """The claim, or a ``DecodeError`` that quotes nothing of what was sent. Other headers are ignored."""
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        if (known := _FORMS.get(name.lower())) is None:
+            continue
+        title, most, form = known
+        if title in found:
+            raise DecodeError(f"{title} is there twice")
+        if len(value) > most:
+            raise Oversize(f"{title} has {len(value)} characters where at most {most} are allowed")
+        if not form.fullmatch(value):
+            raise DecodeError(f"{title} is not in its canonical form")
+        found[title] = value
+    missing = [title for title, _, _ in _FORMS.values() if title not in found]
+    if missing:
+        raise DecodeError(f"the request is not signed: {', '.join(missing)} missing")
+    return Claim(
+        found[CLIENT], int(found[TIME]), bytes.fromhex(found[NONCE]), bytes.fromhex(found[SIGNATURE])
+    )
+
+
+class Verifier:
+    """Checks requests to one deployment and remembers which it has taken. Cheap checks come first, and a
+    refused request leaves no trace. Not for use by two threads at once.
+
+    ``public_key_of`` raises ``UnknownClient`` or ``Revoked``. ``window_ms``: how far a request's clock may
+    be off, either way, when its headers arrive. ``body_ms``: how long its body may take from then on.
+    ``not_before_ms``: when this process began; what was signed earlier may have been taken by the one
+    before it, whose memory is gone.
+    """
+
+    def __init__(
+        self,
+        deployment: bytes,
+        public_key_of: Callable[[str], bytes],
+        *,
+        window_ms: int = 120_000,
+        body_ms: int = 120_000,
+        nonces_per_client: int = 2048,
+        most_clients: int = 100_000,
+        most_nonces: int = 2_000_000,
+        not_before_ms: int = 0,
+    ) -> None:
+        if len(deployment) != DEPLOYMENT_BYTES:
+            raise ParameterError(f"a deployment id has {DEPLOYMENT_BYTES} bytes, not {len(deployment)}")
+        if window_ms < 1 or body_ms < 0:
+            raise ParameterError("the time window has 1 ms at the least, and bodies 0 ms")
+        self._deployment = deployment
+        self._public_key_of = public_key_of
+        self._window_ms = window_ms
+        self._not_before_ms = not_before_ms
+        # As long as a copy of a request could still pass: the window after its time, then its body.
+        self._nonces = Nonces(
+            kept_ms=window_ms + body_ms,
+            per_client=nonces_per_client,
+            most_clients=most_clients,
+            most=most_nonces,
+        )
+
+    @property
+    def remembered(self) -> int:
+        """Nonces in memory."""
+        return len(self._nonces)
+
+    def check(
+        self, headers: Mapping[str, str], method: str, target: str, body_sha256: bytes, now_ms: int
+    ) -> str:
+        """The client that signed exactly this request, for the first time; else raise."""
+        claim = self.check_headers(headers, now_ms)
+        return self.check_body(claim, method, target, body_sha256, now_ms)
+
+    def check_headers(self, headers: Mapping[str, str], now_ms: int) -> Claim:
+        """All that can be refused before the body is read: form, time, client, rate, replay."""
+        claim = parse_headers(headers)
+        self._require_time(claim, now_ms)
+        self._public_key_of(claim.client)
+        self._nonces.require_new(claim.client, claim.nonce, claim.time_ms, now_ms)
+        return claim
+
+    def check_body(self, claim: Claim, method: str, target: str, body_sha256: bytes, now_ms: int) -> str:
+        """The rest, once the body is here. What may have changed meanwhile is checked again."""
+        public = self._public_key_of(claim.client)
+        self._nonces.require_new(claim.client, claim.nonce, claim.time_ms, now_ms)
+        self._require_signature(claim, public, method, target, body_sha256)
+        self._nonces.remember(claim.client, claim.nonce, claim.time_ms)
+        return claim.client
+
+    def check_enrolment(
+        self,
+        headers: Mapping[str, str],
+        method: str,
+        target: str,
+        body_sha256: bytes,
+        now_ms: int,
+        public: bytes,
+    ) -> str:
+        """The id of someone who asks to be enrolled under ``public`` and holds its private key.
+
+        Its nonce is not remembered: keys cost nothing, so anyone could fill the memory. Enrolling twice
+        must therefore be the same as enrolling once.
+        """
+        claim = parse_headers(headers)
+        self._require_time(claim, now_ms)
+        if client_id(public) != claim.client:
+            raise AuthenticationFailed("this client's id does not follow from this public key")
+        self._require_signature(claim, public, method, target, body_sha256)
+        return claim.client
+
+    def _require_time(self, claim: Claim, now_ms: int) -> None:
+        off = claim.time_ms - now_ms
+        if abs(off) > self._window_ms:
+            raise ClockSkew(
+                f"the clock that signed this is {_seconds(off)} ours; at most "
+                f"{self._window_ms / 1000:g} s are allowed. Correct the clock and sign again",
+                off_ms=off,
+            )
+        if claim.time_ms < self._not_before_ms:
+            raise ClockSkew(
+                f"signed before this server started, {_seconds(off)} our clock. Sign again",
+                off_ms=off,
+            )
+
+    def _require_signature(
+        self, claim: Claim, public: bytes, method: str, target: str, body_sha256: bytes
+    ) -> None:
+        if not (_METHOD.fullmatch(method) and _TARGET.fullmatch(target)) or len(target) > MOST_TARGET:
+            raise DecodeError("a method or target that cannot be signed")
+        parts = _parts(self._deployment, method, target, body_sha256, claim.time_ms, claim.nonce)
+        verify(public, claim.signature, LABEL, *parts)
+
+
+def _seconds(off_ms: int) -> str:
+    return f"{abs(off_ms) / 1000:.1f} s {'ahead of' if off_ms > 0 else 'behind'}"

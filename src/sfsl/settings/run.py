@@ -1,0 +1,488 @@
+"""The settings of a run: every key has a default, a description and a check."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sfsl.codec import Checked
+from sfsl.errors import ParameterError
+from sfsl.privacy import PRESETS, IndexPrivacy
+from sfsl.secagg import default_threshold
+from sfsl.settings.sections import about, section_from
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+Positive = Annotated[float, Meta(gt=0, le=1e6)]
+Step = Literal["add", "adagrad", "adam"]
+Preset = Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"]
+Scheme = Literal["sfsl", "sfl", "fsl", "fl", "centralized"]
+# Schemes that hide something, for which plain sums are a stand-in; the others have no masks to begin with.
+SECURE = ("sfsl", "sfl")
+
+
+class DataSettings(Checked, frozen=True):
+    source: Annotated[
+        Literal["synthetic", "amazon", "taobao", "csv", "parquet", "stored", "shakespeare", "python"],
+        about(
+            '"synthetic" makes data up; "amazon", "taobao", "csv" and "parquet" read clicks from the file at '
+            'path, "stored" from a folder that sfsl data made, "shakespeare" what roles say; "python" takes '
+            "your own model and clients from the function fleet(seed) of the file at path."
+        ),
+    ] = "synthetic"
+    path: Annotated[str, about("The file to read (also .gz); empty for synthetic data.")] = ""
+    users: Annotated[int, Meta(ge=2), about("Synthetic: how many users, each of them a client.")] = 1000
+    scale: Annotated[
+        float, Meta(gt=0, le=1), about("Synthetic: 1 is the paper's 143,534 goods and 323 samples a client.")
+    ] = 0.1
+    negatives: Annotated[
+        int, Meta(ge=1, le=100), about("Sampled non-clicks per click, where the data records clicks only.")
+    ] = 1
+    held_out: Annotated[
+        float, Meta(gt=0, lt=1), about("The last share of each user's samples in time is for testing only.")
+    ] = 0.2
+    max_history: Annotated[int, Meta(ge=1, le=10_000), about("Clicks of a history that a model sees.")] = 50
+    context: Annotated[
+        int, Meta(ge=1, le=1000), about("Shakespeare: words that a model sees before the next one.")
+    ] = 10
+    text_ids: Annotated[bool, about("CSV and Parquet: ids are any text, not whole numbers.")] = False
+
+
+class ModelSettings(Checked, frozen=True):
+    kind: Annotated[
+        Literal["din", "dien", "bst", "logistic", "lstm"],
+        about(
+            'For clicks: "din", the paper\'s deep interest network, "dien" and "bst", to which the order of '
+            'clicks matters, or "logistic" regression. For words: "lstm".'
+        ),
+    ] = "din"
+    width: Annotated[
+        int, Meta(ge=1, le=4096), about("All but logistic: parameters in a row; lstm has a bias besides.")
+    ] = 18
+    slopes: Annotated[
+        Literal["dice", "prelu"], about('DIN, DIEN, BST: activations of the tower, "dice" or "prelu".')
+    ] = "dice"
+    initial: Annotated[
+        float,
+        Meta(ge=0, le=10),
+        about("All but logistic: rows begin uniform within plus or minus this."),
+    ] = 0.05
+
+
+class PrivacySettings(Checked, frozen=True):
+    preset: Annotated[
+        Preset, about("The paper's choices: cpp1 asks for real rows only, cpp5 for the whole union.")
+    ] = "cpp2"
+    probabilities: Annotated[
+        tuple[Share, ...], about("Instead of a preset: [p1, p2, p3, p4]; empty takes the preset.")
+    ] = ()
+    mix: Annotated[
+        dict[Preset, Share],
+        about("Each client its own choice: shares of clients by preset, { cpp2 = 0.7, cpp5 = 0.3 }."),
+    ] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.probabilities) not in (0, 4):
+            raise ParameterError("privacy.probabilities: four numbers, [p1, p2, p3, p4], or none")
+        if self.mix and (self.probabilities or abs(sum(self.mix.values()) - 1) > 1e-6):
+            raise ParameterError("privacy.mix: shares of clients that sum to 1, and no privacy.probabilities")
+        _ = self.index_privacy
+
+    @property
+    def index_privacy(self) -> IndexPrivacy:
+        """What clients choose; of a mix, what the least private of them do."""
+        if self.mix:
+            chosen = (PRESETS[name] for name, share in self.mix.items() if share)
+            return max(chosen, key=lambda one: one.epsilon_infinity)
+        return IndexPrivacy(*self.probabilities) if self.probabilities else PRESETS[self.preset]
+
+    @property
+    def name(self) -> str:
+        if self.mix:
+            return " + ".join(f"{share:.0%} {preset}" for preset, share in self.mix.items())
+        return "custom" if self.probabilities else self.preset
+
+
+class RoundSettings(Checked, frozen=True):
+    scheme: Annotated[
+        Scheme,
+        about(
+            '"sfsl": private submodels. To compare with: "sfl", the full model under secure sums; "fsl" and '
+            '"fl", submodels of real rows and the full model, nothing hidden; "centralized", everyone\'s '
+            "samples in one place."
+        ),
+    ] = "sfsl"
+    sums: Annotated[
+        Literal["auto", "masked", "plain"],
+        about(
+            '"masked" runs the protocol; "plain" adds the same integers in the open, for fast experiments '
+            'with the same result. "auto": masked where the scheme hides anything.'
+        ),
+    ] = "auto"
+    clients: Annotated[int, Meta(ge=2, le=512), about("Clients of a cohort, 2 to 512.")] = 100
+    cohorts: Annotated[
+        int,
+        Meta(ge=1, le=4096),
+        about(
+            "Of so many clients each, side by side in one round: each has keys, a union and sums of its own, "
+            "and what they open is averaged together."
+        ),
+    ] = 1
+    min_contributors: Annotated[
+        Annotated[int, Meta(ge=1, le=65_535)] | Literal["auto"],
+        about(
+            'Rows asked for by fewer clients are left out by everyone. "auto" computes what keeps the rows '
+            "opened alone below 0.05 per round; 1 is the paper."
+        ),
+    ] = "auto"
+    threshold: Annotated[
+        Annotated[int, Meta(ge=2, le=512)] | Literal["auto"],
+        about('Clients that must last through a round. "auto" is a little over two thirds.'),
+    ] = "auto"
+    encoding: Annotated[
+        Literal["auto", "identity", "bloom", "sketch"], about("How index sets are encoded for the union.")
+    ] = "auto"
+    precision: Annotated[
+        Literal["float32", "float16"], about("Of downloaded rows; float16 halves them and loses some.")
+    ] = "float32"
+    ring: Annotated[Literal["z32", "z64"], about("Words of the secure sum, of 32 or 64 bits.")] = "z32"
+    clip: Annotated[Positive, about("A parameter's change by one client is cut to plus or minus this.")] = 1.0
+    max_samples: Annotated[
+        int, Meta(ge=1, le=2**20), about("A client weighs at most so many samples in an average.")
+    ] = 1000
+    max_rows: Annotated[
+        int, Meta(ge=1, le=2**32), about("A client declines a round in which it would ask for more rows.")
+    ] = 2**32
+    bins: Annotated[
+        int, Meta(ge=0, le=4096), about("Of the score histograms behind the secure AUC; 0 leaves it out.")
+    ] = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.cohorts > 1 and self.scheme == "centralized":
+            raise ParameterError(
+                f'round.cohorts = {self.cohorts} with round.scheme = "centralized", which has no clients'
+            )
+        if self.sums == "masked" and self.scheme not in SECURE:
+            raise ParameterError(
+                f'round.sums = "masked" with round.scheme = "{self.scheme}", which hides nothing; '
+                f"{' and '.join(SECURE)} have masks"
+            )
+
+    @property
+    def masked(self) -> bool:
+        return self.scheme in SECURE and self.sums != "plain"
+
+    @property
+    def stands_in(self) -> bool:
+        """Plain sums in place of masked ones: the same model, and costs that say nothing."""
+        return self.scheme in SECURE and not self.masked
+
+    @property
+    def all_clients(self) -> int:
+        """Of a round."""
+        return self.clients * self.cohorts
+
+    @property
+    def threshold_clients(self) -> int:
+        return default_threshold(self.clients) if self.threshold == "auto" else self.threshold
+
+
+class TrainingSettings(Checked, frozen=True):
+    batch_size: Annotated[int, Meta(ge=1), about("Samples per local step.")] = 2
+    epochs: Annotated[int, Meta(ge=1), about("Passes over a client's samples in a round.")] = 1
+    learning_rate: Annotated[Positive, about("Of local SGD in the first round.")] = 1.0
+    decay: Annotated[
+        float, Meta(gt=0, le=1), about("The learning rate is multiplied by this every round.")
+    ] = 0.999
+    clip: Annotated[Positive, about("Largest norm of a step's gradient.")] = 0.1
+    compiled: Annotated[
+        bool,
+        about(
+            "Make machine code of a cohort's step: more than twice as fast, once half a minute was spent on "
+            "it (many minutes for dien). Needs a C++ compiler, or a GPU."
+        ),
+    ] = False
+
+
+class ServerSettings(Checked, frozen=True):
+    weights: Annotated[
+        Literal["auto", "owners", "samples", "dataset"],
+        about(
+            'A row\'s average counts each client that trained it once ("owners"), or by its "samples" that '
+            'touch the row, or every client by the size of its "dataset". "auto": dataset for the full '
+            "model, owners for submodels."
+        ),
+    ] = "auto"
+    kappa: Annotated[
+        float, Meta(ge=1, le=1e6), about("Least divisor of a row's average; 1 (with samples) is the paper.")
+    ] = 10.0
+    kappa_rounds: Annotated[
+        int, Meta(ge=0, le=10**7), about("Over so many first rounds that divisor rises from 1 to kappa.")
+    ] = 110
+    max_move: Annotated[
+        float, Meta(ge=0, le=1e6), about("Longest move of a row in one round; 0 sets no limit.")
+    ] = 0.0
+    row_step: Annotated[Step, about('How rows move: "add" (the paper), "adagrad" or "adam".')] = "add"
+    row_rate: Annotated[Positive, about("Learning rate of the row step.")] = 1.0
+    dense_step: Annotated[Step, about("How the dense part moves, likewise.")] = "add"
+    dense_rate: Annotated[
+        Positive | Literal["auto"],
+        about('Learning rate of the dense step. "auto": 2 where it adds and clients have submodels, else 1.'),
+    ] = "auto"
+
+
+class CentralizedSettings(Checked, frozen=True):
+    optimizer: Annotated[Literal["sgd", "adam"], about('"sgd", clipped as clients do, or "adam".')] = "adam"
+    batch_size: Annotated[int, Meta(ge=1), about("Samples per step.")] = 32
+    learning_rate: Annotated[Positive, about("In the first round; training.decay applies.")] = 0.001
+
+
+class FaultSettings(Checked, frozen=True, rename="kebab"):
+    invitation: Annotated[Share, about("Share of clients that vanishes instead of sharing keys.")] = 0.0
+    inbound: Annotated[Share, about("Share that vanishes instead of sending its masked set.")] = 0.0
+    unmask_union: Annotated[Share, about("Share that vanishes instead of helping to open the union.")] = 0.0
+    union: Annotated[Share, about("Share that vanishes instead of asking for rows.")] = 0.0
+    submodel: Annotated[Share, about("Share that vanishes instead of sending its update.")] = 0.0
+    unmask_update: Annotated[
+        Share, about("Share that vanishes instead of helping to open the sum of updates.")
+    ] = 0.0
+
+    late: Annotated[
+        Share, about("Share of clients that answer any one exchange too late, and are out from then on.")
+    ] = 0.0
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """By exchange, where anyone vanishes."""
+        found: dict[str, float] = msgspec.to_builtins(self)
+        return {exchange: rate for exchange, rate in found.items() if rate and exchange != "late"}
+
+    @property
+    def lost(self) -> dict[str, float]:
+        """By exchange: who vanishes or is too late."""
+        found: dict[str, float] = msgspec.to_builtins(self)
+        late = found.pop("late")
+        return {exchange: 1 - (1 - rate) * (1 - late) for exchange, rate in found.items() if rate or late}
+
+
+class LoopSettings(Checked, frozen=True):
+    rounds: Annotated[int, Meta(ge=1, le=10**7), about("How many rounds.")] = 100
+    evaluate_every: Annotated[
+        int, Meta(ge=0), about("Rounds between AUCs on the central test set, and after the last; 0: never.")
+    ] = 10
+    selection: Annotated[
+        Literal["uniform", "period"],
+        about(
+            'Who is in a round: "uniform" draws from all clients each time; "period" from those who have not '
+            "been in one yet in this period, as a deployment should."
+        ),
+    ] = "uniform"
+    period: Annotated[
+        int,
+        Meta(ge=0, le=10**7),
+        about(
+            'With selection = "period": its rounds, after which clients draw their permanent answers anew.'
+        ),
+    ] = 0
+    seed: Annotated[
+        int,
+        Meta(ge=0, lt=2**62),
+        about("Of data, model, cohorts, faults and what devices do by chance. Keys and masks have none."),
+    ] = 0
+    threads: Annotated[
+        int, Meta(ge=0, le=1024), about("CPU threads of one local step, which is small; 0 lets torch choose.")
+    ] = 1
+    together: Annotated[
+        int,
+        Meta(ge=1, le=512),
+        about(
+            "Clients that train in one pass. Another number gives other last bits of the model. On a cluster "
+            "a pass is what one worker does: fewer clients spread wider, more are faster in one place."
+        ),
+    ] = 50
+    engine: Annotated[
+        Literal["local", "ray"],
+        about(
+            '"local": all clients in this process. "ray": spread over a cluster, see [ray]; the same model, '
+            "bit for bit."
+        ),
+    ] = "local"
+    device: Annotated[
+        Literal["", "cpu", "cuda"],
+        about(
+            '"cuda" or "cpu": the whole fleet lives on this device, which makes rounds fast: plain sums of '
+            "clicks data, without faults and secure AUC. Empty: the local engine, which does everything."
+        ),
+    ] = ""
+
+
+class RaySettings(Checked, frozen=True):
+    address: Annotated[
+        str,
+        about(
+            'Of a running cluster, host:port or "auto" for the one on this machine. Empty: RAY_ADDRESS if it '
+            "is set, else a cluster is started here and stopped at the end."
+        ),
+    ] = ""
+    workers: Annotated[
+        int,
+        Meta(ge=0, le=4096),
+        about("Processes among which clients are divided; 0: as many as there is room and work for."),
+    ] = 0
+    cpus_per_worker: Annotated[
+        int, Meta(ge=0, le=1024), about("Cores of one worker; 0: as many as run.threads, at least one.")
+    ] = 0
+    gpus_per_worker: Annotated[
+        Annotated[float, Meta(ge=0, le=64)] | Literal["auto"],
+        about(
+            'A share below 1 is a GPU that several workers use. "auto" divides those of the cluster among '
+            "the workers. On a GPU last bits differ from a CPU's; 0 leaves them alone."
+        ),
+    ] = "auto"
+    seconds: Annotated[
+        float,
+        Meta(gt=0, le=86_400),
+        about("A worker that takes longer for one exchange is lost, and its clients for the round."),
+    ] = 600.0
+    memory_mb: Annotated[
+        int,
+        Meta(ge=80, le=10**7),
+        about("Of a cluster that is started here: memory for data and messages under way, in MB."),
+    ] = 500
+
+
+class RunConfig(Checked, frozen=True):
+    """A run file: its sections and what is in them."""
+
+    data: Annotated[DataSettings, about("Where samples come from.")] = DataSettings()
+    model: Annotated[ModelSettings, about("What is trained.")] = ModelSettings()
+    privacy: Annotated[PrivacySettings, about("How clients answer which rows they have.")] = PrivacySettings()
+    round: Annotated[RoundSettings, about("One round of the protocol.")] = RoundSettings()
+    training: Annotated[TrainingSettings, about("What a client does with its submodel.")] = TrainingSettings()
+    server: Annotated[ServerSettings, about("What the server makes of the sums.")] = ServerSettings()
+    centralized: Annotated[CentralizedSettings, about('Of the scheme "centralized".')] = CentralizedSettings()
+    faults: Annotated[FaultSettings, about("Clients that vanish, as shares of those asked.")] = (
+        FaultSettings()
+    )
+    run: Annotated[LoopSettings, about("The run as a whole.")] = LoopSettings()
+    ray: Annotated[RaySettings, about('Of run.engine = "ray".')] = RaySettings()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.data.source == "synthetic") != (self.data.path == ""):
+            raise ParameterError(
+                f"data.source = {self.data.source!r} with data.path = {self.data.path!r}: synthetic data has "
+                "no path, and every other source needs one"
+            )
+        if self.data.source != "python" and (self.data.source == "shakespeare") != (
+            self.model.kind == "lstm"
+        ):
+            raise ParameterError(
+                f'model.kind = "{self.model.kind}" with data.source = "{self.data.source}": "lstm" guesses '
+                'words and needs "shakespeare", every other model needs clicks'
+            )
+        if (self.run.selection == "period") != (self.run.period > 0):
+            raise ParameterError(
+                f'run.selection = "{self.run.selection}" with run.period = {self.run.period}: "period" needs '
+                'the number of rounds in a period, and "uniform" has none (0)'
+            )
+        least = self.round.min_contributors
+        if least != "auto" and least > self.round.clients:
+            raise ParameterError(
+                f"round.min_contributors = {least}, but a round has {self.round.clients} clients "
+                "(round.clients): no row could ever move"
+            )
+        wanted = self.round.threshold_clients
+        if wanted > self.round.clients:
+            raise ParameterError(
+                f"round.threshold = {wanted}, but a round has {self.round.clients} clients (round.clients)"
+            )
+        if 2 * wanted <= self.round.clients:
+            raise ParameterError(
+                f"round.threshold = {wanted} of {self.round.clients} clients: more than half must last, or "
+                'two halves could open two different sums; "auto" is a safe choice'
+            )
+
+        if self.run.device:
+            self._require_device()
+        if self.run.engine == "ray":
+            self._require_cluster()
+
+    @property
+    def not_on_a_device(self) -> list[str]:
+        """Settings that a fleet on a device cannot follow yet."""
+        lacking = {
+            "round.sums": self.round.masked,
+            "round.scheme": self.round.scheme == "centralized",
+            "round.encoding": self.round.encoding == "bloom",
+            "round.max_rows": self.round.max_rows < 2**32,
+            "round.cohorts": self.round.cohorts > 1,
+            "round.precision": self.round.precision != "float32",
+            "privacy.mix": bool(self.privacy.mix),
+            "faults": bool(self.faults.lost),
+            "data.source": self.data.source in ("python", "shakespeare"),
+            "server.weights": self.weights == "dataset" and self.round.scheme not in ("fl", "sfl"),
+        }
+        return [key for key, is_wrong in lacking.items() if is_wrong]
+
+    def _require_device(self) -> None:
+        """What it cannot do is refused, not left out."""
+        if wrong := self.not_on_a_device:
+            raise ParameterError(
+                f'run.device = "{self.run.device}" runs plain sums of federated schemes on clicks data, '
+                f"without faults; {', '.join(wrong)} asks for something else. Change it (--sums plain), or "
+                "leave run.device empty"
+            )
+
+    def _require_cluster(self) -> None:
+        """Workers carry the protocol's clients; what has none is quick in one process."""
+        if self.run.device:
+            raise ParameterError(
+                f'run.engine = "ray" with run.device = "{self.run.device}", which keeps the fleet on one '
+                "device; leave it empty: workers take GPUs by ray.gpus_per_worker"
+            )
+        if not self.round.masked:
+            raise ParameterError(
+                f'run.engine = "ray" runs the protocol, and round.scheme = "{self.round.scheme}" with '
+                f'round.sums = "{self.round.sums}" has no masks; take run.engine = "local"'
+            )
+        groups = self.round.cohorts * -(-self.round.clients // self.run.together)
+        if self.ray.workers > groups:
+            fewer = self.round.all_clients // self.ray.workers
+            advice = f"lower run.together to {fewer}, or have" if fewer else "have"
+            raise ParameterError(
+                f"ray.workers = {self.ray.workers}, but a round is {groups} passes of at most "
+                f"{self.run.together} clients (run.together), and a worker does whole ones; {advice} fewer "
+                "workers"
+            )
+
+    @property
+    def dense_rate(self) -> float:
+        """Averaging over a cohort makes the dense part slow, and it has the data to go faster."""
+        if self.server.dense_rate != "auto":
+            return self.server.dense_rate
+        return 2.0 if self.server.dense_step == "add" and self.round.scheme in ("sfsl", "fsl") else 1.0
+
+    @property
+    def weights(self) -> Literal["owners", "samples", "dataset"]:
+        if self.server.weights != "auto":
+            return self.server.weights
+        return "dataset" if self.round.scheme in ("sfl", "fl") else "owners"
+
+
+def from_sections(sections: Mapping[str, object]) -> RunConfig:
+    """Settings from nested mappings as TOML gives them; what is not there has its default."""
+    known = RunConfig.__struct_fields__
+    for name, content in sections.items():
+        if name not in known:
+            raise ParameterError(f"there is no section [{name}]; there are {', '.join(known)}")
+        if not isinstance(content, Mapping):
+            raise ParameterError(f"[{name}] is a section: write {name}.key = value, not {name} = {content!r}")
+    read: dict[str, Any] = {
+        name: section_from(name, type(getattr(RunConfig(), name)), content)
+        for name, content in sections.items()
+        if isinstance(content, Mapping)
+    }
+    return RunConfig(**read)

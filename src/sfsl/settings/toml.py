@@ -1,0 +1,96 @@
+"""Run files in TOML: reading, overriding, writing with every key explained."""
+
+import textwrap
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from sfsl.errors import InputError, ParameterError
+from sfsl.settings.run import RunConfig, from_sections
+from sfsl.settings.sections import description
+
+Sections = dict[str, dict[str, Any]]
+
+_COMMENT_WIDTH = 96
+
+HEAD = """\
+# A training run of sfsl. Start it with: sfsl run THIS_FILE --out FOLDER
+# Every key is here with its value; leave out what should have its default.
+"""
+
+
+def read_sections(path: Path) -> Sections:
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}") from None
+
+
+def read_run_sections(path: Path) -> Sections:
+    """Of a run. A file may also say how its model is served, which is not a run's affair."""
+    sections = read_sections(path)
+    sections.pop("serve", None)
+    return sections
+
+
+def read_config(path: Path) -> RunConfig:
+    try:
+        return from_sections(read_run_sections(path))
+    except ParameterError as error:
+        raise ParameterError(f"{path}: {error}") from None
+
+
+def overridden(sections: Mapping[str, Any], settings: Iterable[str]) -> Sections:
+    """``sections`` with texts like ``round.clients=50`` applied. Values are TOML; a bare word is a text."""
+    changed: Sections = {
+        name: dict(content) if isinstance(content, Mapping) else content for name, content in sections.items()
+    }
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        section, dot, key = name.strip().partition(".")
+        if not (equals and dot and section and key):
+            raise InputError(f"{setting!r}: expected section.key=value, such as round.clients=50")
+        if not isinstance(changed.setdefault(section, {}), dict):
+            raise InputError(f"{setting!r}: {section} is not a section in the run file")
+        changed[section][key] = _value(text.strip())
+    return changed
+
+
+def _value(text: str) -> Any:
+    try:
+        read = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return read["value"] if len(read) == 1 else text
+
+
+def to_toml(config: RunConfig) -> str:
+    """Every key with its value and what it means. It reads back as the same settings."""
+    lines = [HEAD]
+    for section in msgspec.structs.fields(RunConfig):
+        settings = getattr(config, section.name)
+        lines += [f"# {description(section)}", f"[{section.name}]"]
+        for field in msgspec.structs.fields(settings):
+            lines += [f"# {line}" for line in textwrap.wrap(description(field), _COMMENT_WIDTH)]
+            lines.append(f"{field.encode_name} = {_written(getattr(settings, field.name))}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def default_toml() -> str:
+    return to_toml(RunConfig())
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {_written(one)}' for key, one in value.items())}}}"
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    # JSON's texts, numbers, true and false are TOML's; but \x7f must be escaped there.
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

@@ -1,0 +1,1 @@
+"""Simulated clients: their data, their chance, their faults, and rounds that need no protocol."""

@@ -1,0 +1,172 @@
+"""Training on everyone's samples in one place: what federated learning is compared with.
+
+It commits to the same stores as a round does, with the optimizer's state beside each row, so that it can be
+resumed, evaluated and exported alike.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from sfsl.errors import ParameterError
+from sfsl.rounds import ScoreBins
+from sfsl.simulate.settings import RoundReport
+from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore
+from sfsl.training.task import ClientData, Indices, Task, parameter_of
+
+_ORDER = 4  # its stream of the run's seed
+
+
+class Pool(Protocol):
+    """Samples of all clients in one place, which only a simulation has."""
+
+    def __len__(self) -> int: ...
+    def samples(self, positions: Indices) -> ClientData: ...
+
+
+@dataclass(frozen=True)
+class CentralSettings:
+    """``samples``: how many make a round. ``clip`` bounds the norm of a step's gradient, for SGD only."""
+
+    samples: int
+    optimizer: Literal["sgd", "adam"]
+    batch_size: int
+    learning_rate: float
+    decay: float
+    clip: float
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.batch_size < 1:
+            raise ParameterError(f"rounds of {self.samples} samples in batches of {self.batch_size}")
+
+    @property
+    def slots(self) -> int:
+        """Numbers of state per parameter."""
+        return 2 if self.optimizer == "adam" else 0
+
+    @property
+    def steps(self) -> int:
+        return -(-self.samples // self.batch_size)
+
+
+class CentralizedEngine:
+    """Epochs over ``pool`` in an order that ``seed`` makes, cut into rounds.
+
+    With Adam, rows that no sample of a round touches rest in it, state and all (lazily, as sparse
+    optimizers do).
+    """
+
+    def __init__(
+        self, task: Task, pool: Pool, store: RowStore, settings: CentralSettings, *, seed: int
+    ) -> None:
+        self._task, self._pool, self._store, self._settings = task, pool, store, settings
+        self._seed = seed
+
+    def run(self, cohort: Sequence[str] = (), *, scores: ScoreBins | None = None) -> RoundReport:
+        """As many samples as a cohort would bring. There are no clients, and nobody to ask."""
+        start, store = time.perf_counter(), self._store
+        number = store.round + 1
+        data = self._pool.samples(self._positions(number))
+        rows, unknown = self._task.needed_rows(data)
+        data = data.keep(rows)
+        blocks = {name: store.read_rows(name, RowSet(some)) for name, some in rows.items()}
+        dense = store.read_dense()
+        values = {name: block.values for name, block in blocks.items()}
+        parameters = self._task.parameters(dense.values, values)
+        for one in parameters.values():
+            one.requires_grad_()
+        states = self._states(parameters, dense, blocks)
+        columns = {name: torch.from_numpy(one) for name, one in data.local_columns(rows).items()}
+        loss = self._train(number, parameters, states, columns, len(data))
+        report = RoundReport(number, 0, self._commit(number, parameters, states, blocks))
+        report.samples, report.loss, report.unknown_rows = len(data), loss, unknown
+        report.training_seconds = time.perf_counter() - start
+        return report
+
+    def _positions(self, number: int) -> Indices:
+        total, wanted = len(self._pool), self._settings.samples
+        first, last = (number - 1) * wanted, number * wanted
+        epochs = range(first // total, (last - 1) // total + 1)
+        order = [np.random.default_rng([_ORDER, self._seed, epoch]).permutation(total) for epoch in epochs]
+        return np.concatenate(order)[first - epochs[0] * total :][:wanted]
+
+    def _states(
+        self, parameters: dict[str, Tensor], dense: DenseBlock, blocks: dict[str, RowBlock]
+    ) -> dict[str, list[Tensor]]:
+        """The optimizer's numbers for each parameter, slot by slot, in its shape."""
+        states: dict[str, list[Tensor]] = {name: [] for name in parameters}
+        for slot in range(self._settings.slots):
+            own = self._task.parameters(
+                dense.state[slot], {name: block.state[:, slot] for name, block in blocks.items()}
+            )
+            for name, one in own.items():
+                states[name].append(one)
+        return states
+
+    def _train(
+        self,
+        number: int,
+        parameters: dict[str, Tensor],
+        states: dict[str, list[Tensor]],
+        columns: dict[str, Tensor],
+        samples: int,
+    ) -> float:
+        settings, module = self._settings, self._task.module
+        rate = settings.learning_rate * settings.decay ** (number - 1)
+        kind: Any = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
+        optimizer = kind(parameters.values(), lr=rate)
+        done = (number - 1) * settings.steps
+        for name, slots in states.items():
+            if slots:
+                first, second = slots
+                optimizer.state[parameters[name]] = {
+                    "step": torch.tensor(float(done)),
+                    "exp_avg": first,
+                    "exp_avg_sq": second,
+                }
+        module.train()
+        total = 0.0
+        for start in range(0, samples, settings.batch_size):
+            batch = {name: one[start : start + settings.batch_size] for name, one in columns.items()}
+            losses = self._task.loss(functional_call(module, parameters, (batch,)), batch)
+            optimizer.zero_grad()
+            losses.mean().backward()  # type: ignore[no-untyped-call]
+            if settings.optimizer == "sgd":
+                torch.nn.utils.clip_grad_norm_(parameters.values(), settings.clip)
+            optimizer.step()
+            total += float(losses.detach().sum())
+        return total / samples if samples else float("nan")
+
+    def _commit(
+        self,
+        number: int,
+        parameters: dict[str, Tensor],
+        states: dict[str, list[Tensor]],
+        blocks: dict[str, RowBlock],
+    ) -> Commit:
+        task = self._task
+        done = {name: one.detach() for name, one in parameters.items()}
+        slots = range(self._settings.slots)
+        dense = DenseBlock(
+            task.dense_vector(done),
+            np.stack(
+                [task.dense_vector({name: some[slot] for name, some in states.items()}) for slot in slots]
+            )
+            if slots
+            else np.zeros((0, task.spec.dense), np.float32),
+        )
+        tables = {}
+        for table in task.tables:
+            name = parameter_of(table)
+            values = done[name].numpy()
+            state = np.zeros((len(values), 0, table.width), np.float32)
+            if slots:
+                state = np.stack([one.numpy() for one in states[name]], axis=1)
+            tables[table.name] = RowBlock(blocks[table.name].rows, values, state)
+        return Commit(number, tables, dense, self._store.selection)

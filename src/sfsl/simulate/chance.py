@@ -1,0 +1,76 @@
+"""All that devices do by chance, except keys and masks, from one seed.
+
+So the same seed gives the same model whether its sums are masked or plain, in one process or on a network.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfsl.client.device import Device
+from sfsl.crypto.kdf import digest
+from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Secret
+from sfsl.privacy import IndexPrivacy, Perturber, Tables
+from sfsl.simulate.seeded import SeededRandomness
+from sfsl.training.task import Indices, Task
+
+# Streams of a device's noise, told apart by their first number.
+_ANSWERS, _ROUNDING, _SHUFFLE = 1, 2, 3
+
+
+class SimulatedAnswers:
+    """A device's answers about its indices, without the durable state of a deployed one.
+
+    The run's summary counts rounds and exposures; a deployed client has ``ClientState``, which enforces
+    its limits. ``noise`` makes its fresh answers, so that a seed repeats them.
+    """
+
+    def __init__(self, perturber: Perturber, noise: Randomness) -> None:
+        self._perturber = perturber
+        self._noise = noise
+
+    def expose(self, round_id: bytes) -> Mapping[str, Indices]:
+        return self._perturber.union_input()
+
+    def answer(
+        self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness | None = None
+    ) -> Mapping[str, NDArray[np.bool_]]:
+        return self._perturber.answer(unions, self._noise)
+
+
+class Chance:
+    """Of these devices; their places in the order of names are part of it."""
+
+    def __init__(self, task: Task, devices: Mapping[str, Device], seed: int) -> None:
+        names: dict[str, list[str]] = {"shared": [], "derived": [], "personal": []}
+        for table in task.tables:
+            names[table.kind].append(table.name)
+        self._tables = Tables(**{kind: tuple(some) for kind, some in names.items()})
+        self._devices = devices
+        self._seed = seed
+        self._places = {name: place for place, name in enumerate(sorted(devices))}
+
+    def answers(self, name: str, number: int, privacy: IndexPrivacy, *, every: int) -> SimulatedAnswers:
+        """What a device says about its rows in a round. Permanent answers are drawn anew after ``every``
+        rounds; 0: never."""
+        period = (number - 1) // every if every else 0
+        key = Secret(digest("simulated device", f"{self._seed} {period} {name}".encode()))
+        real = {table: self._devices[name].needed[table] for table in self._tables.shared}
+        perturber = Perturber(key, privacy, self._tables, real)
+        return SimulatedAnswers(perturber, self._noise(_ANSWERS, name, number))
+
+    def rounding(self, name: str, number: int) -> SeededRandomness:
+        return self._noise(_ROUNDING, name, number)
+
+    def union_seed(self, number: int) -> bytes:
+        """Public randomness of a round, which a deployed server draws afresh."""
+        return digest("simulated union", f"{self._seed} {number}".encode())
+
+    def shuffle(self, name: str, number: int) -> int:
+        """The seed of the order of a device's training samples."""
+        return self._noise(_SHUFFLE, name, number).integer()
+
+    def _noise(self, stream: int, name: str, number: int) -> SeededRandomness:
+        return SeededRandomness(stream, self._seed, number, self._places[name])

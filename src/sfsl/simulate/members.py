@@ -1,0 +1,78 @@
+"""Clients of simulations and load tests: what they do by chance follows from a seed, and they take any round.
+
+Never for people: they have no ledger.
+"""
+
+from collections.abc import Mapping
+from datetime import date
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfsl.crypto.randomness import Randomness
+from sfsl.errors import StateError
+from sfsl.privacy import IndexPrivacy
+from sfsl.privacy.tables import Indices
+from sfsl.rounds import RoundPolicy
+from sfsl.secagg import Policy
+from sfsl.simulate.chance import Chance, SimulatedAnswers
+
+# Simulated clients accept what the deployment under test offers them.
+_GENEROUS = 2**32
+TOLERANT = RoundPolicy(
+    session=Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=_GENEROUS),
+    max_clip=_GENEROUS,
+    max_rows=_GENEROUS,
+)
+
+
+class SimulatedMemory:
+    """Answers from a seed. It counts what it exposed, and holds the server's count against that."""
+
+    def __init__(self, chance: Chance, name: str, privacy: IndexPrivacy, every: int) -> None:
+        self._chance, self._name, self._privacy, self._every = chance, name, privacy, every
+        self._answers: SimulatedAnswers | None = None
+        self.exposed = 0
+
+    def prepare(self, acknowledged: int | None) -> None:
+        if acknowledged is not None and acknowledged > self.exposed:
+            raise StateError(f"the server counts {acknowledged} masked sets, {self.exposed} were made")
+
+    def enter(self, number: int) -> None:
+        self._answers = self._chance.answers(self._name, number, self._privacy, every=self._every)
+
+    def rounding(self, number: int) -> Randomness:
+        return self._chance.rounding(self._name, number)
+
+    def expose(self, round_id: bytes) -> Mapping[str, Indices]:
+        self.exposed += 1
+        return self._entered.expose(round_id)
+
+    def answer(
+        self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
+    ) -> Mapping[str, NDArray[np.bool_]]:
+        return self._entered.answer(round_id, unions)
+
+    @property
+    def rests_until(self) -> date | None:
+        return None
+
+    @property
+    def _entered(self) -> SimulatedAnswers:
+        if self._answers is None:
+            raise StateError("this device has entered no round")
+        return self._answers
+
+
+class PassingSimulation(SimulatedMemory):
+    """The same for a client that lives from message to message. Nothing is counted, so nothing is refused."""
+
+    def prepare(self, acknowledged: int | None) -> None:
+        """Always ready."""
+
+    def keep(self, snapshot: bytes | None) -> None:
+        """There is nothing to guard."""
+
+    def go_on(self, snapshot: bytes, number: int | None, exposed: bytes | None) -> None:
+        if number is not None:
+            self.enter(number)

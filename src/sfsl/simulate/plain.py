@@ -1,0 +1,209 @@
+"""One round without the protocol: the same integers, summed in the open. For experiments only.
+
+Every choice is the one the protocol makes (who is left, which rows are left out, how numbers are rounded),
+so that the sums, and the model, are those of ``masked`` word for word. Nothing is hidden from anyone.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from sfsl.client.device import Learned
+from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.ring import ring_named
+from sfsl.errors import NotFinite, Refused, TooFewClients
+from sfsl.rounds import (
+    Download,
+    RoundParams,
+    RoundSums,
+    Trained,
+    as_downloaded,
+    histogram_words,
+    read_sums,
+    require_rows,
+)
+from sfsl.rounds.exchanges import Exchange
+from sfsl.secagg import default_threshold
+from sfsl.simulate.settings import RoundReport
+from sfsl.simulate.simulation import Simulation
+from sfsl.submodel import RowSet, encode_update
+
+_INDEX_BYTES = 4
+
+
+class PlainRound:
+    def __init__(
+        self, simulation: Simulation, cohort: Sequence[str], params: RoundParams, report: RoundReport
+    ) -> None:
+        self._simulation = simulation
+        self._params = params
+        self._report = report
+        self._there = list(cohort)
+        self._ring = ring_named(params.update.rows.ring)
+        self._threshold = simulation.settings.threshold or default_threshold(len(cohort))
+        self._groups = simulation.groups(cohort)
+        self.learned: dict[str, Learned] = {}
+
+    def sums(self) -> RoundSums:
+        self._exchange(Exchange.INVITATION)
+        self._exchange(Exchange.INBOUND)
+        unions = self._unite()
+        self._exchange(Exchange.UNMASK_UNION)
+        self._vanish(Exchange.UNION)
+        asked = self._ask(unions)
+        self._late(Exchange.UNION)
+        asked = {name: asked[name] for name in self._there}
+        self._vanish(Exchange.SUBMODEL)
+        downloads = self._download(unions, {name: asked[name] for name in self._there})
+        trained, self.learned = self._simulation.train(downloads, self._report, self._groups)
+        self._late(Exchange.SUBMODEL)
+        return self._sum(unions, asked, {name: trained[name] for name in self._there})
+
+    def _exchange(self, exchange: str) -> None:
+        self._vanish(exchange)
+        self._late(exchange)
+
+    def _vanish(self, exchange: str) -> None:
+        self._leave(self._simulation.vanish(self._report, exchange, self._there))
+
+    def _late(self, exchange: str) -> None:
+        """Who is too slow; after that the phase is over, and enough must be left."""
+        slow = self._simulation.settings.faults.slow(self._report.number, exchange, self._there)
+        self._report.late += len(slow)
+        self._leave(slow)
+        self._require_enough()
+
+    def _leave(self, gone: set[str]) -> None:
+        self._there = [name for name in self._there if name not in gone]
+
+    def _require_enough(self) -> None:
+        if len(self._there) < self._threshold:
+            raise TooFewClients(f"{len(self._there)} clients are left, {self._threshold} are needed")
+
+    def _unite(self) -> dict[str, RowSet]:
+        simulation = self._simulation
+        if self._params.union.encoding == "whole":
+            union = np.arange(simulation.space.domain)
+        else:
+            devices = [simulation.devices[name].needed for name in self._there]
+            union = np.unique(np.concatenate([simulation.space.indices(needed) for needed in devices]))
+            require_rows(union)
+            if self._params.union.encoding == "bloom":  # it adds rows that nobody has, and always the same
+                encoding = self._params.union.build()
+                union = encoding.decode(encoding.encode(union, SystemRandomness()))
+        return simulation.task.row_maps.with_derived(simulation.space.rows(union))
+
+    def _ask(self, unions: Mapping[str, RowSet]) -> dict[str, Mapping[str, RowSet]]:
+        """Per client the rows it asks for; one that finds them too many declines."""
+        simulation, number = self._simulation, self._report.number
+        asked: dict[str, Mapping[str, RowSet]] = {}
+        for name in self._there:
+            rows = unions
+            if self._params.union.encoding != "whole":
+                shared = {table: unions[table] for table in simulation.shared}
+                chosen = simulation.answers(name, number).answer(
+                    b"", {table: some.rows for table, some in shared.items()}
+                )
+                rows = simulation.task.row_maps.with_derived(
+                    {table: some.at(chosen[table]) for table, some in shared.items()}
+                )
+            if sum(map(len, rows.values())) > simulation.settings.max_rows:
+                self._report.decline(Refused())
+            else:
+                asked[name] = rows
+        self._there = list(asked)
+        return asked
+
+    def _download(
+        self, unions: Mapping[str, RowSet], asked: Mapping[str, Mapping[str, RowSet]]
+    ) -> dict[str, Download]:
+        store, params = self._simulation.store, self._params
+        dense = store.read_dense().values
+        values = {
+            name: as_downloaded(store.read_rows(name, rows).values, params).astype(np.float32)
+            for name, rows in unions.items()
+        }
+        downloads = {}
+        for name, own in asked.items():
+            rows = {
+                table: values[table]
+                if len(some) == len(unions[table])
+                else values[table][unions[table].positions_of(some.rows)]
+                for table, some in own.items()
+            }
+            downloads[name] = Download(dict(own), rows, dense, dict(params.training), params.scores)
+        self._bill(asked)
+        return downloads
+
+    def _sum(
+        self,
+        unions: Mapping[str, RowSet],
+        asked: Mapping[str, Mapping[str, RowSet]],
+        trained: Mapping[str, Trained],
+    ) -> RoundSums:
+        simulation, params = self._simulation, self._params
+        layout, summed = params.layout(dict(unions)), params.model.summed
+        dtype = self._ring.dtype
+        dense = np.zeros(layout.dense, dtype)
+        tables = [np.zeros((shape.rows, shape.width), dtype) for shape in layout.tables]
+        requesters = [np.zeros(shape.rows, np.int64) for shape in layout.tables]
+        contributors = [np.zeros(shape.rows, np.int64) for shape in layout.tables]
+        places = {
+            name: [unions[table.name].positions_of(own[table.name].rows) for table in summed]
+            for name, own in asked.items()
+        }
+        survivors = []
+        for name, one in trained.items():
+            try:
+                words = encode_update(
+                    params.model,
+                    params.update,
+                    dense=one.dense,
+                    samples=one.samples,
+                    trained=one.rows,
+                    randomness=simulation.rounding(name, self._report.number),
+                )
+            except NotFinite as reason:
+                self._report.decline(reason)
+                continue
+            survivors.append(name)
+            dense += np.concatenate([words.dense, histogram_words(one.scores, params.bins, dtype)])
+            for place, table in enumerate(summed):
+                at = unions[table.name].positions_of(words.rows[place].rows)
+                tables[place][at] += words.trained[place]
+                if words.idle:
+                    tables[place][places[name][place], -1] += dtype.type(words.idle)
+                    tables[place][at, -1] -= dtype.type(words.idle)
+                contributors[place][places[name][place]] += 1
+        for own in places.values():
+            for count, positions in zip(requesters, own, strict=True):
+                count[positions] += 1
+        for place, count in enumerate(requesters):
+            few = count < params.min_contributors
+            tables[place][few] = 0
+            contributors[place][few] = 0
+        self._there = survivors
+        self._require_enough()
+        self._exchange(Exchange.UNMASK_UPDATE)
+        return read_sums(params, unions, dense, tables, contributors, tuple(survivors))
+
+    def _bill(self, asked: Mapping[str, Mapping[str, RowSet]]) -> None:
+        """What sending it all in the clear takes: row numbers up, rows down, rows and weights up."""
+        params, clients = self._params, max(1, len(asked))
+        word = self._ring.word_bytes
+        scores = 2 * params.bins * word
+        whole = params.union.encoding == "whole"
+        up = down = numbers = 0
+        for own in asked.values():
+            for table in params.model.summed:
+                rows = len(own[table.name])
+                down += rows * table.width * np.dtype(params.precision).itemsize
+                up += rows * (table.width if whole else table.words) * word
+                numbers += 0 if whole or table.kind == "derived" else rows * _INDEX_BYTES
+        dense = params.model.dense * 4
+        self._report.answered = dict.fromkeys((Exchange.UNION, Exchange.SUBMODEL), clients)
+        self._report.bytes_up = {
+            Exchange.UNION: numbers / clients,
+            Exchange.SUBMODEL: up / clients + dense + word + scores,
+        }
+        self._report.bytes_down = {Exchange.SUBMODEL: down / clients + dense}

@@ -1,0 +1,97 @@
+"""Randomized response of a whole cohort on a device: who asks for which rows.
+
+As in ``sfsl.privacy`` a permanent answer is a function of client, period and row, and a fresh one is drawn in
+each round. The function here is a hash that a device computes fast. It hides nothing: in a simulation there
+is nobody to hide from.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sfsl.simulate.resident.clients import FlatRows
+
+# Of splitmix64, as signed numbers.
+_GOLDEN, _FIRST, _SECOND = (
+    one - 2**64 for one in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+# Answers at once: 2^24 of 8 bytes, and a few such arrays.
+_AT_ONCE = 1 << 24
+
+
+@dataclass(frozen=True)
+class Union:
+    """The rows of all clients, once each, in order, and then fillers up to the number of rows given.
+
+    ``at``: where each given row stands in it.
+    """
+
+    rows: Tensor
+    real: Tensor
+    at: Tensor
+
+    @classmethod
+    def of(cls, row: Tensor, filler: int) -> "Union":
+        """Without asking the device how many there are."""
+        ordered, source = torch.sort(row)
+        fresh = torch.ones_like(ordered, dtype=torch.bool)
+        fresh[1:] = ordered[1:] != ordered[:-1]
+        number = fresh.cumsum(0) - 1
+        rows = torch.full_like(row, filler).scatter_(0, number, ordered)
+        at = torch.empty_like(row).scatter_(0, source, number)
+        return cls(rows, rows != filler, at)
+
+
+class Answers:
+    """Of one cohort in one round. ``chances``: [clients, 4], each client's p1 to p4."""
+
+    def __init__(self, keys: Tensor, chances: Tensor, generator: torch.Generator) -> None:
+        self._keys, self._chances, self._generator = keys, chances, generator
+
+    def about_own(self, rows: FlatRows) -> Tensor:
+        """Of each client, about rows that it really has."""
+        chances = self._chances[rows.client]
+        return self._drawn(self._keys[rows.client], rows.row, chances[:, 0], chances)
+
+    def about_others(self, rows: FlatRows, union: Union) -> Iterator[tuple[slice, Tensor]]:
+        """Of some clients at a time, about rows of the union that they do not have."""
+        clients, size = len(self._keys), len(union.rows)
+        together = max(1, _AT_ONCE // max(size, 1))
+        for start in range(0, clients, together):
+            some = slice(start, min(start + together, clients))
+            keys, chances = self._keys[some].unsqueeze(1), self._chances[some].unsqueeze(1)
+            yes = self._drawn(keys, union.rows.unsqueeze(0), chances[..., 1], chances) & union.real
+            inside = (rows.client >= some.start) & (rows.client < some.stop)
+            own = torch.where(inside, rows.client - some.start, len(yes))
+            held = torch.zeros((len(yes) + 1, size), dtype=torch.bool, device=yes.device)
+            held.index_put_((own, union.at), held.new_ones(()))  # True itself would be copied there
+            yield some, yes & ~held[:-1]
+
+    def _drawn(self, keys: Tensor, rows: Tensor, permanent: Tensor, chances: Tensor) -> Tensor:
+        lasting = _fraction(_mixed(keys + rows * _GOLDEN)) < permanent
+        fresh = torch.rand(lasting.shape, generator=self._generator, device=keys.device, dtype=torch.float64)
+        return fresh < torch.where(lasting, chances[..., 2], chances[..., 3])
+
+
+def client_keys(numbers: Tensor, seed: int, period: int) -> Tensor:
+    """What a client's permanent answers of a period follow from."""
+    salt = torch.full_like(numbers, (seed * 1_000_003 + period) % 2**62)
+    return _mixed(_mixed(salt) + numbers * _GOLDEN)
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """splitmix64's finish, on signed numbers that wrap around."""
+    x = (x ^ _shifted(x, 30)) * _FIRST
+    x = (x ^ _shifted(x, 27)) * _SECOND
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """To the right, with zeros from the left."""
+    return torch.bitwise_and(x >> bits, 2 ** (64 - bits) - 1)
+
+
+def _fraction(x: Tensor) -> Tensor:
+    return _shifted(x, 11).to(torch.float64) * 2.0**-53

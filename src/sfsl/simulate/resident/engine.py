@@ -1,0 +1,392 @@
+"""Rounds of a simulated fleet that lives on a device: data, models, training and plain sums.
+
+The round is that of ``plain``, step by step and with the same integers, as array operations over the whole
+cohort; nothing waits for the device until somebody looks at what came out. What is drawn by chance is drawn
+by the device's generator, so that runs repeat themselves, and agree with ``plain`` in distribution. Faults
+and score histograms are not simulated here.
+
+Several models can be trained side by side on the same cohorts: a device that is busy with the long tail of
+one cohort's steps has room for more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sfsl.errors import InputError, ParameterError
+from sfsl.privacy import IndexPrivacy
+from sfsl.simulate.resident.answers import Answers, Union, client_keys
+from sfsl.simulate.resident.clients import Cohort, FlatRows, Kept, ResidentClients
+from sfsl.simulate.resident.model import Moved, ResidentModel, averaged, decoded, encoded
+from sfsl.simulate.settings import RoundSettings
+from sfsl.submodel import PAPER, Table, UpdateParams
+from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
+from sfsl.training.task import Indices
+
+_NOWHERE = 1024
+
+
+@dataclass(frozen=True)
+class TableFigures:
+    """What happened to one table: ``union`` its rows, and fillers behind them; which of these were
+    ``opened``, and which ``moved``.
+
+    With ``min_contributors`` 1 all of the union counts as opened, and so do the few rows that nobody asked
+    for, which ``plain`` does not count: to know them, everyone's answers about the rows of others would have
+    to be drawn, and nothing else depends on those.
+    """
+
+    union: Tensor
+    real: Tensor
+    opened: Tensor
+    moved: Tensor
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a round came to, on the device still. ``loss`` is summed over samples."""
+
+    samples: Tensor
+    loss: Tensor
+    diverged: Tensor
+    tables: dict[str, TableFigures] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One model under its settings. ``privacy`` is everyone's choice."""
+
+    name: str
+    model: ResidentModel
+    settings: RoundSettings
+    privacy: IndexPrivacy
+
+    def __post_init__(self) -> None:
+        averaging = self.settings.update.averaging
+        whole = self.settings.encoding == "whole"
+        if averaging.weights == "dataset" and not whole:
+            raise ParameterError(f"{self.name}: weights by data set are for full models here")
+        if self.settings.faults.rates or self.settings.faults.late:
+            raise ParameterError(f"{self.name}: a fleet on a device has no faults; take the local engine")
+
+
+class ResidentEngine:
+    """Rounds of ``clients`` clients. All arms have one task and one way of local training."""
+
+    def __init__(
+        self, fleet: ResidentClients, arms: Sequence[Arm], *, clients: int, seed: int, compiled: bool = False
+    ) -> None:
+        self._fleet, self._arms, self._clients, self._seed = fleet, arms, clients, seed
+        self._task, self._local = arms[0].model.task, arms[0].settings.local
+        if any((arm.model.task, arm.settings.local) != (self._task, self._local) for arm in arms):
+            raise ParameterError("models that are trained side by side share their task and local settings")
+        # One each, seeded alike: models differ by their settings, not by what was drawn for them.
+        self._generators = [torch.Generator(fleet.device) for _ in arms]
+        self._plan = StackPlan.of(self._task, fleet.holds, fleet.widths, self._local.batch_size)
+        self._stack = self._buffers()
+        compiled = (compiled or self._local.compiled) and fleet.device.type == "cuda"
+        self._trainer = StackTrainer(self._task, self._local, self._stack, self._plan, compiled=compiled)
+
+    def prepare(self) -> None:
+        """What a device takes time for once: capturing its graphs."""
+        if self._fleet.device.type == "cuda":
+            self._trainer.capture()
+
+    def run(self, number: int, chosen: Indices) -> list[Figures]:
+        """Round ``number``, counted from 1, with the chosen clients. Figures are on the device still."""
+        different = len(np.unique(chosen))
+        if different != self._clients or len(chosen) != self._clients:
+            raise InputError(
+                f"a round here has {self._clients} different clients; {len(chosen)} were chosen, {different} "
+                "of them different"
+            )
+        cohort = self._fleet.cohort(chosen)
+        for generator in self._generators:
+            generator.manual_seed((self._seed * 1_000_003 + number) % 2**63)
+        same = _Same(self._fleet, self._task.spec.summed, cohort)
+        rounds = [_ArmRound(self, place, same, number) for place in range(len(self._arms))]
+        steps = -(-cohort.samples // self._local.batch_size) * self._local.epochs
+        every = [int(one) for one in steps for _ in self._arms]
+        self._trainer.run(every, self._local.rate(number - 1))
+        return [one.conclude() for one in rounds]
+
+    def _buffers(self) -> Stack:
+        fleet, task, arms = self._fleet, self._task, len(self._arms)
+        host, device = fleet.host, fleet.device
+        slots = self._clients * arms
+        most = sorted(host.samples.tolist())[-self._clients :]
+        self._room = sum(most)
+        steps = -(-most[-1] // self._local.batch_size) * self._local.epochs
+        steps = -(-steps // STEPS_PER_GRAPH) * STEPS_PER_GRAPH
+        return Stack(
+            dense={
+                name: torch.zeros((slots, *shape), device=device) for name, shape in task.dense_shapes.items()
+            },
+            tables={
+                table.name: torch.zeros((slots, fleet.largest(table.name) + 1, table.width), device=device)
+                for table in task.tables
+            },
+            columns=self._column_buffers(self._room * arms),
+            order=torch.full((slots, steps, self._local.batch_size), -1, device=device),
+            losses=torch.zeros(slots, device=device),
+        )
+
+    def _column_buffers(self, samples: int) -> Columns:
+        """Room for so many samples, in the shapes that packing one sample gives."""
+        fleet = self._fleet
+        none = torch.zeros(0, dtype=torch.int64, device=fleet.device)
+        columns = {name: none.reshape(0, *([width] if width else [])) for name, width in fleet.widths.items()}
+        columns |= {name: fleet.kinds[name].reshape(0) for name in fleet.kinds}
+        like = self._plan.pack(columns, dict.fromkeys(self._plan.fetched, 0))
+        return Columns(
+            *(
+                {name: one.new_zeros((samples, *one.shape[1:])) for name, one in some.items()}
+                for some in (like.packed, like.others)
+            )
+        )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What a cohort trains on: ``counts``, by table, of the kept samples that touch each row."""
+
+    keep: Tensor
+    samples: Tensor
+    counts: dict[str, Tensor]
+    columns: Columns
+
+
+class _Same:
+    """What is the same for all models of a round; ``everything``: for those whose clients ask for all."""
+
+    def __init__(self, fleet: ResidentClients, summed: Sequence[Table], cohort: Cohort) -> None:
+        self.cohort, self.samples = cohort, fleet.there(cohort.samples)
+        self.unions = {table.name: Union.of(cohort.rows[table.name].row, table.rows) for table in summed}
+        self.everything: _Work | None = None
+
+
+class _ArmRound:
+    """One model's part in a round: its buffers are filled here, and emptied in ``conclude``."""
+
+    def __init__(self, engine: ResidentEngine, place: int, same: _Same, number: int) -> None:
+        self._arms, self._place = len(engine._arms), place
+        self._arm = engine._arms[place]
+        self._task, self._fleet, self._stack = engine._task, engine._fleet, engine._stack
+        self._local, self._generator, self._plan = engine._local, engine._generators[place], engine._plan
+        self._cohort, self._unions, self._room = same.cohort, same.unions, engine._room * place
+        self._most = same.samples
+        self._update = self._arm.settings.update_in(number)
+        self._summed = self._task.spec.summed
+        self._shared = [table.name for table in self._summed if table.kind == "shared"]
+        period = (number - 1) // self._arm.settings.period if self._arm.settings.period else 0
+        self._answers = self._ask(engine._seed, period)
+        asked = {name: self._answers.about_own(self._cohort.rows[name]) for name in self._shared}
+        self._open = self._opened(asked)
+        if self._arm.privacy.p1 == self._arm.privacy.p3 == 1:
+            same.everything = same.everything or self._kept(asked)
+            self._work = same.everything
+        else:
+            self._work = self._kept(asked)
+        self._fill()
+
+    @property
+    def _whole(self) -> bool:
+        return self._arm.settings.encoding == "whole"
+
+    def _ask(self, seed: int, period: int) -> Answers:
+        privacy, cohort = self._arm.privacy, self._cohort
+        column = torch.empty((len(cohort), 1), dtype=torch.float64, device=self._fleet.device)
+        four = (privacy.p1, privacy.p2, privacy.p3, privacy.p4)
+        chances = torch.cat([torch.full_like(column, one) for one in four], dim=1)
+        return Answers(client_keys(cohort.numbers, seed, period), chances, self._generator)
+
+    def _opened(self, asked: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Rows of each union that enough clients asked for; the others are left out by everyone."""
+        least = self._arm.settings.min_contributors
+        if least <= 1 or self._whole:
+            return {name: union.real for name, union in self._unions.items()}
+        opened, cohort = {}, self._cohort
+        for name in self._shared:
+            union, rows = self._unions[name], cohort.rows[name]
+            counts = torch.zeros_like(union.rows).index_add_(0, union.at, asked[name].to(torch.int64))
+            derived = [table for table in self._summed if table.source == name]
+            also = {
+                table.name: torch.zeros(table.rows + 1, dtype=torch.int64, device=self._fleet.device)
+                for table in derived
+            }
+            for some, yes in self._answers.about_others(rows, union):
+                counts += yes.sum(0)
+                own = _matrix(yes, rows, union, asked[name], some)
+                for table in derived:
+                    also[table.name] += self._derived_requests(table, union, own)
+            opened[name] = union.real & (counts >= least)
+            for table in derived:
+                found = also[table.name][self._unions[table.name].rows]
+                opened[table.name] = self._unions[table.name].real & (found >= least)
+        return opened
+
+    def _derived_requests(self, table: Table, union: Union, asked: Tensor) -> Tensor:
+        """How many of these clients ask, through rows of the source, for each row of a derived table."""
+        of = self._arm.model.maps[table.name][union.rows]
+        found = torch.zeros((len(asked), table.rows + 1), dtype=torch.int32, device=asked.device)
+        return (found.index_add_(1, of, asked.to(torch.int32)) > 0).sum(0)
+
+    def _kept(self, asked: dict[str, Tensor]) -> _Work:
+        kept = self._fleet.keep(self._cohort, asked)
+        fillers = {name: one.shape[1] - 1 for name, one in self._stack.tables.items()}
+        return _Work(
+            kept.keep,
+            self._per_client(kept.keep),
+            {table.name: self._count(table, kept) for table in self._summed},
+            self._plan.pack(kept.columns, fillers),
+        )
+
+    def _count(self, table: Table, kept: Kept) -> Tensor:
+        """How many kept samples touch each row of each client; a sample that has it twice counts once."""
+        rows, cohort = self._cohort.rows[table.name], self._cohort
+        touched = [
+            kept.columns[name].reshape(len(kept.keep), -1)
+            for name, one in self._fleet.holds.items()
+            if one == table.name
+        ]
+        places = torch.cat(touched, dim=1).to(torch.int32).sort(dim=1).values
+        fresh = torch.ones_like(places, dtype=torch.bool)
+        fresh[:, 1:] = places[:, 1:] != places[:, :-1]
+        fresh &= (places >= 0) & kept.keep.unsqueeze(1)
+        # Whatever does not count goes to many places: a GPU is slow to add much up in one.
+        nowhere = len(rows.row) + torch.arange(len(places), device=places.device).unsqueeze(1) % _NOWHERE
+        flat = torch.where(fresh, rows.start[cohort.client].unsqueeze(1) + places, nowhere)
+        counts = torch.zeros(len(rows.row) + _NOWHERE, dtype=torch.int64, device=flat.device)
+        return counts.index_add_(0, flat.flatten(), fresh.flatten().to(torch.int64))[: len(rows.row)]
+
+    def _fill(self) -> None:
+        stack, work, model = self._stack, self._work, self._arm.model
+        here = slice(self._room, self._room + len(work.keep))
+        for name, one in work.columns.packed.items():
+            stack.columns.packed[name][here] = one
+        for name, one in work.columns.others.items():
+            stack.columns.others[name][here] = one
+        for name, one in model.dense_parameters().items():
+            stack.dense[name][self._place :: self._arms] = one
+        for table in self._task.tables:
+            # A client that diverged leaves NaN in rows that the next one has not, and that fillers point to.
+            stack.tables[table.name][self._place :: self._arms].zero_()
+            buffer = stack.tables[table.name].flatten(0, 1)
+            row = self._cohort.rows[table.name].row
+            buffer[self._slots(table.name)] = model.tables[table.name][row]
+        self._fill_order()
+
+    def _fill_order(self) -> None:
+        """The kept samples of each client in a fresh order per epoch, and fillers behind them."""
+        cohort, keep, size = self._cohort, self._work.keep, self._local.batch_size
+        own = self._stack.order[self._place :: self._arms]
+        order = torch.full_like(own, -1).flatten(1)
+        taken = (self._most + size - 1) // size * size
+        place = torch.arange(len(keep), device=keep.device) - cohort.start[cohort.client]
+        for epoch in range(self._local.epochs):
+            drawn = torch.rand(len(keep), generator=self._generator, device=keep.device, dtype=torch.float64)
+            # Clients stay in order, and so do their samples' numbers: a client's kept ones come first.
+            sample = (cohort.client * 2 + ~keep + drawn).argsort()
+            at = place + epoch * taken[cohort.client]
+            order[cohort.client, at] = torch.where(keep[sample], sample + self._room, -1)
+        own.copy_(order.reshape(own.shape))
+
+    def _slots(self, table: str) -> Tensor:
+        rows = self._cohort.rows[table]
+        return (rows.client * self._arms + self._place) * self._stack.tables[table].shape[1] + rows.place
+
+    def _per_client(self, of_samples: Tensor) -> Tensor:
+        zeros = torch.zeros(len(self._cohort), dtype=torch.int64, device=of_samples.device)
+        return zeros.index_add_(0, self._cohort.client, of_samples.to(torch.int64))
+
+    def conclude(self) -> Figures:
+        """Sum what clients learned, and move the model."""
+        model, update, cohort = self._arm.model, self._update, self._cohort
+        before = model.dense_parameters()
+        dense = torch.cat(
+            [
+                (self._stack.dense[name][self._place :: self._arms] - before[name]).flatten(1)
+                for name in before
+            ],
+            dim=1,
+        )
+        rows = {
+            table.name: self._stack.tables[table.name].flatten(0, 1)[self._slots(table.name)]
+            - model.tables[table.name][cohort.rows[table.name].row]
+            for table in self._task.tables
+        }
+        losses = self._stack.losses[self._place :: self._arms]
+        fine = self._finite(dense, rows, losses) & (self._work.samples > 0)
+        tables = {}
+        weight = torch.where(fine, self._work.samples, 0)
+        for table in self._task.tables:
+            if table.kind == "personal":
+                self._move_personal(table.name, rows[table.name], fine)
+                continue
+            tables[table.name] = self._move_rows(table, rows[table.name], weight, fine, update)
+        dense_words, capped = encoded(
+            torch.where(fine.unsqueeze(1), dense, 0.0), weight, update.dense, self._generator
+        )
+        sums = Moved(dense_words.sum(0, keepdim=True), capped.sum(0, keepdim=True))
+        values, weights = decoded(sums, update.dense, torch.full_like(sums.weights, len(cohort)))
+        model.move_dense(averaged(values, weights, PAPER)[0], weights[0] > 0, update.dense_step)
+        return Figures(
+            samples=weight.sum(),
+            loss=torch.where(fine, losses, 0.0).sum() / self._local.epochs,
+            diverged=(~fine & (self._work.samples > 0)).sum(),
+            tables=tables,
+        )
+
+    def _finite(self, dense: Tensor, rows: dict[str, Tensor], losses: Tensor) -> Tensor:
+        """Which clients' training went well."""
+        total = dense.sum(1) + losses
+        for table, moved in rows.items():
+            total = total.index_add(0, self._cohort.rows[table].client, moved.sum(1))
+        return total.isfinite()
+
+    def _move_personal(self, table: str, moves: Tensor, fine: Tensor) -> None:
+        model, rows = self._arm.model, self._cohort.rows[table]
+        kept = torch.where(fine[rows.client].unsqueeze(1), moves, 0.0)
+        model.tables[table].index_add_(0, rows.row, kept)  # a personal row has one owner
+        model.touched[table].index_fill_(0, rows.row, True)
+
+    def _move_rows(
+        self, table: Table, moves: Tensor, samples: Tensor, fine: Tensor, update: UpdateParams
+    ) -> TableFigures:
+        union, rows = self._unions[table.name], self._cohort.rows[table.name]
+        counts = torch.where(fine[rows.client], self._work.counts[table.name], 0)
+        weights = counts
+        if update.averaging.weights == "owners":
+            weights = (counts > 0).to(torch.int64)
+        elif update.averaging.weights == "dataset":
+            weights = torch.where(counts > 0, samples[rows.client], 0)
+        trained = torch.where((counts > 0).unsqueeze(1), moves, 0.0)
+        words, capped = encoded(trained, weights, update.rows, self._generator)
+        sums = Moved(
+            torch.zeros((len(union.rows), table.width), dtype=torch.int64, device=words.device),
+            torch.zeros_like(union.rows),
+        )
+        sums.values.index_add_(0, union.at, words)
+        sums.weights.index_add_(0, union.at, capped)
+        if update.averaging.weights == "dataset":  # everyone asked for every row, and weighs in on it
+            sums.weights.copy_(samples.clamp_max(update.rows.max_weight).sum().expand_as(sums.weights))
+        everyone = torch.full_like(sums.weights, len(self._cohort))
+        values, total = decoded(sums, update.rows, everyone)
+        opened = self._open[table.name]
+        moved = opened & (total > 0) & (values != 0).any(1)
+        self._arm.model.move_rows(
+            table.name, union.rows, averaged(values, total, update.averaging), moved, update.row_step
+        )
+        return TableFigures(union.rows, union.real, opened, moved)
+
+
+def _matrix(others: Tensor, rows: FlatRows, union: Union, asked: Tensor, some: slice) -> Tensor:
+    """Who of ``some`` clients asks for which row of the union, their own rows included."""
+    inside = (rows.client >= some.start) & (rows.client < some.stop) & asked
+    own = torch.where(inside, rows.client - some.start, len(others))
+    every = torch.cat([others, torch.zeros_like(others[:1])])
+    every.index_put_((own, union.at), every.new_ones(()))
+    return every[:-1]

@@ -1,0 +1,90 @@
+"""A run's rounds on a device, committed round by round to a store as those of any other engine."""
+
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from sfsl.errors import NotFinite
+from sfsl.privacy import IndexPrivacy
+from sfsl.rounds import RoundOutcome, ScoreBins
+from sfsl.simulate.resident.clients import ResidentClients
+from sfsl.simulate.resident.engine import Arm, Figures, ResidentEngine, TableFigures
+from sfsl.simulate.resident.model import ResidentModel
+from sfsl.simulate.resident.scoring import ResidentTest
+from sfsl.simulate.settings import RoundReport, RoundSettings
+from sfsl.submodel import Applied, Commit, DenseBlock, RowBlock, RowSet, RowStore
+from sfsl.training.task import Task
+
+
+class ResidentRounds:
+    """``numbers`` says which client of the fleet each name is. The store is only read, and must get every
+    commit that comes of it."""
+
+    def __init__(
+        self,
+        task: Task,
+        fleet: ResidentClients,
+        numbers: Mapping[str, int],
+        store: RowStore,
+        settings: RoundSettings,
+        privacy: IndexPrivacy,
+        test: ResidentTest,
+        *,
+        clients: int,
+        seed: int,
+    ) -> None:
+        self._store, self._numbers, self._test = store, numbers, test
+        self._task = task
+        self._model = ResidentModel(task, store, fleet.device)
+        arm = Arm("run", self._model, settings, privacy)
+        self._engine = ResidentEngine(fleet, [arm], clients=clients, seed=seed)
+
+    def run(self, cohort: Sequence[str], *, scores: ScoreBins | None = None) -> RoundReport:
+        start, number = time.perf_counter(), self._store.round + 1
+        chosen = np.array([self._numbers[name] for name in cohort], np.int64)
+        (figures,) = self._engine.run(number, chosen)
+        commit = self._commit(number)
+        report = RoundReport(number, len(cohort), commit)
+        report.outcome = self._outcome(cohort, figures, commit)
+        report.samples = int(figures.samples)
+        report.diverged = int(figures.diverged)
+        report.loss = float(figures.loss) / report.samples if report.samples else float("nan")
+        report.training_seconds = time.perf_counter() - start
+        return report
+
+    def auc(self) -> float:
+        """Of the central test set."""
+        return self._test.auc(self._model)
+
+    def _commit(self, number: int) -> Commit:
+        blocks = {}
+        for name, (rows, values, state) in self._model.changes().items():
+            blocks[name] = RowBlock(RowSet(rows), values, state)
+        dense = DenseBlock(self._model.dense.cpu().numpy(), self._model.dense_state.cpu().numpy())
+        if not all(
+            np.isfinite(one).all() for one in [dense.values, *(one.values for one in blocks.values())]
+        ):
+            raise NotFinite(f"round {number} made numbers that are not finite; lower the learning rate")
+        return Commit(number, blocks, dense, self._store.selection)
+
+    def _outcome(self, cohort: Sequence[str], figures: Figures, commit: Commit) -> RoundOutcome:
+        tables = {name: _on_host(one) for name, one in figures.tables.items()}
+        return RoundOutcome(
+            applied=Applied(
+                commit,
+                moved={name: int(one.moved.sum()) for name, one in tables.items()},
+                refused=dict.fromkeys(tables, 0),  # clients here are honest
+                dense_refused=False,
+            ),
+            survivors=tuple(cohort),
+            union={name: RowSet(one.union[one.real].numpy()) for name, one in tables.items()},
+            contributors={
+                name: one.opened[one.real].numpy().astype(np.int64) for name, one in tables.items()
+            },
+            scores=None,
+        )
+
+
+def _on_host(figures: TableFigures) -> TableFigures:
+    return TableFigures(*(one.cpu() for one in (figures.union, figures.real, figures.opened, figures.moved)))

@@ -1,0 +1,86 @@
+"""The AUC of a model on a device, on a central test set that lies there too."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from sfsl.simulate.centralized import Pool
+from sfsl.simulate.resident.model import ResidentModel
+from sfsl.training.task import Task, parameter_of
+
+# Samples at once: of each a history of fifty goes through the attention.
+_AT_ONCE = 1 << 15
+_LOADED_AT_ONCE = 1 << 16
+
+
+class ResidentTest:
+    """Some or all of a pool: with more samples than ``most``, a sample of them that ``seed`` draws."""
+
+    def __init__(self, task: Task, pool: Pool, device: torch.device, *, most: int, seed: int) -> None:
+        chosen = np.arange(len(pool))
+        if len(pool) > most:
+            chosen = np.sort(np.random.default_rng(seed).choice(len(pool), most, replace=False))
+        parts: list[Mapping[str, Tensor]] = []
+        for start in range(0, len(chosen), _LOADED_AT_ONCE):
+            data = pool.samples(chosen[start : start + _LOADED_AT_ONCE])
+            rows, unknown = task.needed_rows(data)
+            if unknown:  # rows that the model does not have
+                data = data.keep(rows)
+            columns = data.local_columns({})
+            parts.append({name: _on(torch.from_numpy(one), device) for name, one in columns.items()})
+        self._columns = _joined(parts)
+        self._device = device
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()), ()))
+
+    def auc(self, model: ResidentModel) -> float:
+        """NaN where it is not defined: without samples, with one kind of label only, or with scores that are
+        not finite."""
+        if not len(self):  # and no columns
+            return float("nan")
+        task = model.task
+        parameters = model.dense_parameters() | {
+            parameter_of(table): model.tables[table.name] for table in task.tables
+        }
+        task.module.eval()
+        scores = torch.zeros(len(self), device=self._device)
+        with torch.no_grad():
+            for start in range(0, len(self), _AT_ONCE):
+                batch = {name: _wide(one[start : start + _AT_ONCE]) for name, one in self._columns.items()}
+                output = functional_call(task.module, parameters, (batch,))
+                scores[start : start + _AT_ONCE] = task.score(output)
+        return float(_auc(scores, self._columns["label"] == 1))
+
+
+def _auc(scores: Tensor, clicked: Tensor) -> Tensor:
+    """The chance that a click scores above a non-click, a tie counting half."""
+    clicks, others = scores[clicked], scores[~clicked].sort().values
+    below = torch.searchsorted(others, clicks).to(torch.float64)
+    upto = torch.searchsorted(others, clicks, right=True).to(torch.float64)
+    auc = (below + upto).mean() / (2 * len(others))
+    return torch.where(scores.isfinite().all(), auc, torch.nan)
+
+
+def _joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """One behind another; sequences are filled up to the longest."""
+    columns = {}
+    for name in parts[0] if parts else ():
+        each = [part[name] for part in parts]
+        if each[0].ndim == 2:
+            longest = max(one.shape[1] for one in each)
+            each = [torch.nn.functional.pad(one, (0, longest - one.shape[1]), value=-1) for one in each]
+        columns[name] = torch.cat(each)
+    return columns
+
+
+def _on(column: Tensor, device: torch.device) -> Tensor:
+    """Row numbers take half the room as long as they lie there."""
+    return column.to(torch.int32 if column.dtype == torch.int64 else column.dtype).to(device)
+
+
+def _wide(column: Tensor) -> Tensor:
+    return column.to(torch.int64) if column.dtype == torch.int32 else column

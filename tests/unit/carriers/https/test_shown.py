@@ -1,0 +1,107 @@
+"""What the server shows and says: numbers before anything happened, refusals that name nobody, help."""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from deployment import Deployment, Wire, serve
+from sfsl.carriers.https import prometheus, replies
+from sfsl.carriers.https.status import Totals
+from sfsl.cli import app
+from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import Secret
+from sfsl.errors import RoundOver
+from sfsl.rounds.exchanges import order
+from sfsl.service.folder import REGISTRY
+from sfsl.service.messages import CODEC, Enrol
+from sfsl.service.registry import Enrolment
+from sfsl.service.signing import CLIENT, client_id
+
+SPEC = Path(__file__).parents[4] / "docs/spec/network.md"
+
+
+def test_what_did_not_happen_yet_is_zero_and_not_absent(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path) as world:
+            text = prometheus.text(world.coordinator.status(), world.coordinator.totals)
+            samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+            assert samples["sfsl_auc"] == "NaN"
+            for exchange in order(active=False):
+                assert samples[f'sfsl_dropouts_total{{exchange="{exchange}"}}'] == "0"
+            for error in prometheus.REFUSALS:
+                assert samples[f'sfsl_refused_total{{error="{error}"}}'] == "0"
+            world.coordinator.totals.refused["Replayed"] += 2
+            world.coordinator.totals.refused["HttpError"] += 1
+            text = prometheus.text(world.coordinator.status(), world.coordinator.totals)
+            for line in ('{error="Replayed"} 2', '{error="HttpError"} 1', '{error="TooMany"} 0'):
+                assert text.count(f"sfsl_refused_total{line}\n") == 1
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_every_refusal_of_the_specification_is_counted_from_the_start() -> None:
+    section = SPEC.read_text().split("### 5.6 Refusals\n", 1)[1].split("\n## ", 1)[0]
+    rows = re.findall(r"(?m)^\| [45]\d\d[^|]*\|([^|]*)\|", section)
+    named = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row)}
+    assert len(named) > 15
+    assert set(prometheus.REFUSALS) == named - {"RoundOver"} | {"Disconnected"}
+
+
+def test_refusals_name_nobody(tmp_path: Path) -> None:
+    """Nothing of what was sent is in them, not even who the sender says it is."""
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path) as world:
+            (tmp_path / "list").write_text("")
+            transport = httpx.ASGITransport(serve(world, enrolment=Enrolment.listed(tmp_path / "list")))
+            async with httpx.AsyncClient(transport=transport, base_url="https://test") as http:
+                (wire,) = (Wire(guest, http, world.registry.deployment) for guest in world.clients(1))
+                target, known = "/v1/next/" + "0" * 32 + "?after=0", wire.guest.id
+                twice = wire.headers("GET", target)
+                await wire.send("GET", target, headers=twice)
+                late = wire.headers("GET", target) | {"Sfsl-Time": "1"}
+                answers = [await wire.send("GET", target, headers=headers) for headers in (twice, late)]
+                world.registry.revoke(known, 1)
+                answers.append(await wire.send("GET", target))
+                new = Identity(Secret(b"new" + bytes(29)))
+                wire.guest.identity = new
+                answers.append(await wire.send("GET", target))
+                answers.append(await wire.send("POST", "/v1/enrol", CODEC.encode(Enrol(new.public))))
+                other = Identity(Secret(b"other" + bytes(27))).public
+                answers.append(await wire.send("POST", "/v1/enrol", CODEC.encode(Enrol(other))))
+                assert wire.headers("GET", target)[CLIENT] == client_id(new.public)
+        said = [(answer.json()["error"], answer.json()["message"]) for answer in answers]
+        assert [error for error, _ in said] == [
+            "Replayed", "ClockSkew", "Revoked", "UnknownClient", "Refused", "AuthenticationFailed",
+        ]  # fmt: skip
+        for _, message in said:
+            assert not re.search("[0-9a-f]{32}", message)
+        assert said[3][1] == "this client is not enrolled here"
+        assert re.search(r"is \d+\.\d s behind ours; at most", said[1][1])
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_why_a_round_ended_is_told_without_names(tmp_path: Path) -> None:
+    who = "0123456789abcdef" * 2
+    why = f"2 shares of client '{who}' arrived, 3 are needed; no sum was opened"
+    told = replies.refusal(RoundOver(why, outcome="aborted", round_number=1))
+    assert json.loads(bytes(told.body))["message"] == why.replace(f"client '{who}'", "a client")
+    totals = Totals()
+    values = {"aborted": why, "round": 1, "cohort": 3, "survivors": 0, "late": 0, "wall_seconds": 1.0}
+    counts = {"dropped": {}, "bytes_up": {}, "bytes_down": {}}
+    totals.show(SimpleNamespace(**values, **counts, auc_secure=None))  # type: ignore[arg-type]
+    assert totals.last[0].aborted == "2 shares of a client arrived, 3 are needed; no sum was opened"
+
+
+@pytest.mark.parametrize("command", ["list", "revoke"])
+def test_help_names_the_registry_as_the_server_does(command: str) -> None:
+    shown = CliRunner().invoke(app, ["keys", command, "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0
+    assert f"server/{REGISTRY}" in shown.output

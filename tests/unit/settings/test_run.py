@@ -1,0 +1,170 @@
+"""Run files: every key has a default that ``sfsl init`` writes, and a wrong one is named."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from sfsl.errors import InputError, ParameterError
+from sfsl.privacy import PRESETS
+from sfsl.rounds.exchanges import ORDER
+from sfsl.run.setup import round_settings
+from sfsl.secagg import default_threshold
+from sfsl.settings.run import RunConfig, from_sections
+from sfsl.settings.sections import description
+from sfsl.settings.toml import default_toml, overridden, read_config, to_toml
+
+
+def test_the_defaults_are_those_the_design_asks_for() -> None:
+    config = RunConfig()
+    assert (config.round.clients, config.privacy.index_privacy) == (100, PRESETS["cpp2"])
+    assert (config.weights, config.server.kappa, config.server.kappa_rounds) == ("owners", 10, 110)
+    assert config.round.threshold_clients == default_threshold(100)
+    assert config.faults.rates == {}
+    assert tuple(msgspec.to_builtins(config.faults)) == (*ORDER, "late")
+
+
+def test_the_written_defaults_read_back_as_the_defaults() -> None:
+    text = default_toml()
+    read, unwrapped = tomllib.loads(text), text.replace("\n# ", " ")
+    assert from_sections(read) == RunConfig() == from_sections({})
+    for section in msgspec.structs.fields(RunConfig):
+        settings = getattr(RunConfig(), section.name)
+        every = msgspec.json.decode(msgspec.json.encode(settings))
+        assert read[section.name] == every, "every key is there, none other"
+        for field in msgspec.structs.fields(settings):
+            explained = f"{description(field)}\n{field.encode_name} = "
+            assert explained in unwrapped, "every key is explained"
+
+
+def test_any_settings_read_back(tmp_path: Path) -> None:
+    sections = {
+        "data": {"source": "csv", "path": 'odd "name"\\\n\x7fé.csv', "text_ids": True},
+        "privacy": {"probabilities": [0.9, 0.1, 1, 0]},
+        "round": {"min_contributors": 3, "threshold": 70, "clip": 1},
+        "faults": {"unmask-union": 0.25},
+    }
+    config = from_sections(sections)
+    file = tmp_path / "run.toml"
+    file.write_text(to_toml(config), encoding="utf-8")
+    assert read_config(file) == config
+    assert config.faults.rates == {"unmask-union": 0.25}
+    assert config.privacy.name == "custom"
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"rounds": {}}, ["[rounds]", "data, model, privacy, round"]),
+        ({"round": {"client": 5}}, ["round.client;", "clients, cohorts, min_contributors"]),
+        ({"faults": {"unmask_union": 0.1}}, ["faults.unmask_union", "unmask-union"]),
+        ({"round": {"clients": "many"}}, ["round.clients = 'many'", "expected `int`", "2 to 512"]),
+        ({"round": {"clients": 1}}, ["round.clients = 1", ">= 2"]),
+        ({"round": {"clients": 20.5}}, ["round.clients = 20.5", "`int`"]),
+        ({"round": {"clients": True}}, ["round.clients = True", "`int`"]),
+        ({"round": {"min_contributors": "some"}}, ["round.min_contributors", "'auto'"]),
+        ({"privacy": {"preset": "cpp9"}}, ["privacy.preset = 'cpp9'", "'cpp1', 'cpp2'"]),
+        ({"privacy": {"probabilities": [1, 0]}}, ["privacy.probabilities", "p1, p2, p3, p4"]),
+        ({"privacy": {"probabilities": [0.1, 0.9, 1, 0]}}, ["p1 = 0.1 is below p2"]),
+        ({"training": {"learning_rate": float("nan")}}, ["training.learning_rate = nan"]),
+        ({"faults": {"submodel": 1.5}}, ["faults.submodel = 1.5", "<= 1"]),
+        ({"data": {"text_ids": 1}}, ["data.text_ids = 1", "`bool`"]),
+        ({"data": {"source": "csv"}}, ["data.source = 'csv'", "data.path"]),
+        ({"data": {"path": "file"}}, ["synthetic", "data.path = 'file'"]),
+        ({"model": {"kind": "lstm"}}, ['model.kind = "lstm"', '"synthetic"', "words"]),
+        (
+            {"data": {"source": "shakespeare", "path": "file"}},
+            ['model.kind = "din"', 'data.source = "shakespeare"', "clicks"],
+        ),
+        ({"model": {"kind": "gru"}}, ["model.kind = 'gru'", "'dien', 'bst'"]),
+        ({"round": {"clients": 10, "threshold": 11}}, ["round.threshold = 11", "10 clients"]),
+        ({"round": {"clients": 10, "threshold": 5}}, ["round.threshold = 5", "more than half"]),
+        ({"round": 5}, ["[round] is a section"]),
+        ({"round": {"scheme": "centralized", "cohorts": 2}}, ["round.cohorts = 2", "no clients"]),
+        ({"round": {"sums": "plain", "cohorts": 2}, "run": {"device": "cpu"}}, ["round.cohorts asks"]),
+        ({"round": {"sums": "plain"}, "run": {"engine": "ray"}}, ['engine = "ray"', '"plain"', "no masks"]),
+        ({"round": {"scheme": "fl"}, "run": {"engine": "ray"}}, ['engine = "ray"', '"fl"', "no masks"]),
+        ({"run": {"engine": "ray", "device": "cpu"}, "round": {"sums": "plain"}}, ["gpus_per_worker"]),
+        ({"run": {"engine": "ray"}, "ray": {"workers": 3}}, ["ray.workers = 3", "2 passes", "to 33"]),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_is_allowed(sections: dict[str, object], said: list[str]) -> None:
+    with pytest.raises(ParameterError) as error:
+        from_sections(sections)
+    for words in said:
+        assert words in str(error.value)
+
+
+def test_overrides_are_toml_values_or_bare_words() -> None:
+    base = {"round": {"clients": 5, "bins": 8}}
+    wanted = [
+        "round.clients=50",
+        "data.path=a file.csv",
+        "privacy.probabilities=[1, 0, 1, 0]",
+        "faults.union = 1",
+    ]
+    assert overridden(base, wanted) == {
+        "round": {"clients": 50, "bins": 8},
+        "data": {"path": "a file.csv"},
+        "privacy": {"probabilities": [1, 0, 1, 0]},
+        "faults": {"union": 1},
+    }
+    assert base["round"]["clients"] == 5
+    # A line break must not smuggle in a second key.
+    assert overridden({}, ["data.path=1\nb=2"]) == {"data": {"path": "1\nb=2"}}
+
+
+@pytest.mark.parametrize("setting", ["clients=5", "round.clients", "=5", "round.=5", ".clients=5"])
+def test_an_override_without_section_key_and_value_is_refused(setting: str) -> None:
+    with pytest.raises(InputError, match=r"section\.key=value"):
+        overridden({}, [setting])
+
+
+def test_files_that_are_not_run_files(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot read .*none\.toml"):
+        read_config(tmp_path / "none.toml")
+    for content in (b"[round", b"\xff\xfe", b"a = 1\na = 2"):
+        (tmp_path / "bad.toml").write_bytes(content)
+        with pytest.raises(InputError, match=r"bad\.toml is not TOML"):
+            read_config(tmp_path / "bad.toml")
+    (tmp_path / "bad.toml").write_text("[round]\nclients = 1\n")
+    with pytest.raises(ParameterError, match=r"bad\.toml: round\.clients = 1"):
+        read_config(tmp_path / "bad.toml")
+
+
+def test_the_floor_of_averages_rises_to_kappa() -> None:
+    config = from_sections({"server": {"kappa": 9, "kappa_rounds": 4}})
+    settings = round_settings(config, {})
+    floors = [settings.update_in(number).averaging.kappa for number in (1, 2, 3, 4, 5, 100)]
+    assert floors == [1, 3, 5, 7, 9, 9]
+    constant = round_settings(from_sections({"server": {"kappa": 9, "kappa_rounds": 0}}), {})
+    assert constant.update_in(1) == constant.update
+    assert settings.update_in(2).rows == settings.update.rows, "nothing else changes"
+
+
+@pytest.mark.parametrize(
+    ("sections", "rate"),
+    [
+        ({}, 2),
+        ({"round": {"scheme": "fsl"}}, 2),
+        ({"round": {"scheme": "fl"}}, 1),
+        ({"round": {"scheme": "sfl"}}, 1),
+        ({"server": {"dense_step": "adam"}}, 1),
+        ({"server": {"dense_rate": 0.5}}, 0.5),
+    ],
+)
+def test_the_dense_part_moves_twice_as_far_where_clients_have_submodels(
+    sections: dict[str, Any], rate: float
+) -> None:
+    assert round_settings(from_sections(sections), {}).update.dense_step.rate == rate
+
+
+def test_a_file_that_says_how_its_model_is_served_is_a_run_file_too(tmp_path: Path) -> None:
+    file = tmp_path / "both.toml"
+    file.write_text("[round]\nclients = 7\n[serve]\nport = 1\n")
+    assert read_config(file).round.clients == 7
+    file.write_text("[round]\nclients = 7\n[server]\nport = 1\n")
+    with pytest.raises(ParameterError, match=r"server\.port"):
+        read_config(file)

@@ -1,0 +1,46 @@
+"""A run on a device whose data leaves nothing to test on."""
+
+from pathlib import Path
+
+from sfsl.run import start
+from sfsl.settings.run import from_sections
+
+
+def test_a_run_without_test_samples_has_no_auc(tmp_path: Path) -> None:
+    """Neither when it begins nor when it is resumed and the last round is still to be looked at."""
+    path, folder = tmp_path / "data.csv", tmp_path / "run"
+    lines = [
+        f"{user},{(user + time) % 5},{(user + time) % 2},{time}" for user in range(6) for time in range(4)
+    ]
+    path.write_text("\n".join(["user,item,label,time", *lines]))  # four samples are too few to hold one out
+    config = from_sections(
+        {
+            "data": {"source": "csv", "path": str(path)},
+            "model": {"kind": "logistic"},
+            "round": {"clients": 3, "sums": "plain", "min_contributors": 1, "bins": 0},
+            "run": {"rounds": 2, "evaluate_every": 1, "device": "cpu"},
+        }
+    )
+    with start.begin(folder, config) as run:
+        run.run(stop=lambda: False, seen=lambda line: None)
+    metrics = folder / "metrics.jsonl"
+    first, _ = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text(first)
+    with start.resume(folder, config) as run:
+        assert [(line.round, line.auc) for line in run.lines] == [(1, None), (2, None)]
+
+
+def test_a_run_where_nobody_clicked_trains_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    lines = [f"{user},{(user + time) % 9},0,{time}" for user in range(6) for time in range(12)]
+    path.write_text("\n".join(["user,item,label,time", *lines]))
+    config = from_sections(
+        {
+            "data": {"source": "csv", "path": str(path)},
+            "round": {"clients": 4, "sums": "plain", "min_contributors": 1, "bins": 0},
+            "run": {"rounds": 2, "device": "cpu"},
+        }
+    )
+    with start.begin(tmp_path / "run", config) as run:
+        run.run(stop=lambda: False, seen=lambda line: None)
+        assert [(line.samples, line.auc) for line in run.lines] == [(0, None), (0, None)]
