@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 
 from sfsl.codec import Codec  # noqa: E402
+from sfsl.data.catalogue import Catalogue  # noqa: E402
 from sfsl.data.interactions import Interactions  # noqa: E402
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
 from sfsl.errors import InputError, InvalidMessage, RemoteError  # noqa: E402
@@ -37,21 +38,21 @@ def interactions(categories: bool = True) -> Interactions:
 
 
 TASKS = {
-    "dice": lambda: din(interactions(), seed=1),
-    "prelu": lambda: din(interactions(), seed=1, slopes="prelu", width=7, initial=0.5),
-    "no categories": lambda: din(interactions(False), seed=1),
-    "logistic": lambda: logistic_regression(interactions()),
-    "logistic, no categories": lambda: logistic_regression(interactions(False)),
+    "dice": lambda: din(Catalogue.of(interactions()), seed=1),
+    "prelu": lambda: din(Catalogue.of(interactions()), seed=1, slopes="prelu", width=7, initial=0.5),
+    "no categories": lambda: din(Catalogue.of(interactions(False)), seed=1),
+    "logistic": lambda: logistic_regression(Catalogue.of(interactions())),
+    "logistic, no categories": lambda: logistic_regression(Catalogue.of(interactions(False))),
 }
 
 
 def package(**changes: Any) -> Package:
-    found = CODEC.decode(describe(din(interactions(), seed=1)), limit=10**6)
+    found = CODEC.decode(describe(din(Catalogue.of(interactions()), seed=1)), limit=10**6)
     return msgspec.structs.replace(found, **changes)
 
 
 def logistic(**changes: Any) -> Package:
-    found = CODEC.decode(describe(logistic_regression(interactions())), limit=10**6)
+    found = CODEC.decode(describe(logistic_regression(Catalogue.of(interactions()))), limit=10**6)
     return msgspec.structs.replace(found, **changes)
 
 
@@ -80,7 +81,9 @@ def test_every_model_has_a_digest_of_its_own() -> None:
 
 
 def test_dense_parameters_are_not_in_it() -> None:
-    assert describe(din(interactions(), seed=1)) == describe(din(interactions(), seed=2))
+    assert describe(din(Catalogue.of(interactions()), seed=1)) == describe(
+        din(Catalogue.of(interactions()), seed=2)
+    )
 
 
 def test_a_model_of_ones_own_cannot_be_described() -> None:
@@ -124,14 +127,14 @@ def test_a_package_that_contradicts_itself(name: str) -> None:
 
 
 def test_a_width_beyond_the_clients_limit() -> None:
-    data = describe(din(interactions(), seed=1, width=40))
+    data = describe(din(Catalogue.of(interactions()), seed=1, width=40))
     assert build(data).spec.table("item").width == 40
     with pytest.raises(InvalidMessage, match="width 40"):
         build(data, Limits(width=39))
 
 
 def test_more_bytes_than_the_clients_limit() -> None:
-    data = describe(din(interactions(), seed=1))
+    data = describe(din(Catalogue.of(interactions()), seed=1))
     with pytest.raises(RemoteError):
         build(data, Limits(bytes=len(data) - 1))
 
@@ -143,7 +146,7 @@ def test_huge_tables_take_no_memory() -> None:
         Table(name="user", rows=rows, width=18, kind="personal"),
         Table(name="item", rows=rows, width=18),
     )
-    small = build(describe(din(interactions(False), seed=1)))
+    small = build(describe(din(Catalogue.of(interactions(False)), seed=1)))
     honest = Package(
         "din", 18, "dice", 0.05, rows, rows, 0, b"", ModelSpec(tables=tables, dense=small.spec.dense)
     )
@@ -199,4 +202,4 @@ def test_any_package_is_refused_in_a_typed_way(made: Package) -> None:
         build(CODEC.encode(made))
 
 
-HONEST = describe(din(interactions(), seed=1))
+HONEST = describe(din(Catalogue.of(interactions()), seed=1))
