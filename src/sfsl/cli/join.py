@@ -13,14 +13,14 @@ import typer
 from sfsl.cli.output import console
 from sfsl.cli.stopping import Stopped, run_until_stopped, told_as_json
 from sfsl.crypto.randomness import SystemRandomness
-from sfsl.errors import InputError, InvalidMessage
+from sfsl.errors import InputError, WrongModel
 from sfsl.privacy import PRESETS, Budget, Calendar, IndexPrivacy
 
 if TYPE_CHECKING:
     from sfsl.client import Attempt, Event, Link, Participant
+    from sfsl.client.following import KnownModel, ServedModel
     from sfsl.client.home import Home
     from sfsl.crypto.identity import Identity
-    from sfsl.training.task import Task
 
 # As servers count them, so that a client's period and a server's of the same length are the same.
 _PERIODS_FROM = date(1970, 1, 1)
@@ -53,7 +53,11 @@ class _Terms:
 def join(
     server: Annotated[str, typer.Option(metavar="URL", help="The server, such as https://host:8443.")],
     data: Annotated[
-        Path, typer.Option(help="CSV with a header: item,label,time, items numbered as in the model.")
+        Path,
+        typer.Option(
+            help="CSV with a header: item,label,time, items called as in the server's catalogue. Where the "
+            'model is about words: text, or lines of JSON with a list "lines".'
+        ),
     ],
     state: Annotated[
         Path, typer.Option(metavar="DIR", help="This client's folder; made if it is not there.")
@@ -145,7 +149,7 @@ async def _run(
     plain: bool,
     say: Callable[..., None],
 ) -> "list[Attempt]":
-    client, torch_parts = _imports()
+    client, following = _imports()
     from sfsl.client.home import Home, read_roster, require_readable
     from sfsl.client.participant import require_mode
 
@@ -171,17 +175,25 @@ async def _run(
             read_roster(terms.roster)
         about = await link.about()
         require_mode(about, terms.roster is not None)
-        package = await link.model()
-        if torch_parts.package_digest(package).hex() != about.model:
-            raise InvalidMessage("the server's model is not the one that it announces")
-        task = torch_parts.build(package)
+        known = following.KnownModel(home.folder / "model")
+        served = await following.fetch_model(link, about)
+        known.require_extends(served)
         home.pin(bytes.fromhex(about.deployment))
         ended: list[Attempt] = []
         while True:
             left = None if rounds is None else rounds - sum(one.whole for one in ended)
-            participant = _participant(client, home, own, link, task, package, data, terms, told, say)
+            participant = _participant(client, home, own, link, served, known, data, terms, told, say)
             try:
                 ended += await participant.run(left, wait=False)
+            except WrongModel:
+                ended += participant.ended
+                grown = await following.fetch_model(link, await link.about())
+                known.require_extends(grown)
+                if grown.digest == served.digest:
+                    raise
+                served = grown
+                say("model", f"The catalogue has grown to version {served.catalogue.version}")
+                continue
             finally:
                 participant.personal.close()
                 participant.memory.state.close()  # type: ignore[attr-defined]
@@ -196,40 +208,31 @@ def _participant(
     home: "Home",
     identity: "Identity",
     link: "Link",
-    task: "Task",
-    package: bytes,
+    served: "ServedModel",
+    known: "KnownModel",
     data: Path,
     terms: _Terms,
     told: "Callable[[Event], None]",
     say: Callable[..., None],
 ) -> "Participant":
     """With the data of this period."""
-    from sfsl.client.device import Device
+    from sfsl.client.following import own_device
     from sfsl.client.home import read_roster
     from sfsl.client.training import DeviceTrainer
-    from sfsl.data import hold_out_last
-    from sfsl.data.own import load_own
-    from sfsl.models.package import package_digest
     from sfsl.rounds import RoundPolicy
     from sfsl.secagg import Policy
 
     randomness = SystemRandomness()
     state = home.state(link.client, terms.calendar, terms.budget)
     try:
+        going_on = state.period == state.calendar.period(_today())
         copy, changed = home.samples(data, state, _today())
         if changed:
             say("waiting", f"{data} has changed; this period goes on with what it froze")
-        found = task.maps.get("category")
-        own, report = load_own(
-            copy,
-            items=task.spec.table("item").rows,
-            category_of=None if callable(found) else found,
-            name=data,
-        )
+        rows = known.settle(served, going_on=going_on)
+        device, report = own_device(served, copy, rows, held_out=terms.held_out, name=data)
         say("data", str(report))
-        train, test = hold_out_last(own, terms.held_out)
-        device = Device(task, train.client(0), test.client(0))
-        model = client.ClientModel(package_digest(package), task.spec, task.row_maps)
+        model = served.client_model
         shared = {name: device.needed[name] for name in model.tables.shared}
         session = Policy(
             min_clients=terms.cohort,
@@ -244,7 +247,7 @@ def _participant(
                 state, terms.privacy, model.tables, shared, today=_today, randomness=randomness
             ),
             trainer=DeviceTrainer(device, lambda number: int.from_bytes(randomness.bytes(4), "big") >> 1),
-            personal=home.personal(task.spec),
+            personal=home.personal(model.spec),
             policy=RoundPolicy(session=session, max_clip=terms.clip, max_rows=terms.rows),
             randomness=randomness,
             notify=told,
@@ -268,12 +271,12 @@ def _use_threads(threads: int) -> None:
 def _imports() -> tuple[Any, Any]:
     try:
         import sfsl.client as client
-        import sfsl.models.package as package
+        import sfsl.client.following as following
     except ImportError as error:
         raise InputError(
             f"a client needs more packages ({error}); install them with: pip install 'sfsl[network,train]'"
         ) from None
-    return client, package
+    return client, following
 
 
 def _today() -> date:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command(
         epilog="Examples:  sfsl serve --settings >> my.toml   |   sfsl serve my.toml --out srv --port 9443"
+        "   |   sfsl serve my.toml --catalogue catalogue.json"
     )(serve)
 
 
@@ -31,6 +32,9 @@ def _settings(wanted: bool) -> None:
 def serve(
     config: Annotated[Path, typer.Argument(help="A run file with a serve section.")],
     out: Annotated[Path | None, typer.Option(help="serve.state: the server's folder.")] = None,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="serve.catalogue: what the model is about (sfsl catalogue make).")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="serve.host")] = None,
     port: Annotated[int | None, typer.Option(help="serve.port; 0 takes a free one.")] = None,
     settings: Annotated[
@@ -54,7 +58,8 @@ def serve(
     clients; once more aborts it. Killed, the server comes back with the last whole round.
     """
     sections = overridden(read_sections(config), settings or ())
-    for key, value in (("state", out and str(out)), ("host", host), ("port", port)):
+    given = {"state": out and str(out), "catalogue": catalogue and str(catalogue), "host": host, "port": port}
+    for key, value in given.items():
         if value is not None:
             sections.setdefault(SECTION, {})[key] = value
     chosen = from_all_sections(sections)
@@ -72,7 +77,7 @@ def serve(
             f"a server needs more packages ({error}); install them with: "
             "pip install 'sfsl[network,store,train]'"
         ) from None
-    typer.echo("Reading data and settings …", err=True)
+    typer.echo(f"Reading {chosen.serve.catalogue or 'data'} and settings …", err=True)
     deployment = open_deployment(chosen, Path(chosen.serve.state))
     if deployment.coordinator.finished:
         deployment.close()

@@ -79,6 +79,9 @@ class CatalogueTable:
             raise BadField(f"{self.name} is not in the model", text)
         return row
 
+    def name_of(self, row: int) -> str:
+        return str(row if self.ids is None else self.ids[row])
+
     @property
     def textual(self) -> bool:
         return isinstance(self.ids, tuple)

@@ -23,6 +23,7 @@ from sfsl.durable.files import write_whole
 from sfsl.errors import InputError
 
 MOST_BYTES = 1 << 29  # of a file, unpacked
+MOST_SERVED = 1 << 26  # of what a server gives to clients
 MOST_TABLES = 64
 LONGEST_ID = 256
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,63}")

@@ -211,6 +211,11 @@ def scheme_privacy(config: RunConfig) -> IndexPrivacy:
 
 
 def load_interactions(settings: DataSettings, seed: int) -> tuple[Interactions, LoadReport | None]:
+    if settings.source == "catalogue":
+        raise InputError(
+            f"{settings.path} is a catalogue, which has no samples: a server starts from it (sfsl serve), a "
+            "run needs data"
+        )
     if settings.source == "synthetic":
         world = SyntheticSettings().scaled(settings.scale, users=settings.users)
         return SyntheticTaobao(world, seed=seed).interactions(), None

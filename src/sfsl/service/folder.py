@@ -54,8 +54,9 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
 
 
-def open_store(folder: Path, run: RunConfig, task: Task) -> LmdbStore:
-    """The same rows as a simulation with this seed begins with; personal ones stay on the devices."""
+def open_store(folder: Path, run: RunConfig, task: Task, *, grow: bool = False) -> LmdbStore:
+    """The same rows as a simulation with this seed begins with; personal ones stay on the devices. With
+    ``grow`` a store of fewer rows is taken up and has the others added."""
     spec = StoreSpec(
         model=task.spec,
         seed=digest("seed of a run", str(run.run.seed).encode()),
@@ -63,7 +64,7 @@ def open_store(folder: Path, run: RunConfig, task: Task) -> LmdbStore:
         dense_slots=slots(run, run.server.dense_step),
     )
     if (folder / STORE).exists():
-        return LmdbStore.open(folder / STORE, spec)
+        return LmdbStore.open(folder / STORE, spec, grow=grow)
     if read_lines(folder / METRICS):
         raise StoreError(f"{folder} has metrics but no store: it was deleted; restore it")
     return LmdbStore.create(folder / STORE, spec, task.initial_dense())
