@@ -21,8 +21,8 @@ class Samples:
     """Columns of equal length: one value per sample, or one sequence (filled up with ``NO_ROW``).
 
     ``tables`` says which columns hold row numbers, and of which table. ``follows`` names columns that
-    stand in step with another: the category of each good in a history has its place only while that
-    good has it.
+    stand in step with another: the category of each item in a history has its place only while that
+    item has it.
     """
 
     columns: Mapping[str, Column]
