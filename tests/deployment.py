@@ -112,7 +112,7 @@ class Deployment:
 
     def clients(self, count: int) -> "list[Guest]":
         pinned = None
-        if self.coordinator.settings.active:
+        if self.coordinator.settings.rules.active:
             publics = [self.identity(number).public for number in range(count)]
             pinned = {client_id(public): public for public in publics}
         return [Guest(self, number, pinned) for number in range(count)]
