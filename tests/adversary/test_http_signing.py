@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, remove
 
-from sfsl.carriers.https import nonces, registry, registry_file, signing
 from sfsl.crypto.identity import Identity
 from sfsl.durable.lock import StoreLock
 from sfsl.errors import (
@@ -28,6 +27,7 @@ from sfsl.errors import (
     StoreInUse,
     TooMany,
 )
+from sfsl.service import nonces, registry, registry_file, signing
 from sfsl.service.registry import Registry
 from sfsl.service.signing import Verifier, client_id, sign_request
 from sfsl.testing import SeededRandomness
