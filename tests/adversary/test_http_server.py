@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from attacks import Attack, Weaken, assert_gains_when_weakened, assert_stopped, collector, remove
 
+from clocks import PATIENCE
 from deployment import Deployment, Guest, Wire, serve
 from sfsl.carriers.https.app import AppLimits
 from sfsl.carriers.https.check_in import CheckIns
@@ -52,7 +53,7 @@ def at(act: Callable[..., Awaitable[bool]], guests: int = 3, **changes: Any) -> 
             async with Deployment(Path(folder), **changes) as world:
                 return await act(world, world.clients(guests))
 
-    return asyncio.run(asyncio.wait_for(scenario(), 30))
+    return asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def over_http(act: Callable[..., Awaitable[bool]], limits: AppLimits | None = None, **changes: Any) -> bool:

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from clocks import PATIENCE  # noqa: E402
 from same_model import local_rounds, require_same_model  # noqa: E402
 from sfsl.client.model import ClientModel  # noqa: E402
 from sfsl.crypto.identity import Identity  # noqa: E402
@@ -90,7 +91,7 @@ def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path) -> None:
             deployment.close()
         assert report.ended == dict.fromkeys(range(1, ROUNDS + 1), "committed")
 
-    asyncio.run(asyncio.wait_for(over_the_network(), 120))
+    asyncio.run(asyncio.wait_for(over_the_network(), PATIENCE))
 
     local = local_rounds(chosen.run, fleet, [sorted(fleet.devices)] * ROUNDS)
     require_same_model(tmp_path / "state" / "store", local)
@@ -153,11 +154,11 @@ def test_killed_in_mid_round_it_comes_back_with_whole_rounds(tmp_path: Path) -> 
             playing.cancel()
             if server.returncode is None:
                 os.kill(server.pid, signal.SIGTERM)
-            assert await asyncio.wait_for(server.wait(), 60) == 0
+            assert await asyncio.wait_for(server.wait(), PATIENCE) == 0
         assert report.failed == {}
         assert report.attempts["restarted"] > 0
 
-    asyncio.run(asyncio.wait_for(scenario(), 170))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
     said = (tmp_path / "log.txt").read_text()
     assert "Traceback" not in said
     lines = read_lines(state / "metrics.jsonl")

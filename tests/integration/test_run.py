@@ -744,7 +744,7 @@ def test_a_full_disk_stops_the_run_with_words_and_loses_nothing(copied: Path) ->
     size = (copied / "store" / "data.mdb").stat().st_size
     words = [sys.executable, "-c", FULL_DISK, str(size + 8192), "run", "--out", str(copied), "--resume"]
     result = subprocess.run(  # noqa: S603
-        [*words, "--rounds", "60"], capture_output=True, text=True, check=False, timeout=120
+        [*words, "--rounds", "60"], capture_output=True, text=True, check=False, timeout=600
     )
     assert result.returncode == 1, result.stderr
     assert "no room" in result.stderr
@@ -771,7 +771,7 @@ def test_killed_at_fifty_random_moments_a_run_ends_whole() -> None:
 
 def require_survival(kills: int) -> None:
     command = [sys.executable, __file__, str(kills)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)  # noqa: S603
     assert result.returncode == 0, result.stdout + result.stderr
 
 

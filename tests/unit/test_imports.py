@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from clocks import PATIENCE
+
 # A server, its settings and its commands, the library of a client, the protocol: none of them trains.
 LIGHT = (
     "sfsl.carriers.https.app",
@@ -34,5 +36,5 @@ def test_what_does_not_train_needs_no_torch_and_no_store_or_carrier_of_others() 
         f"for name in {LIGHT!r}: importlib.import_module(name)\n"
         f"assert not any(sys.modules[name] for name in {MISSING!r})\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)  # noqa: S603
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from clocks import PATIENCE
 from sfsl.training import LocalSettings, LocalUpdate, train_client
 from sfsl.training.local import ClientWork
 from sfsl_research.bench.train import TrainingCohort
@@ -92,7 +93,7 @@ def test_memory_is_that_of_a_process_and_what_it_starts(compare: ModuleType) -> 
     finally:
         for process in reversed(compare._tree(running.pid)):
             subprocess.run(["kill", str(process)], check=False)  # noqa: S603, S607
-        running.wait(10)
+        running.wait(PATIENCE)
 
 
 def test_a_side_that_fails_is_named(compare: ModuleType, tmp_path: Path) -> None:
@@ -109,7 +110,7 @@ def test_our_sides_run(tmp_path: Path) -> None:
     subprocess.run(  # noqa: S603
         [sys.executable, BENCH / "compare_frameworks.py", "--out", tmp_path, *sizes, "--only"],
         check=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     found = json.loads((tmp_path / "comparison.json").read_text())["frameworks"]
     assert list(found) == ["sfsl", "sfsl, not compiled"]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from clocks import PATIENCE
 from sfsl.errors import InputError
 from sfsl.run.setup import cluster_settings, require_engine
 from sfsl.settings.run import from_sections
@@ -32,7 +33,7 @@ def test_without_ray_everything_else_works_and_the_engine_says_what_to_install()
         "try: require_engine(from_sections({'run': {'engine': 'ray'}}))\n"
         "except ValueError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)  # noqa: S603
     assert done.returncode == 0, done.stderr
     assert "needs ray" in done.stdout
     assert "pip install 'sfsl[ray]'" in done.stdout
