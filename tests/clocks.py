@@ -18,6 +18,19 @@ def let_time_pass(seconds: float) -> None:
     loop.time = lambda: now() + seconds  # type: ignore[method-assign]
 
 
+class SteppingClock:
+    """A clock that only sleeping moves, for code that takes its clock and its sleep as parameters."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
 async def until(condition: Callable[[], object], pause: float = 0.005) -> None:
     """Wait for a state, however long a busy machine takes to come to it."""
     end = time.monotonic() + PATIENCE

@@ -220,8 +220,11 @@ def filling_a_cohort_with_clients_that_are_gone() -> bool:
         world.advance(3600)
         for guest in guests[1:3]:
             guest.check_in()
-        await asyncio.sleep(0.1)
-        return world.coordinator.status().cohort == 3
+        for _ in range(100):
+            if world.coordinator.status().cohort == 3:
+                return True
+            await asyncio.sleep(0.001)
+        return False
 
     return at(act, guests=4)
 

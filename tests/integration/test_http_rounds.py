@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from clocks import PATIENCE  # noqa: E402
 from same_model import local_rounds, require_same_model  # noqa: E402
+from sfsl.client.events import Event  # noqa: E402
 from sfsl.client.model import ClientModel  # noqa: E402
 from sfsl.crypto.identity import Identity  # noqa: E402
 from sfsl.crypto.kdf import digest  # noqa: E402
@@ -51,7 +53,14 @@ def config(**serve: Any) -> ServeConfig:
     return from_all_sections(CONFIG | {"serve": CONFIG["serve"] | serve})
 
 
-def swarm(chosen: ServeConfig, fleet: Fleet, url: str, rounds: int, identities: dict[str, Identity]) -> Swarm:
+def swarm(
+    chosen: ServeConfig,
+    fleet: Fleet,
+    url: str,
+    rounds: int,
+    identities: dict[str, Identity],
+    seen: Callable[[str, Event], None] = lambda name, event: None,
+) -> Swarm:
     run, task = chosen.run, fleet.task
     return Swarm(
         url,
@@ -69,6 +78,7 @@ def swarm(chosen: ServeConfig, fleet: Fleet, url: str, rounds: int, identities: 
             longest_pause_s=0.5,
         ),
         plain=True,
+        seen=seen,
     )
 
 
@@ -136,18 +146,21 @@ def test_killed_in_mid_round_it_comes_back_with_whole_rounds(tmp_path: Path) -> 
         return process
 
     async def scenario() -> None:
-        server = await start()
-        playing = asyncio.create_task(swarm(chosen, fleet, url, rounds, identities).run())
+        server, events = await start(), asyncio.Queue[str]()
+        playing = asyncio.create_task(
+            swarm(
+                chosen, fleet, url, rounds, identities, lambda name, event: events.put_nowait(event.kind)
+            ).run()
+        )
         try:
-            for heard in ("1 (", "2 ("):
-                # As soon as a round has begun, and a little later each time.
-                while f"round {heard}" not in (tmp_path / "log.txt").read_text():
-                    assert server.returncode is None, (tmp_path / "log.txt").read_text()
+            # When the first client hears that a round has begun; in another round, when the first one trains.
+            for moment in ("invited", "training"):
+                while await events.get() != moment:
                     assert not playing.done()
-                    await asyncio.sleep(0.01)
-                await asyncio.sleep(0.2 * int(heard[0]))
                 os.kill(server.pid, signal.SIGKILL)
                 await server.wait()
+                while not events.empty():
+                    events.get_nowait()
                 server = await start()
             report = await playing
         finally:
