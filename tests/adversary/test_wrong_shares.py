@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from sfsl.crypto import decoding
+from sfsl.crypto import reed_solomon
 from sfsl.errors import KeyMismatch
 from sfsl.secagg import rebuilding
 from world import World
@@ -62,7 +62,7 @@ def test_whoever_lies_about_all_costs_one_decoding(monkeypatch: pytest.MonkeyPat
 
     def counted(*given: Any) -> Any:
         decoded.append(given)
-        return decoding.decode(*given)
+        return reed_solomon.decode(*given)
 
     monkeypatch.setattr(rebuilding, "decode", counted)
     world = World(n=16, threshold=11).to_unmask()

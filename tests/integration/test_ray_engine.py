@@ -23,6 +23,7 @@ ray = pytest.importorskip("ray")
 torch = pytest.importorskip("torch")
 
 import same_model  # noqa: E402
+from clocks import PATIENCE  # noqa: E402
 from ray_cluster import Cluster  # noqa: E402
 from same_model import Vanishing  # noqa: E402
 from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
@@ -174,7 +175,7 @@ def kill_while_training(
     armed, here, told = [True], threading.Barrier(cohorts), threading.local()
 
     def train(self: Any, *given: Any) -> Any:
-        here.wait(timeout=60)
+        here.wait(PATIENCE)
         with contextlib.suppress(ProcessLookupError):  # another cohort was here, and beyond
             os.kill(victim, signal.SIGSTOP)
         told.training = True
