@@ -1,5 +1,6 @@
 """What a network, a stranger or an enrolled client would try on signed requests and on the registry."""
 
+import fcntl
 import os
 import random
 import shutil
@@ -13,9 +14,7 @@ from typing import Any
 import pytest
 from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, remove
 
-from sfsl.carriers.https import nonces, registry, registry_file, signing
 from sfsl.crypto.identity import Identity
-from sfsl.durable.lock import StoreLock
 from sfsl.errors import (
     AuthenticationFailed,
     ClockSkew,
@@ -28,6 +27,7 @@ from sfsl.errors import (
     StoreInUse,
     TooMany,
 )
+from sfsl.service import nonces, registry, registry_file, signing
 from sfsl.service.registry import Registry
 from sfsl.service.signing import Verifier, client_id, sign_request
 from sfsl.testing import SeededRandomness
@@ -584,9 +584,7 @@ def test_two_servers_on_one_registry(tmp_path: Path) -> None:
             with pytest.raises(StoreInUse, match="open elsewhere"):
                 Registry(name)
         with pytest.MonkeyPatch.context() as patch:  # it is the lock that keeps them apart
-            patch.setattr(StoreLock, "__init__", lambda *_: None)
-            patch.setattr(StoreLock, "require", lambda *_: None)
-            patch.setattr(StoreLock, "close", lambda *_: None)
+            patch.setattr(fcntl, "flock", lambda *_: None)
             Registry(path).close()
     finally:
         other.kill()

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from sfsl.cli.output import console, emit_json, progress_console, shown, table
 from sfsl.cli.run_output import RunProgress, print_summary
-from sfsl.durable.files import written_whole
+from sfsl.durable.files import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.folder import RunFolder
 from sfsl.settings.run import RunConfig, from_sections
@@ -283,8 +283,7 @@ def described(config: RunConfig) -> str:
 
 def _write_new(file: Path, data: bytes) -> None:
     try:
-        with open(file, "xb") as opened:
-            opened.write(data)
+        write_new(file, data)
     except FileExistsError:
         raise InputError(f"{file} exists already; choose another name or remove it") from None
     except OSError as error:

@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Annotated, Self
 
 import msgspec
@@ -13,6 +12,7 @@ from msgspec import Meta
 from sfsl.client.trainer import Indices, Values
 from sfsl.codec import Codec, Message
 from sfsl.crypto.randomness import Randomness
+from sfsl.durable.closing import Closing
 from sfsl.durable.secret_file import DurableFile
 from sfsl.errors import InputError, RemoteError, StateError
 from sfsl.submodel import ModelSpec, Table
@@ -38,7 +38,7 @@ class _Record(Message, frozen=True, tag="personal-rows"):
 _CODEC = Codec(_Record)
 
 
-class PersonalRows:
+class PersonalRows(Closing):
     """The personal rows of one client. Rows that it never trained follow from ``seed``.
 
     Without a file they last as long as this object, which is for simulations.
@@ -96,14 +96,6 @@ class PersonalRows:
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return "PersonalRows(redacted)"

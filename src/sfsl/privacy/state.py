@@ -15,8 +15,6 @@ process of its own, ``keep`` and ``go_on`` hand a round over from one to the nex
 import os
 from collections.abc import Mapping
 from datetime import date
-from types import TracebackType
-from typing import Self
 
 import msgspec
 import numpy as np
@@ -25,6 +23,7 @@ from numpy.typing import ArrayLike
 from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.secret import Secret
+from sfsl.durable.closing import Closing
 from sfsl.durable.secret_file import DurableFile
 from sfsl.errors import Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError
 from sfsl.privacy import state_file
@@ -36,7 +35,7 @@ from sfsl.privacy.state_file import FrozenPeriod, StateRecord
 from sfsl.privacy.tables import Indices, Tables
 
 
-class ClientState:
+class ClientState(Closing):
     """One client's period, key and ledger, on disk and locked. Not for use by two threads at once."""
 
     def __init__(self, file: DurableFile, record: StateRecord, budget: Budget) -> None:
@@ -256,14 +255,6 @@ class ClientState:
     def close(self) -> None:
         self._file.close()
         self._perturber = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"ClientState({self._record.client!r}, period={self.period}, redacted)"

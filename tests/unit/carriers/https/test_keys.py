@@ -13,19 +13,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from sfsl.carriers.https import authority, key_files
+from sfsl.carriers.https import authority
 from sfsl.carriers.https.authority import (
     create_authority,
     expires_within,
     issue_server,
     read_certificate,
-    read_identity,
-    write_identity,
 )
 from sfsl.cli import app
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InputError, KeyFileError, SfslError, StoreError, UnknownClient
+from sfsl.service import key_files
+from sfsl.service.key_files import read_identity, write_identity
 from sfsl.service.registry import Registry
 from sfsl.service.signing import client_id
 from sfsl.testing import SeededRandomness
