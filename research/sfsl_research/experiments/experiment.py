@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sfsl.arrays import Indices
 from sfsl.crypto.kdf import digest
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
@@ -35,7 +36,7 @@ from sfsl.simulate.resident import Arm, Figures, ResidentClients, ResidentEngine
 from sfsl.simulate.resident.central import ResidentCentral
 from sfsl.simulate.resident.scoring import ResidentTest
 from sfsl.submodel import MemoryStore, StoreSpec
-from sfsl.training.task import Indices, Task
+from sfsl.training.task import Task
 
 CURVES, STATE, SETTINGS = "curves.csv", "state.npz", "settings.json"
 _COLUMNS = ("arm", "round", "auc", "loss", "samples", "seconds")

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from sfsl.client.trainer import Indices, Values
+from sfsl.arrays import Indices, Values
 from sfsl.codec import Codec, Message
 from sfsl.crypto.randomness import Randomness
 from sfsl.durable.closing import Closing

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfsl.arrays import Bits, Indices
 from sfsl.errors import InputError
 
-Indices = NDArray[np.int64]
 Column = NDArray[Any]
 
 # Fills up sequences; no row has this number.
@@ -118,7 +118,7 @@ class Samples:
         return Samples(columns, self.tables, self.follows)
 
 
-def _held(values: Column, rows: Indices) -> NDArray[np.bool_]:
+def _held(values: Column, rows: Indices) -> Bits:
     """Whether each value is among ``rows`` (ascending): for few values, faster than ``np.isin``."""
     if not len(rows):
         return np.zeros(values.shape, np.bool_)
@@ -126,7 +126,7 @@ def _held(values: Column, rows: Indices) -> NDArray[np.bool_]:
     return np.asarray(rows[found] == values)
 
 
-def _closed_up(sequences: Column, present: NDArray[np.bool_]) -> Column:
+def _closed_up(sequences: Column, present: Bits) -> Column:
     """What is present, in its order and moved to the front; the rest filled up."""
     order = np.argsort(~present, axis=1, kind="stable")
     moved = np.take_along_axis(np.where(present, sequences, NO_ROW), order, axis=1)

@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sfsl.arrays import Bits, Indices
 from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.secret import Secret
@@ -30,9 +31,9 @@ from sfsl.privacy import state_file
 from sfsl.privacy.ledger import Budget, Ledger
 from sfsl.privacy.parameters import IndexPrivacy
 from sfsl.privacy.period import Calendar
-from sfsl.privacy.response import KEY_BYTES, Bitmap, Decoys, Perturber
+from sfsl.privacy.response import KEY_BYTES, Decoys, Perturber
 from sfsl.privacy.state_file import FrozenPeriod, StateRecord
-from sfsl.privacy.tables import Indices, Tables
+from sfsl.privacy.tables import Tables
 
 
 class ClientState(Closing):
@@ -206,7 +207,7 @@ class ClientState(Closing):
 
     def answer(
         self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
-    ) -> dict[str, Bitmap]:
+    ) -> dict[str, Bits]:
         """Debit one answer, durably, and only then return it: a bitmap over each shared table's union."""
         perturber, privacy = self._begun()
         if round_id != self._round:

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from sfsl.arrays import Indices
 from sfsl.errors import ParameterError
 from sfsl.rounds import ScoreBins
 from sfsl.simulate.settings import RoundReport
 from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore
-from sfsl.training.task import ClientData, Indices, Task, parameter_of
+from sfsl.training.task import ClientData, Task, parameter_of
 
 _ORDER = 4  # its stream of the run's seed
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from sfsl.arrays import Values
 from sfsl.durable.closing import Closing
 from sfsl.durable.lock import FileLock
 from sfsl.errors import StoreError
 from sfsl.submodel import store_format
 from sfsl.submodel.initial import initial_rows
 from sfsl.submodel.rowset import RowSet
-from sfsl.submodel.server_step import Values
 from sfsl.submodel.store import Commit, DenseBlock, RowBlock, StoreSpec, initial_dense, require_commit
 from sfsl.submodel.store_format import Head
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from sfsl.arrays import Indices, Values
 from sfsl.durable.closing import Closing
 from sfsl.submodel.initial import initial_rows
-from sfsl.submodel.rowset import Indices, RowSet
-from sfsl.submodel.server_step import Values
+from sfsl.submodel.rowset import RowSet
 from sfsl.submodel.store import Commit, DenseBlock, RowBlock, StoreSpec, initial_dense, require_commit
 from sfsl.submodel.tables import Table
 

@@ -7,14 +7,10 @@ is its position in that. So ``mine.positions_of(union.rows[at])`` takes union po
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from sfsl.arrays import LARGEST_DOMAIN, Bits, Indices, Positions, ascends, whole_numbers
 from sfsl.errors import InputError, UnknownRow
-from sfsl.submodel.tables import MAX_ROWS
-
-Indices = NDArray[np.int64]
-Positions = NDArray[np.intp]
-Bits = NDArray[np.bool_]
 
 _SHOWN = 5
 
@@ -27,7 +23,7 @@ class RowSet:
     def __init__(self, rows: ArrayLike) -> None:
         """Take rows that are in order already; ``RowSet.of`` puts them in order."""
         ordered = row_numbers(rows)
-        if ordered.ndim != 1 or np.any(ordered[1:] <= ordered[:-1]):
+        if ordered.ndim != 1 or not ascends(ordered):
             raise InputError("a set of rows is a flat array in ascending order, each row once")
         ordered.flags.writeable = False
         self.rows: Indices = ordered
@@ -83,17 +79,6 @@ class RowSet:
         return f"RowSet(<{len(self)} rows>)"
 
 
-def row_numbers(given: ArrayLike, rows: int = MAX_ROWS) -> Indices:
-    """A caller's row numbers, checked to be whole and in 0..rows - 1, as a copy of any shape."""
-    try:
-        array = np.asarray(given)
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"row numbers are an array of whole numbers ({error})") from None
-    if array.size == 0:
-        return np.zeros(array.shape, np.int64)
-    if array.dtype.kind not in "iu":
-        raise InputError(f"row numbers are whole numbers, not {array.dtype}")
-    low, high = int(array.min()), int(array.max())
-    if low < 0 or high >= rows:
-        raise UnknownRow(f"rows {low}..{high} are not all in 0..{rows - 1}")
-    return array.astype(np.int64)
+def row_numbers(given: ArrayLike, rows: int = LARGEST_DOMAIN) -> Indices:
+    """A caller's row numbers, checked to be those of a table with so many rows, as a copy of any shape."""
+    return whole_numbers(given, "row numbers", rows, outside=UnknownRow)

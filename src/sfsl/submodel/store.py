@@ -12,10 +12,10 @@ from typing import Annotated, Protocol, Self
 import numpy as np
 from msgspec import Meta
 
+from sfsl.arrays import Values
 from sfsl.codec import Checked
 from sfsl.errors import InputError, NotFinite
 from sfsl.submodel.rowset import RowSet, row_numbers
-from sfsl.submodel.server_step import Values
 from sfsl.submodel.tables import ModelSpec, Table
 
 SEED_BYTES = 32

@@ -7,9 +7,9 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
+from sfsl.arrays import Indices, Values
 from sfsl.errors import StoreCorrupt, StoreError, WrongModel
-from sfsl.submodel.rowset import Indices, RowSet
-from sfsl.submodel.server_step import Values
+from sfsl.submodel.rowset import RowSet
 from sfsl.submodel.store import DenseBlock, StoreSpec
 from sfsl.submodel.tables import canonical_json
 

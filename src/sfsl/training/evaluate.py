@@ -4,21 +4,20 @@ from collections.abc import Mapping
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch.func import functional_call
 
+from sfsl.arrays import Indices, Reals, Values
 from sfsl.errors import InputError
-from sfsl.training.task import ClientData, Indices, Rows, Task, Values
+from sfsl.training.task import ClientData, Rows, Task
 
 CHUNK = 1024
 _SMALLEST = 1e-12
 
-Scores = NDArray[np.float64]
-
 
 def score_samples(
     task: Task, dense: Values, rows: Rows, values: Mapping[str, Values], data: ClientData
-) -> Scores:
+) -> Reals:
     """The score of each sample. ``values`` are those of ``rows``; of tables not named there, all rows."""
     parameters = task.parameters(dense, values)
     columns = {name: torch.from_numpy(one) for name, one in data.local_columns(rows).items()}
@@ -52,7 +51,7 @@ def reference_score(task: Task, dense: Values, data: ClientData) -> float:
         return float(task.score(functional_call(task.module, parameters, (batch,)))[0])
 
 
-def relative_scores(scores: Scores, reference: float) -> Scores:
+def relative_scores(scores: Reals, reference: float) -> Reals:
     """Scores with their log-odds counted from those of ``reference``: in the same order, around one half."""
     if not 0 < reference < 1:
         return scores
@@ -94,7 +93,7 @@ def auc_error_bound(clicks: ArrayLike, others: ArrayLike) -> float:
     return float((clicked * passed).sum() / (2 * pairs)) if pairs else float("nan")
 
 
-def score_histograms(scores: ArrayLike, labels: ArrayLike, edges: Scores) -> tuple[Indices, Indices]:
+def score_histograms(scores: ArrayLike, labels: ArrayLike, edges: Reals) -> tuple[Indices, Indices]:
     """How many clicks, and how many others, score in each bin. Scores that are not finite are left out."""
     score, label = np.asarray(scores, dtype=np.float64), np.asarray(labels)
     finite = np.isfinite(score)
