@@ -27,12 +27,11 @@ from sfsl.crypto.secret import Secret
 from sfsl.durable.closing import Closing
 from sfsl.durable.secret_file import DurableFile
 from sfsl.errors import Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError
-from sfsl.privacy import state_file
 from sfsl.privacy.ledger import Budget, Ledger
 from sfsl.privacy.parameters import IndexPrivacy
 from sfsl.privacy.period import Calendar
 from sfsl.privacy.response import KEY_BYTES, Decoys, Perturber
-from sfsl.privacy.state_file import FrozenPeriod, StateRecord
+from sfsl.privacy.state_file import FORMAT, FrozenPeriod, StateRecord
 from sfsl.privacy.tables import Tables
 
 
@@ -64,7 +63,7 @@ class ClientState(Closing):
             if file.exists():
                 raise StateError(f"{file.path} exists; open it, a second key would undo the first")
             record = StateRecord(client=client, calendar=calendar, ledger=Ledger(), period=None)
-            file.replace(state_file.encode(record))
+            file.replace(FORMAT.encode(record))
         except BaseException:
             file.close()
             raise
@@ -80,7 +79,7 @@ class ClientState(Closing):
                     f"there is no state at {file.path}. Create one if this client never took part; if it "
                     "did, only from the next period on, since its permanent answers of this one are lost"
                 )
-            record = state_file.decode(file.read(state_file.LARGEST), str(file.path))
+            record = FORMAT.decode(file.read(FORMAT.largest), str(file.path))
             if record.client != client:
                 raise StateError(f"{file.path} is the state of client {record.client!r}, not of {client!r}")
         except BaseException:
@@ -250,7 +249,7 @@ class ClientState(Closing):
 
     def _replace(self, **changes: object) -> None:
         record = msgspec.structs.replace(self._record, **changes)
-        self._file.replace(state_file.encode(record))
+        self._file.replace(FORMAT.encode(record))
         self._record = record
 
     def close(self) -> None:

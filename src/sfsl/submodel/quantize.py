@@ -123,11 +123,8 @@ class Quantization(Checked, frozen=True):
         if words.ndim != 2 or words.shape[1] < 1:
             raise InputError(f"a sum of updates has rows of parameters and a weight, not shape {words.shape}")
         weights = words[:, -1].astype(np.int64)
-        clients = (
-            np.full(len(weights), self.cohort)
-            if contributors is None
-            else whole_numbers(contributors, "contributors")
-        )
+        known = np.full(len(weights), self.cohort) if contributors is None else contributors
+        clients = whole_numbers(known, "contributors")
         if clients.shape != weights.shape:
             raise InputError(f"contributors of shape {clients.shape} for a sum of {len(weights)} rows")
         impossible = (weights < 0) | (weights > np.minimum(clients, self.cohort) * self.max_weight)
