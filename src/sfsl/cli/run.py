@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from fractions import Fraction
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ import typer
 from rich.console import Console
 
 from sfsl.cli.output import console, emit_json, progress_console, shown, table
+from sfsl.cli.parsing import probabilities
 from sfsl.cli.run_output import RunProgress, print_summary
 from sfsl.durable.files import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
@@ -179,8 +179,9 @@ def _flags(base: Sections, plain: Mapping[str, object], privacy: str | None, dat
         if value is not None
     ]
     if privacy is not None:
-        changes += [("privacy", "probabilities", _probabilities(privacy)), ("privacy", "mix", {})]
-        if "," not in privacy:
+        numbers = probabilities(privacy) if "," in privacy else []
+        changes += [("privacy", "probabilities", numbers), ("privacy", "mix", {})]
+        if not numbers:
             changes.append(("privacy", "preset", privacy))
     if data is not None:
         source, _, path = data.partition(":")
@@ -191,15 +192,6 @@ def _flags(base: Sections, plain: Mapping[str, object], privacy: str | None, dat
             raise InputError(f"the run file has a value where the section [{section}] belongs")
         sections[section][key] = value
     return sections
-
-
-def _probabilities(text: str) -> list[float]:
-    if "," not in text:
-        return []
-    try:
-        return [float(Fraction(part)) for part in text.split(",")]
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"--privacy {text!r}: probabilities are written like 0.9375 or 15/16") from None
 
 
 def _opened(screen: Console, out: Path, wanted: RunConfig, resume: bool) -> "Runner":
