@@ -47,3 +47,14 @@ def whole_numbers(
 def ascends(numbers: NDArray[np.integer]) -> bool:
     """Whether a flat array is in ascending order with nothing in it twice."""
     return bool(np.all(numbers[1:] > numbers[:-1]))
+
+
+def find(wanted: NDArray[np.integer], ordered: Indices) -> tuple[Positions, Bits]:
+    """Where each number stands in an ascending array, and whether it is there at all; any shape.
+
+    The position of one that is not there is some other's. For few numbers this is faster than ``np.isin``.
+    """
+    if not len(ordered):
+        return np.zeros(wanted.shape, np.intp), np.zeros(wanted.shape, np.bool_)
+    positions = np.minimum(np.searchsorted(ordered, wanted), len(ordered) - 1)
+    return positions, ordered[positions] == wanted

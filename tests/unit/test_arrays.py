@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfsl.arrays import LARGEST_DOMAIN, ascends, whole_numbers
+from sfsl.arrays import LARGEST_DOMAIN, ascends, find, whole_numbers
 from sfsl.errors import InputError, UnknownRow
 
 
@@ -60,3 +60,12 @@ def test_what_comes_back_is_a_copy() -> None:
 )
 def test_ascending(numbers: list[int], ascending: bool) -> None:
     assert ascends(np.array(numbers, np.uint64)) is ascending
+
+
+def test_places_in_an_ascending_array() -> None:
+    ordered = np.array([2, 5, 9])
+    at, held = find(np.array([[5, 1], [10, 9]]), ordered)
+    assert held.tolist() == [[True, False], [False, True]]
+    assert ordered[at][held].tolist() == [5, 9]
+    assert not find(np.array([1, 2]), ordered[:0])[1].any()
+    assert find(np.zeros((0, 2), np.int64), ordered)[1].shape == (0, 2)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from sfsl.arrays import Indices, Values
+from sfsl.arrays import Indices, Values, find
 from sfsl.codec import Message
 from sfsl.crypto.randomness import Randomness
 from sfsl.durable.closing import Closing
@@ -78,8 +78,8 @@ class PersonalRows(Closing):
         values = initial_rows(self._seed, self._table(table), rows)
         if table in self._kept:
             own, kept = self._kept[table]
-            held = np.isin(rows, own)
-            values[held] = kept[np.searchsorted(own, rows[held])]
+            at, held = find(rows, own)
+            values[held] = kept[at[held]]
         return values
 
     def keep(self, learned: Mapping[str, tuple[Indices, Values]]) -> None:

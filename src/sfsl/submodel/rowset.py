@@ -9,7 +9,7 @@ is its position in that. So ``mine.positions_of(union.rows[at])`` takes union po
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sfsl.arrays import LARGEST_DOMAIN, Bits, Indices, Positions, ascends, whole_numbers
+from sfsl.arrays import LARGEST_DOMAIN, Bits, Indices, Positions, ascends, find, whole_numbers
 from sfsl.errors import InputError, UnknownRow
 
 _SHOWN = 5
@@ -38,12 +38,12 @@ class RowSet:
 
     def holds(self, rows: ArrayLike) -> Bits:
         """Whether each row is in the set; any shape."""
-        return self._find(row_numbers(rows))[1]
+        return find(row_numbers(rows), self.rows)[1]
 
     def positions_of(self, rows: ArrayLike) -> Positions:
         """The position of each row in the set; any shape. A row that is not in it is an ``UnknownRow``."""
         wanted = row_numbers(rows)
-        positions, held = self._find(wanted)
+        positions, held = find(wanted, self.rows)
         if not held.all():
             missing = wanted[~held]
             raise UnknownRow(
@@ -67,12 +67,6 @@ class RowSet:
     def with_rows(self, other: "RowSet") -> "RowSet":
         """The rows in either."""
         return RowSet(np.union1d(self.rows, other.rows))
-
-    def _find(self, wanted: Indices) -> tuple[Positions, Bits]:
-        if not len(self.rows):
-            return np.zeros(wanted.shape, np.intp), np.zeros(wanted.shape, np.bool_)
-        positions = np.minimum(np.searchsorted(self.rows, wanted), len(self.rows) - 1)
-        return positions, self.rows[positions] == wanted
 
     def __repr__(self) -> str:
         # A client's set may be its private data: its size only.
