@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.arrays import Indices, Values
 from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import Words
@@ -34,10 +35,8 @@ from sfsl.secagg.messages import (
 from sfsl.secagg.rows import request_bitmaps
 from sfsl.submodel import ModelSpec, RowMaps, RowSet, TrainedRows, encode_update
 from sfsl.union.client import read_union
-from sfsl.union.encoding import Indices, index_set
+from sfsl.union.encoding import index_set
 from sfsl.union.messages import Union
-
-Values = NDArray[np.float32]
 
 
 class Phase(Enum):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfsl.arrays import Bits, Indices
 from sfsl.codec import Message
 from sfsl.crypto.identity import verify
 from sfsl.crypto.kdf import digest
@@ -36,10 +37,9 @@ from sfsl.rounds.params import RoundParams
 from sfsl.secagg import server as secagg
 from sfsl.secagg.messages import Keys, SignedRequest
 from sfsl.secagg.params import Layout, SessionParams
-from sfsl.secagg.rows import Bits, parse_request
+from sfsl.secagg.rows import parse_request
 from sfsl.secagg.transcript import request_parts
 from sfsl.submodel import RowMaps, RowStore
-from sfsl.union.encoding import Indices
 from sfsl.union.server import open_union
 
 

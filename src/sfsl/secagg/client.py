@@ -12,6 +12,7 @@ from enum import Enum, auto
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sfsl.arrays import Bits, Positions
 from sfsl.crypto.aead import seal, unseal
 from sfsl.crypto.agreement import KeyPair, channel_keys, pair_mask_key
 from sfsl.crypto.identity import Identity, verify
@@ -21,7 +22,7 @@ from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import SHARE_BYTES, parse_share, split
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
 from sfsl.secagg.admission import ascending, require_members, require_policy
-from sfsl.secagg.masking import Masker, Rows, restrict, views
+from sfsl.secagg.masking import Masker, restrict, views
 from sfsl.secagg.messages import (
     MAX_ID,
     Consistency,
@@ -36,7 +37,7 @@ from sfsl.secagg.messages import (
     UnmaskShares,
 )
 from sfsl.secagg.params import Layout, Policy
-from sfsl.secagg.rows import Bits, own_rows, parse_request, parse_requesters, request_bitmaps
+from sfsl.secagg.rows import own_rows, parse_request, parse_requesters, request_bitmaps
 from sfsl.secagg.transcript import (
     binding,
     commitment,
@@ -70,7 +71,7 @@ class Start:
 
     layout: Layout
     participants: tuple[int, ...]
-    rows: tuple[Rows, ...] = ()
+    rows: tuple[Positions, ...] = ()
     requesters: tuple[Bits, ...] = ()
     context: bytes = b""
     requests: bytes = b""
@@ -257,7 +258,7 @@ class Client:
         self,
         layout: Layout,
         others: Sequence[int],
-        rows: Sequence[Rows],
+        rows: Sequence[Positions],
         told: bytes,
         signed: Sequence[SignedRequest],
     ) -> tuple[tuple[Bits, ...], bytes]:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from functools import partial
 
+from sfsl.arrays import Bits
 from sfsl.codec import Message
 from sfsl.crypto.agreement import KeyPair, pair_mask_key, require_contributory
 from sfsl.crypto.identity import verify
@@ -49,7 +50,7 @@ from sfsl.secagg.messages import (
 )
 from sfsl.secagg.params import Layout, SessionParams
 from sfsl.secagg.rebuilding import Rebuilding
-from sfsl.secagg.rows import Bits, pack_requesters, parse_request
+from sfsl.secagg.rows import pack_requesters, parse_request
 from sfsl.secagg.total import Opened, RunningTotal
 from sfsl.secagg.transcript import (
     binding,

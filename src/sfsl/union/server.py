@@ -1,11 +1,12 @@
 """The server of a private set union, on top of its secure-aggregation session (spec 9.3)."""
 
+from sfsl.arrays import Indices
 from sfsl.codec import Message
 from sfsl.errors import UnionFailed, WrongPhase
 from sfsl.packing import pack
 from sfsl.secagg.server import Phase, Server
 from sfsl.union.client import most_indices
-from sfsl.union.encoding import Encoding, Indices
+from sfsl.union.encoding import Encoding
 from sfsl.union.messages import Invitation, Union
 from sfsl.union.params import UnionParams
 
