@@ -1,6 +1,5 @@
 """What a curious or lying server, a lying client, or a late or replayed message could gain: nothing."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -285,7 +284,7 @@ def one_key_pair_for_all_sums(patch: pytest.MonkeyPatch) -> None:
     def careless(self: Client, *args: Any, **options: Any) -> None:
         honest(self, *args, **options)
         secrets = self.state.secrets
-        tampered(self, secrets=tuple(replace(one, mask=secrets[0].mask) for one in secrets))
+        tampered(self, secrets=tuple(changed(one, mask=secrets[0].mask) for one in secrets))
 
     patch.setattr(Client, "__init__", careless)
     patch.setattr(sfsl.secagg.admission, "require_distinct", lambda keys: None)

@@ -19,25 +19,11 @@ from sfsl.crypto.ring import Words, ring_named
 from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import split
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
+from sfsl.secagg import client_states as at
 from sfsl.secagg.admission import ascending, require_members, require_policy
-from sfsl.secagg.client_states import (
-    MOVES,
-    CheckedIn,
-    Confirmed,
-    Finished,
-    Joined,
-    Masked,
-    New,
-    Place,
-    Ready,
-    Shared,
-    SumSecrets,
-    parse_box,
-    share,
-    without_current,
-)
 from sfsl.secagg.client_states import Phase as Phase
 from sfsl.secagg.client_states import Start as Start
+from sfsl.secagg.client_states import parse_box, share, without_current
 from sfsl.secagg.masking import Masker, Rows, restrict, views
 from sfsl.secagg.messages import (
     MAX_ID,
@@ -75,7 +61,7 @@ class Client(Machine[State]):
     ``identities`` are the public keys of the others, known in advance and not from the server.
     ``state`` is that of a client that was put away: without it a new one draws its secrets."""
 
-    moves = MOVES
+    moves = at.MOVES
 
     def __init__(
         self,
@@ -102,32 +88,32 @@ class Client(Machine[State]):
     @property
     def position(self) -> int:
         """This client's place in the roster, once it has joined."""
-        return self._state.position if isinstance(self._state, Finished) else self._joined().place.own
+        return self._state.position if isinstance(self._state, at.Finished) else self._joined().place.own
 
     # -- check-in ------------------------------------------------------------------------------
 
     def create_keys(self) -> Keys:
         """Public keys for one session; a client answers one roster per set of keys, ever."""
-        state = self._due(Keys, New)
+        state = self._due(Keys, at.New)
         channel, masks = state.channel.public, tuple(one.mask.public for one in state.secrets)
         commitments = tuple(commitment(one.seed) for one in state.secrets)
         unsigned = Keys(self._id, channel, masks, commitments, None)
         signature = self._identity.sign("keys", *keys_parts(unsigned)) if self._identity else None
         keys = Keys(self._id, channel, masks, commitments, signature)
-        self._enter(CheckedIn(state.channel, state.secrets, keys))
+        self._enter(at.CheckedIn(state.channel, state.secrets, keys))
         return keys
 
     # -- exchange 1: roster -> sealed shares ---------------------------------------------------
 
     def handle_roster(self, roster: Roster, rows: Sequence[ArrayLike] = ()) -> SealedShares:
         """Share this session's secrets among the peers. ``rows``: the rows asked for, per table."""
-        state = self._due(Roster, CheckedIn)
+        state = self._due(Roster, at.CheckedIn)
         params = roster.params
         require_policy(params, self._policy, len(state.secrets), active=self._identity is not None)
         require_members(roster, state.keys, self._identities)
         layout = params.first_layout
         asked = own_rows(layout, rows)
-        place = Place.of(self._id, roster)
+        place = at.Place.of(self._id, roster)
         points = [point(member.position) for member in roster.members]
         # Per secret the shares for all members; per member then one box with its share of each secret.
         secrets = [secret for one in state.secrets for secret in (one.mask.private, one.seed)]
@@ -146,7 +132,7 @@ class Client(Machine[State]):
             box = seal(sending, b"".join(column), "shares", params.round_id, place.own, member.position)
             boxes.append(box)
         request = request_bitmaps(layout, asked)
-        after = Shared(place, 0, state.secrets, kept, inbound_keys, asked)
+        after = at.Shared(place, 0, state.secrets, kept, inbound_keys, asked)
         signature = self._sign_request(after, request)
         self._enter(after)
         log.debug("client %s at position %d shared its secrets", self._id, place.own)
@@ -156,7 +142,7 @@ class Client(Machine[State]):
 
     def handle_inbound(self, inbound: InboundShares, context: bytes = b"") -> Start:
         """Open the boxes of the peers that are still there; they take part in the first sum."""
-        state = self._due(InboundShares, Shared)
+        state = self._due(InboundShares, at.Shared)
         place, params, senders = state.place, state.place.params, inbound.senders
         _require_current(state, inbound.round_id, 0)
         if not ascending(senders) or not set(senders) <= set(place.peers):
@@ -173,12 +159,12 @@ class Client(Machine[State]):
         for sender, box in zip(senders, inbound.boxes, strict=True):
             plain = unseal(state.inbound_keys[sender], box, "shares", params.round_id, sender, place.own)
             shares[sender] = parse_box(plain, len(params.sums))
-        self._enter(Ready(place, 0, state.secrets, shares, participants))
+        self._enter(at.Ready(place, 0, state.secrets, shares, participants))
         return Start(layout, participants, state.asked, requesters, context, requests)
 
     def create_masked(self, start: Start, dense: ArrayLike, tables: Sequence[ArrayLike] = ()) -> MaskedVector:
         """Mask the vector of the current sum: ``dense`` words and, per table, values of the own rows."""
-        state = self._due(Start, Ready)
+        state = self._due(Start, at.Ready)
         place, number = state.place, state.sum
         params = place.params.sums[number]
         ring = ring_named(params.ring)
@@ -217,7 +203,7 @@ class Client(Machine[State]):
             else:
                 masker.subtract(key, selection)
         answer = MaskedVector(place.params.round_id, number, place.own, ring.to_bytes(vector))
-        self._enter(Masked(place, number, tuple(later), state.shares, start.participants))
+        self._enter(at.Masked(place, number, tuple(later), state.shares, start.participants))
         return answer
 
     # -- rows: who asked for what (spec 5.2) ---------------------------------------------------
@@ -226,7 +212,7 @@ class Client(Machine[State]):
         """Active mode: vouch for the request of the current sum, so that no server can invent one."""
         return self._sign_request(self._joined(), bitmaps)
 
-    def _sign_request(self, state: Joined, bitmaps: Sequence[bytes]) -> bytes | None:
+    def _sign_request(self, state: at.Joined, bitmaps: Sequence[bytes]) -> bytes | None:
         if self._identity is None or not bitmaps:
             return None
         return self._identity.sign("request", *request_parts(state.place.binding, state.sum, bitmaps))
@@ -268,24 +254,24 @@ class Client(Machine[State]):
 
     def handle_survivors(self, lists: Survivors) -> Consistency:
         """Active mode: sign the lists, so that everyone can see that all were shown the same."""
-        state = self._due(Survivors, Masked)
+        state = self._due(Survivors, at.Masked)
         _require_current(state, lists.round_id, lists.sum)
         self._require_partition(state, lists.survivors, lists.dropped)
         assert self._identity is not None  # noqa: S101 -- the table has this in active mode only
         signature = self._identity.sign("survivors", *_list_parts(state, lists))
         answer = Consistency(state.place.params.round_id, state.sum, state.place.own, signature)
         confirmed = (lists.survivors, lists.dropped)
-        self._enter(Confirmed(state.place, state.sum, state.secrets, state.shares, state.alive, confirmed))
+        self._enter(at.Confirmed(state.place, state.sum, state.secrets, state.shares, state.alive, confirmed))
         return answer
 
     def handle_unmask(self, request: UnmaskRequest) -> UnmaskShares:
         """Open each survivor's self-mask and each dropout's mask key: one share per client, once."""
-        state = self._due(UnmaskRequest, Masked)
+        state = self._due(UnmaskRequest, at.Masked)
         place = state.place
         _require_current(state, request.round_id, request.sum)
         survivors, dropped = request.survivors, request.dropped
         self._require_partition(state, survivors, dropped)
-        if isinstance(state, Confirmed):
+        if isinstance(state, at.Confirmed):
             self._require_signatures(state, request)
         alive = set(survivors)
         opened = tuple(share(state.shares[one], one in alive) for one in sorted((*survivors, *dropped)))
@@ -293,20 +279,20 @@ class Client(Machine[State]):
         following = state.sum + 1
         if following < len(place.params.sums):
             shares = without_current(state.shares)
-            self._enter(Ready(place, following, state.secrets, shares, survivors))
+            self._enter(at.Ready(place, following, state.secrets, shares, survivors))
         else:
-            self._enter(Finished(place.own))
+            self._enter(at.Finished(place.own))
         log.debug("client %s opened %d self-masks, %d mask keys", self._id, len(alive), len(dropped))
         return answer
 
     # -- what a client insists on --------------------------------------------------------------
 
-    def _joined(self) -> Joined:
-        if not isinstance(self._state, Joined):
+    def _joined(self) -> at.Joined:
+        if not isinstance(self._state, at.Joined):
             raise WrongPhase(f"{self!r} is in no session")
         return self._state
 
-    def _require_enough(self, place: Place, count: int) -> None:
+    def _require_enough(self, place: at.Place, count: int) -> None:
         """The least cohort, checked again wherever clients may have been lost on the way."""
         least = place.params.threshold
         if place.params.neighbours is None:
@@ -314,7 +300,7 @@ class Client(Machine[State]):
         if count < least:
             raise Refused(f"{count} clients are left, this client wants at least {least}")
 
-    def _require_start(self, state: Ready, start: Start) -> None:
+    def _require_start(self, state: at.Ready, start: Start) -> None:
         params = state.place.params.sums[state.sum]
         if params.layout is not None and start.layout != params.layout:
             raise InvalidMessage("the sum starts with another layout than was announced")
@@ -336,7 +322,7 @@ class Client(Machine[State]):
             # Declined, never trimmed: a trimmed answer would depend on private data.
             raise Refused(f"an upload of {upload} words, this client allows {self._policy.max_words}")
 
-    def _require_partition(self, state: Masked, survivors: Sequence[int], dropped: Sequence[int]) -> None:
+    def _require_partition(self, state: at.Masked, survivors: Sequence[int], dropped: Sequence[int]) -> None:
         """Survivors and dropouts are exactly those this client masked with: no overlap, no one missing."""
         if not (ascending(survivors) and ascending(dropped)):
             raise Refused("survivors or dropouts are listed out of order or twice")
@@ -346,7 +332,7 @@ class Client(Machine[State]):
             raise Refused("this client answered and is listed as dropped")
         self._require_enough(state.place, len(survivors))
 
-    def _require_signatures(self, state: Confirmed, request: UnmaskRequest) -> None:
+    def _require_signatures(self, state: at.Confirmed, request: UnmaskRequest) -> None:
         """At least a threshold of survivors signed the very lists this client signed."""
         if (request.survivors, request.dropped) != state.confirmed:
             raise Refused("the lists to open are not the lists that were confirmed")
@@ -363,14 +349,14 @@ class Client(Machine[State]):
         return f"Client({self._id!r}, {self.phase.name})"
 
 
-def _drawn(randomness: Randomness, sums: int) -> New:
+def _drawn(randomness: Randomness, sums: int) -> at.New:
     """All secrets of a new client; in this order, so that seeded sources give what they always gave."""
     channel = KeyPair.generate(randomness)
     masks = [KeyPair.generate(randomness) for _ in range(sums)]
-    return New(channel, tuple(SumSecrets(mask, Secret(randomness.bytes(32))) for mask in masks))
+    return at.New(channel, tuple(at.SumSecrets(mask, Secret(randomness.bytes(32))) for mask in masks))
 
 
-def _require_current(state: Joined, round_id: bytes, number: int) -> None:
+def _require_current(state: at.Joined, round_id: bytes, number: int) -> None:
     if (round_id, number) != (state.place.params.round_id, state.sum):
         raise WrongRound("a message of another round or another sum")
 
@@ -380,7 +366,7 @@ def rows_to_upload(start: Start, least: int) -> list[Bits]:
     return [matrix.sum(axis=0) + 1 >= least for matrix in start.requesters]
 
 
-def _list_parts(state: Masked, lists: Survivors | UnmaskRequest) -> list[bytes]:
+def _list_parts(state: at.Masked, lists: Survivors | UnmaskRequest) -> list[bytes]:
     return lists_parts(state.place.binding, state.sum, lists.survivors, lists.dropped)
 
 

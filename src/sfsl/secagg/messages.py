@@ -128,9 +128,8 @@ class UnmaskShares(Message, frozen=True, tag="unmask-shares"):
     shares: Annotated[tuple[Share, ...], Meta(max_length=MAX_CLIENTS)]
 
 
-CODEC = Codec(
-    Keys,
-    Roster,
+# What is said after the roster, which every layer above sends in an invitation of its own.
+EXCHANGED = (
     SealedShares,
     InboundShares,
     MaskedVector,
@@ -139,6 +138,7 @@ CODEC = Codec(
     UnmaskRequest,
     UnmaskShares,
 )
+CODEC = Codec(Keys, Roster, *EXCHANGED)
 
 
 def size_limit(params: SessionParams, layout: Layout, word_bytes: int) -> int:

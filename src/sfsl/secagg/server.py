@@ -26,6 +26,7 @@ from sfsl.errors import (
     UnexpectedSender,
     WrongPhase,
 )
+from sfsl.secagg import server_states as at
 from sfsl.secagg.graph import peers
 from sfsl.secagg.masking import Masker, views
 from sfsl.secagg.messages import (
@@ -46,22 +47,6 @@ from sfsl.secagg.moves import Machine, require_round, require_same
 from sfsl.secagg.params import Layout, SessionParams
 from sfsl.secagg.rebuilding import Rebuilding
 from sfsl.secagg.rows import Bits, pack_requesters, parse_request
-from sfsl.secagg.server_states import (
-    MOVES,
-    PHASE_OF,
-    Confirming,
-    Listed,
-    Masking,
-    Sealed,
-    ServerState,
-    Sharing,
-    Slot,
-    Stopped,
-    Summing,
-    SumOpen,
-    Unmasking,
-    Waiting,
-)
 from sfsl.secagg.server_states import Phase as Phase
 from sfsl.secagg.total import Opened, RunningTotal
 from sfsl.secagg.transcript import (
@@ -82,13 +67,13 @@ log = logging.getLogger(__name__)
 Invited = TypeVar("Invited")
 
 
-class Server(Machine[ServerState]):
+class Server(Machine[at.ServerState]):
     """Runs one session for the clients whose ``keys`` were taken at check-in.
 
     ``context`` is what the masks of the first sum are bound to besides parameters and roster.
     """
 
-    moves = MOVES
+    moves = at.MOVES
 
     def __init__(
         self,
@@ -107,7 +92,7 @@ class Server(Machine[ServerState]):
             require_keys(one, len(params.sums), identities)
             for public in (one.channel, *one.masks):
                 require_contributory(public)
-        super().__init__(Sharing(0, {}, frozenset(range(params.clients)), {}), active=params.active)
+        super().__init__(at.Sharing(0, {}, frozenset(range(params.clients)), {}), active=params.active)
         self._params = params
         self._identities = identities
         self._context = context
@@ -150,14 +135,14 @@ class Server(Machine[ServerState]):
         position = self._require_sender(client, message.sender)
         require_round(message.round_id, self._params.round_id, f"what client {client!r} answers")
         number = 0 if isinstance(message, SealedShares) else message.sum
-        slot = (PHASE_OF[type(message)], number, position)
+        slot = (at.PHASE_OF[type(message)], number, position)
         fingerprint = hashlib.sha256(CODEC.encode(message)).digest()
         if slot in self._state.accepted:
             require_same(fingerprint, self._state.accepted[slot], client)
             return
         self._require_due(client, slot)
         state = self._state
-        assert isinstance(state, Waiting)  # noqa: S101 -- for nothing else a message is due
+        assert isinstance(state, at.Waiting)  # noqa: S101 -- for nothing else a message is due
         said = self._read(state, position, message)
         state.inbox[position] = said
         state.accepted[slot] = fingerprint
@@ -169,26 +154,29 @@ class Server(Machine[ServerState]):
             raise UnexpectedSender(f"client {client!r} is not who this message says")
         return position
 
-    def _require_due(self, client: str, slot: Slot) -> None:
+    def _require_due(self, client: str, slot: at.Slot) -> None:
         """Neither early nor late, and from someone who missed nothing so far."""
         state, (phase, number, position) = self._state, slot
         if (phase, number) != (state.phase, state.sum):
             raise WrongPhase(f"{phase.name} of sum {number} from {client!r}, now is {state.phase.name}")
-        if isinstance(state, Waiting) and position not in state.awaited:
+        if isinstance(state, at.Waiting) and position not in state.awaited:
             raise UnexpectedSender(f"client {client!r} dropped out earlier in this round")
 
     def _read(
-        self, state: Waiting, position: int, message: SealedShares | MaskedVector | Consistency | UnmaskShares
-    ) -> Sealed | bytes | dict[int, int] | None:
+        self,
+        state: at.Waiting,
+        position: int,
+        message: SealedShares | MaskedVector | Consistency | UnmaskShares,
+    ) -> at.Sealed | bytes | dict[int, int] | None:
         """What a message says, if its content can be. A vector is in the total then."""
         if isinstance(message, SealedShares):
             return self._sealed(position, message)
-        assert isinstance(state, Summing)  # noqa: S101 -- as is every other phase that waits
+        assert isinstance(state, at.Summing)  # noqa: S101 -- as is every other phase that waits
         if isinstance(message, MaskedVector):
             state.total.add(position, state.total.parse(position, message.words))
             return None
         if isinstance(message, Consistency):
-            assert isinstance(state, Listed)  # noqa: S101
+            assert isinstance(state, at.Listed)  # noqa: S101
             parts = lists_parts(self._binding, state.sum, state.survivors, state.dropped)
             verify(self._public(position), message.signature, "survivors", *parts)
             return message.signature
@@ -197,7 +185,7 @@ class Server(Machine[ServerState]):
             raise InvalidMessage(f"{len(message.shares)} shares where {len(listed)} were asked for")
         return dict(zip(listed, map(parse_share, message.shares), strict=True))
 
-    def _sealed(self, position: int, message: SealedShares) -> Sealed:
+    def _sealed(self, position: int, message: SealedShares) -> at.Sealed:
         group = self._peers[position]
         if len(message.boxes) != len(group):
             raise InvalidMessage(f"{len(message.boxes)} boxes for {len(group)} peers")
@@ -207,7 +195,7 @@ class Server(Machine[ServerState]):
         if layout.tables and self._identities is not None:
             self.verify_request(self._keys[position].client, 0, message.request, message.request_signature)
             signed = SignedRequest(message.request, message.request_signature or b"")
-        return Sealed(dict(zip(group, message.boxes, strict=True)), request, signed)
+        return at.Sealed(dict(zip(group, message.boxes, strict=True)), request, signed)
 
     def verify_request(
         self, client: str, number: int, bitmaps: Sequence[bytes], signature: bytes | None
@@ -223,11 +211,11 @@ class Server(Machine[ServerState]):
     def close_phase(self) -> dict[str, Message]:
         """End the phase and return what each remaining client is to be sent; or abort, for good."""
         state = self._state
-        if not isinstance(state, Waiting):
+        if not isinstance(state, at.Waiting):
             raise WrongPhase(f"nothing to close: the session is {state.phase.name.lower()}")
         heard = tuple(sorted(state.inbox))
         log.debug("round %s, %s: %d answered", self._params.round_id.hex(), state.phase.name, len(heard))
-        after: ServerState
+        after: at.ServerState
         outbound: dict[int, Message] = {}
         try:
             if len(heard) < self._params.threshold:
@@ -235,14 +223,14 @@ class Server(Machine[ServerState]):
                     f"{len(heard)} clients answered in phase {state.phase.name.lower()}, "
                     f"{self._params.threshold} are needed; {self._closed(state)}"
                 )
-            if isinstance(state, Sharing):
+            if isinstance(state, at.Sharing):
                 after, outbound = self._deliver_shares(state, heard)
-            elif isinstance(state, Masking):
+            elif isinstance(state, at.Masking):
                 after, outbound = self._announce_survivors(state, heard)
-            elif isinstance(state, Confirming):
+            elif isinstance(state, at.Confirming):
                 after, outbound = self._ask_to_unmask(state, heard, tuple(sorted(state.inbox.items())))
             else:
-                assert isinstance(state, Unmasking)  # noqa: S101 -- no other phase waits
+                assert isinstance(state, at.Unmasking)  # noqa: S101 -- no other phase waits
                 after = self._open(state)
         except Aborted:
             self._stop()
@@ -251,13 +239,15 @@ class Server(Machine[ServerState]):
         return {self._keys[position].client: message for position, message in outbound.items()}
 
     def _stop(self) -> None:
-        self._enter(Stopped(self._state.sum, self._state.accepted))
+        self._enter(at.Stopped(self._state.sum, self._state.accepted))
 
-    def _closed(self, state: ServerState) -> str:
+    def _closed(self, state: at.ServerState) -> str:
         label = self._params.sums[state.sum].label
         return f"the sum {label!r} stays closed" if state.sum else "no sum was opened"
 
-    def _deliver_shares(self, state: Sharing, heard: tuple[int, ...]) -> tuple[Masking, dict[int, Message]]:
+    def _deliver_shares(
+        self, state: at.Sharing, heard: tuple[int, ...]
+    ) -> tuple[at.Masking, dict[int, Message]]:
         said = state.inbox
         requests = {k: said[k].request for k in heard}
         signed = {k: one for k in heard if (one := said[k].signed) is not None}
@@ -271,7 +261,7 @@ class Server(Machine[ServerState]):
             told = b"" if signed else requesters[position]
             vouched = tuple(signed[k] for k in senders) if signed else ()
             outbound[position] = InboundShares(self._params.round_id, senders, boxes, told, vouched)
-        return Masking(0, state.accepted, frozenset(heard), {}, total), outbound
+        return at.Masking(0, state.accepted, frozenset(heard), {}, total), outbound
 
     def start_sum(
         self,
@@ -284,7 +274,7 @@ class Server(Machine[ServerState]):
 
         ``requests`` are bitmaps of rows per table. Returns what each is to be told of who else asked.
         """
-        state = self._due(Layout, SumOpen)
+        state = self._due(Layout, at.SumOpen)
         number = state.sum + 1
         if number == len(self._params.sums):
             raise WrongPhase(f"no sum to start: all {number} of this session are open")
@@ -299,7 +289,7 @@ class Server(Machine[ServerState]):
             self._stop()
             raise TooFewClients(f"{len(places)} clients are left, {self._params.threshold} are needed")
         total = self._begin(number, places, layout, asked, context, list(signed.values()))
-        self._enter(Masking(number, state.accepted, frozenset(places), {}, total))
+        self._enter(at.Masking(number, state.accepted, frozenset(places), {}, total))
         return {self._keys[place].client: one for place, one in _requesters(total).items()}
 
     def _begin(
@@ -321,18 +311,18 @@ class Server(Machine[ServerState]):
         return total
 
     def _announce_survivors(
-        self, state: Masking, heard: tuple[int, ...]
-    ) -> tuple[Listed, dict[int, Message]]:
+        self, state: at.Masking, heard: tuple[int, ...]
+    ) -> tuple[at.Listed, dict[int, Message]]:
         alive = frozenset(heard)
         dropped = tuple(k for k in state.total.participants if k not in alive)
         self._require_openable(state, alive)
-        after = Confirming(state.sum, state.accepted, alive, {}, state.total, heard, dropped)
+        after = at.Confirming(state.sum, state.accepted, alive, {}, state.total, heard, dropped)
         if not self._params.active:
             return self._ask_to_unmask(after, heard, ())
         message = Survivors(self._params.round_id, state.sum, heard, dropped)
         return after, dict.fromkeys(heard, message)
 
-    def _require_openable(self, state: Masking, alive: frozenset[int]) -> None:
+    def _require_openable(self, state: at.Masking, alive: frozenset[int]) -> None:
         """On a sparse graph a secret may have lost its holders already: then nobody is asked for a share."""
         if self._params.neighbours is None:
             return
@@ -347,8 +337,8 @@ class Server(Machine[ServerState]):
                 )
 
     def _ask_to_unmask(
-        self, state: Listed, heard: tuple[int, ...], signatures: tuple[tuple[int, bytes], ...]
-    ) -> tuple[Listed, dict[int, Message]]:
+        self, state: at.Listed, heard: tuple[int, ...], signatures: tuple[tuple[int, bytes], ...]
+    ) -> tuple[at.Listed, dict[int, Message]]:
         outbound: dict[int, Message] = {}
         for position in heard:
             near = set(self._listed(state, position))
@@ -358,9 +348,9 @@ class Server(Machine[ServerState]):
                 self._params.round_id, state.sum, survivors, dropped, signatures
             )
         lists = (state.survivors, state.dropped)
-        return Unmasking(state.sum, state.accepted, frozenset(heard), {}, state.total, *lists), outbound
+        return at.Unmasking(state.sum, state.accepted, frozenset(heard), {}, state.total, *lists), outbound
 
-    def _open(self, state: Unmasking) -> SumOpen:
+    def _open(self, state: at.Unmasking) -> at.SumOpen:
         """Rebuild one secret per client, check it, and take the masks off the total."""
         current = state.total
         masker = Masker(current.ring, current.total, current.layout)
@@ -388,9 +378,9 @@ class Server(Machine[ServerState]):
             tuple(self._keys[position].client for position in state.survivors),
         )
         log.debug("round %s: opened a sum of %d", self._params.round_id.hex(), len(alive))
-        return SumOpen(state.sum, state.accepted, opened, frozenset(state.inbox))
+        return at.SumOpen(state.sum, state.accepted, opened, frozenset(state.inbox))
 
-    def _secrets(self, state: Unmasking) -> tuple[dict[int, Secret], dict[int, KeyPair]]:
+    def _secrets(self, state: at.Unmasking) -> tuple[dict[int, Secret], dict[int, KeyPair]]:
         """Each survivor's seed and each dropout's key pair, as published; or who dealt what does not fit."""
         rebuilding, wrong = Rebuilding(self._params.threshold), list[KeyMismatch]()
         alive = set(state.survivors)
@@ -415,7 +405,7 @@ class Server(Machine[ServerState]):
             log.warning("round %s: corrected shares of %d clients", self._params.round_id.hex(), corrected)
         return seeds, keys
 
-    def _shares_of(self, state: Unmasking, position: int) -> dict[int, int]:
+    def _shares_of(self, state: at.Unmasking, position: int) -> dict[int, int]:
         """By holder, those that arrived of one client's secret."""
         group = sorted((position, *self._peers[position]))
         shares = {k: state.inbox[k][position] for k in group if position in state.inbox.get(k, {})}
@@ -440,17 +430,17 @@ class Server(Machine[ServerState]):
 
     @property
     def opened(self) -> Opened:
-        if not isinstance(self._state, SumOpen):
+        if not isinstance(self._state, at.SumOpen):
             raise WrongPhase(f"no sum is open in phase {self.phase.name.lower()}")
         return self._state.opened
 
     @property
     def answered(self) -> tuple[str, ...]:
         """Who answered every exchange of the opened sum and so may take part in what follows."""
-        answered = self._state.answered if isinstance(self._state, SumOpen) else ()
+        answered = self._state.answered if isinstance(self._state, at.SumOpen) else ()
         return tuple(self._keys[place].client for place in sorted(answered))
 
-    def _listed(self, state: Summing, position: int) -> tuple[int, ...]:
+    def _listed(self, state: at.Summing, position: int) -> tuple[int, ...]:
         """Whose masks this client is asked to open: everyone it masked with, and itself."""
         near = {position, *self._peers[position]}
         return tuple(k for k in state.total.participants if k in near)

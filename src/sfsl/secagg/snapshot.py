@@ -17,18 +17,9 @@ from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InvalidMessage, WrongPhase
+from sfsl.secagg import client_states as at
 from sfsl.secagg.client import Client
-from sfsl.secagg.client_states import (
-    CheckedIn,
-    Confirmed,
-    Joined,
-    Masked,
-    Place,
-    Ready,
-    Shared,
-    SumSecrets,
-    parse_box,
-)
+from sfsl.secagg.client_states import Place, SumSecrets, parse_box
 from sfsl.secagg.messages import Box, Key, Keys, Positions, Roster
 from sfsl.secagg.moves import State
 from sfsl.secagg.params import MAX_CLIENTS, MAX_SUMS, Policy
@@ -60,22 +51,22 @@ class SessionSnapshot(Message, frozen=True, kw_only=True, tag="session-snapshot"
 def snapshot(client: Client) -> SessionSnapshot:
     """The state of a client that waits for a message."""
     state = client.state
-    if not isinstance(state, CheckedIn | Joined):
+    if not isinstance(state, at.CheckedIn | at.Joined):
         raise WrongPhase(f"a client that is {client.phase.name} waits for no message")
     known: dict[str, Any] = {}
-    if isinstance(state, CheckedIn):
+    if isinstance(state, at.CheckedIn):
         known |= {"keys": state.keys, "channel": state.channel.private.reveal()}
     else:
         place, dealers = state.place, tuple(sorted(state.shares))
         boxes = tuple(state.shares[dealer].reveal() for dealer in dealers)
         known |= {"sum": state.sum, "keys": place.members[place.own], "roster": place.roster}
         known |= {"holders": dealers, "boxes": boxes}
-    if isinstance(state, Shared):
+    if isinstance(state, at.Shared):
         known["inbound_keys"] = tuple(state.inbound_keys[peer].reveal() for peer in state.place.peers)
         known["asked"] = tuple(rows.astype("<i8").tobytes() for rows in state.asked)
-    if isinstance(state, Ready | Masked):
+    if isinstance(state, at.Ready | at.Masked):
         known["alive"] = state.alive
-    if isinstance(state, Confirmed):
+    if isinstance(state, at.Confirmed):
         known["confirmed"] = state.confirmed
     return SessionSnapshot(
         phase=state.phase.name,  # type: ignore[arg-type]
@@ -106,7 +97,7 @@ def _state(client: str, kept: SessionSnapshot) -> State:
         for mask, seed in _pairs(kept.masks, kept.seeds, "seeds of masks")
     )
     if kept.channel is not None:
-        return CheckedIn(KeyPair(Secret(kept.channel)), secrets, kept.keys)
+        return at.CheckedIn(KeyPair(Secret(kept.channel)), secrets, kept.keys)
     if kept.roster is None:
         raise InvalidMessage("a snapshot of a client that joined, without its roster")
     place, left = Place.of(client, kept.roster), len(kept.keys.masks) - kept.sum
@@ -116,10 +107,10 @@ def _state(client: str, kept: SessionSnapshot) -> State:
     if kept.phase == "SHARED":
         keys = _pairs(place.peers, kept.inbound_keys, "keys of peers")
         asked = tuple(np.frombuffer(rows, "<i8").astype(np.intp) for rows in kept.asked)
-        return Shared(place, 0, secrets, shares, {peer: Secret(key) for peer, key in keys}, asked)
+        return at.Shared(place, 0, secrets, shares, {peer: Secret(key) for peer, key in keys}, asked)
     if kept.phase == "CONFIRMED" and kept.confirmed is not None:
-        return Confirmed(place, kept.sum, secrets, shares, kept.alive, kept.confirmed)
-    return (Ready if kept.phase == "READY" else Masked)(place, kept.sum, secrets, shares, kept.alive)
+        return at.Confirmed(place, kept.sum, secrets, shares, kept.alive, kept.confirmed)
+    return (at.Ready if kept.phase == "READY" else at.Masked)(place, kept.sum, secrets, shares, kept.alive)
 
 
 def _pairs(places: Sequence[T], values: Sequence[bytes], what: str) -> "zip[tuple[T, bytes]]":
