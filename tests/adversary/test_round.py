@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, forget, remove
 
-import sfsl.secagg
+import sfsl.rounds.server
 from cohort import MODEL, Cohort, Stepper
 from sfsl.errors import (
     AuthenticationFailed,
@@ -107,7 +107,7 @@ def asking_for_derived_rows_that_do_not_follow() -> bool:
     return True
 
 
-@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.Server, "verify_request"))
+@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.rounds.server, "verify_request"))
 def an_unsigned_request_in_active_mode() -> bool:
     step = Stepper(Cohort(active=True)).until("union")
     honest = step.clients["c0"].handle_union(step.outbound["c0"])

@@ -33,6 +33,7 @@ from sfsl.secagg.messages import Keys, SignedRequest
 from sfsl.secagg.moves import Machine, require_round, require_same
 from sfsl.secagg.params import SessionParams
 from sfsl.secagg.rows import Bits, parse_request
+from sfsl.secagg.transcript import verify_request
 from sfsl.submodel import RowMaps, RowStore
 from sfsl.union.encoding import Indices
 from sfsl.union.server import open_union
@@ -66,7 +67,7 @@ class RoundServer(Machine[states.ServerState]):
             raise ParameterError("the round is for another model than the store holds")
         super().__init__(states.UnitingSets({}))
         self._params = params
-        self._active = session.active
+        self._identities = identities
         self._session = secagg.Server(session, keys, identities, context=params.context())
         self._round_id = session.round_id
         self._threshold = session.threshold
@@ -95,8 +96,9 @@ class RoundServer(Machine[states.ServerState]):
             raise UnexpectedSender(f"client {client!r} has no request to make")
         asked = parse_request(state.layout, message.bitmaps)
         self._require_derived(state, client, asked)
-        if self._active:
-            self._session.verify_request(client, UPDATE_SUM, message.bitmaps, message.signature)
+        if self._identities is not None:
+            public, bound = self._identities[client], self._session.binding
+            verify_request(public, bound, UPDATE_SUM, message.bitmaps, message.signature)
         elif message.signature is not None:
             raise InvalidMessage(f"client {client!r} signs a request outside active mode")
         state.asked[client] = asked

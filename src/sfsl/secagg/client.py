@@ -20,24 +20,13 @@ from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import split
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
 from sfsl.secagg import client_states as at
+from sfsl.secagg import messages
 from sfsl.secagg.admission import ascending, require_members, require_policy
 from sfsl.secagg.client_states import Phase as Phase
 from sfsl.secagg.client_states import Start as Start
 from sfsl.secagg.client_states import parse_box, share, without_current
 from sfsl.secagg.masking import Masker, Rows, restrict, views
-from sfsl.secagg.messages import (
-    MAX_ID,
-    Consistency,
-    InboundShares,
-    Keys,
-    MaskedVector,
-    Roster,
-    SealedShares,
-    SignedRequest,
-    Survivors,
-    UnmaskRequest,
-    UnmaskShares,
-)
+from sfsl.secagg.messages import MAX_ID, Keys, Roster
 from sfsl.secagg.moves import Machine, State
 from sfsl.secagg.params import Layout, Policy
 from sfsl.secagg.rows import Bits, own_rows, parse_request, parse_requesters, request_bitmaps
@@ -105,7 +94,7 @@ class Client(Machine[State]):
 
     # -- exchange 1: roster -> sealed shares ---------------------------------------------------
 
-    def handle_roster(self, roster: Roster, rows: Sequence[ArrayLike] = ()) -> SealedShares:
+    def handle_roster(self, roster: Roster, rows: Sequence[ArrayLike] = ()) -> messages.SealedShares:
         """Share this session's secrets among the peers. ``rows``: the rows asked for, per table."""
         state = self._due(Roster, at.CheckedIn)
         params = roster.params
@@ -136,13 +125,13 @@ class Client(Machine[State]):
         signature = self._sign_request(after, request)
         self._enter(after)
         log.debug("client %s at position %d shared its secrets", self._id, place.own)
-        return SealedShares(params.round_id, place.own, tuple(boxes), request, signature)
+        return messages.SealedShares(params.round_id, place.own, tuple(boxes), request, signature)
 
     # -- exchange 2: inbound shares -> masked vector -------------------------------------------
 
-    def handle_inbound(self, inbound: InboundShares, context: bytes = b"") -> Start:
+    def handle_inbound(self, inbound: messages.InboundShares, context: bytes = b"") -> Start:
         """Open the boxes of the peers that are still there; they take part in the first sum."""
-        state = self._due(InboundShares, at.Shared)
+        state = self._due(messages.InboundShares, at.Shared)
         place, params, senders = state.place, state.place.params, inbound.senders
         _require_current(state, inbound.round_id, 0)
         if not ascending(senders) or not set(senders) <= set(place.peers):
@@ -162,7 +151,9 @@ class Client(Machine[State]):
         self._enter(at.Ready(place, 0, state.secrets, shares, participants))
         return Start(layout, participants, state.asked, requesters, context, requests)
 
-    def create_masked(self, start: Start, dense: ArrayLike, tables: Sequence[ArrayLike] = ()) -> MaskedVector:
+    def create_masked(
+        self, start: Start, dense: ArrayLike, tables: Sequence[ArrayLike] = ()
+    ) -> messages.MaskedVector:
         """Mask the vector of the current sum: ``dense`` words and, per table, values of the own rows."""
         state = self._due(Start, at.Ready)
         place, number = state.place, state.sum
@@ -202,7 +193,7 @@ class Client(Machine[State]):
                 masker.add(key, selection)
             else:
                 masker.subtract(key, selection)
-        answer = MaskedVector(place.params.round_id, number, place.own, ring.to_bytes(vector))
+        answer = messages.MaskedVector(place.params.round_id, number, place.own, ring.to_bytes(vector))
         self._enter(at.Masked(place, number, tuple(later), state.shares, start.participants))
         return answer
 
@@ -223,7 +214,7 @@ class Client(Machine[State]):
         others: Sequence[int],
         rows: Sequence[Rows],
         told: bytes,
-        signed: Sequence[SignedRequest],
+        signed: Sequence[messages.SignedRequest],
     ) -> tuple[tuple[Bits, ...], bytes]:
         """Per table which of the ``others`` asked for which of the own rows: as the server tells it, or in
         active mode as each of them signed it, with the digest of all requests."""
@@ -252,21 +243,21 @@ class Client(Machine[State]):
 
     # -- exchange 3: who survived -> shares ----------------------------------------------------
 
-    def handle_survivors(self, lists: Survivors) -> Consistency:
+    def handle_survivors(self, lists: messages.Survivors) -> messages.Consistency:
         """Active mode: sign the lists, so that everyone can see that all were shown the same."""
-        state = self._due(Survivors, at.Masked)
+        state = self._due(messages.Survivors, at.Masked)
         _require_current(state, lists.round_id, lists.sum)
         self._require_partition(state, lists.survivors, lists.dropped)
         assert self._identity is not None  # noqa: S101 -- the table has this in active mode only
         signature = self._identity.sign("survivors", *_list_parts(state, lists))
-        answer = Consistency(state.place.params.round_id, state.sum, state.place.own, signature)
+        answer = messages.Consistency(state.place.params.round_id, state.sum, state.place.own, signature)
         confirmed = (lists.survivors, lists.dropped)
         self._enter(at.Confirmed(state.place, state.sum, state.secrets, state.shares, state.alive, confirmed))
         return answer
 
-    def handle_unmask(self, request: UnmaskRequest) -> UnmaskShares:
+    def handle_unmask(self, request: messages.UnmaskRequest) -> messages.UnmaskShares:
         """Open each survivor's self-mask and each dropout's mask key: one share per client, once."""
-        state = self._due(UnmaskRequest, at.Masked)
+        state = self._due(messages.UnmaskRequest, at.Masked)
         place = state.place
         _require_current(state, request.round_id, request.sum)
         survivors, dropped = request.survivors, request.dropped
@@ -275,7 +266,7 @@ class Client(Machine[State]):
             self._require_signatures(state, request)
         alive = set(survivors)
         opened = tuple(share(state.shares[one], one in alive) for one in sorted((*survivors, *dropped)))
-        answer = UnmaskShares(place.params.round_id, state.sum, place.own, opened)
+        answer = messages.UnmaskShares(place.params.round_id, state.sum, place.own, opened)
         following = state.sum + 1
         if following < len(place.params.sums):
             shares = without_current(state.shares)
@@ -332,7 +323,7 @@ class Client(Machine[State]):
             raise Refused("this client answered and is listed as dropped")
         self._require_enough(state.place, len(survivors))
 
-    def _require_signatures(self, state: at.Confirmed, request: UnmaskRequest) -> None:
+    def _require_signatures(self, state: at.Confirmed, request: messages.UnmaskRequest) -> None:
         """At least a threshold of survivors signed the very lists this client signed."""
         if (request.survivors, request.dropped) != state.confirmed:
             raise Refused("the lists to open are not the lists that were confirmed")
@@ -366,7 +357,7 @@ def rows_to_upload(start: Start, least: int) -> list[Bits]:
     return [matrix.sum(axis=0) + 1 >= least for matrix in start.requesters]
 
 
-def _list_parts(state: at.Masked, lists: Survivors | UnmaskRequest) -> list[bytes]:
+def _list_parts(state: at.Masked, lists: messages.Survivors | messages.UnmaskRequest) -> list[bytes]:
     return lists_parts(state.place.binding, state.sum, lists.survivors, lists.dropped)
 
 

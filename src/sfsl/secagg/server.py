@@ -26,23 +26,11 @@ from sfsl.errors import (
     UnexpectedSender,
     WrongPhase,
 )
+from sfsl.secagg import messages
 from sfsl.secagg import server_states as at
 from sfsl.secagg.graph import peers
 from sfsl.secagg.masking import Masker, views
-from sfsl.secagg.messages import (
-    CODEC,
-    Consistency,
-    InboundShares,
-    Keys,
-    MaskedVector,
-    Member,
-    Roster,
-    SealedShares,
-    SignedRequest,
-    Survivors,
-    UnmaskRequest,
-    UnmaskShares,
-)
+from sfsl.secagg.messages import CODEC, Keys, Roster
 from sfsl.secagg.moves import Machine, require_round, require_same
 from sfsl.secagg.params import Layout, SessionParams
 from sfsl.secagg.rebuilding import Rebuilding
@@ -65,6 +53,9 @@ from sfsl.secagg.transcript import (
 log = logging.getLogger(__name__)
 
 Invited = TypeVar("Invited")
+Answer = messages.SealedShares | messages.MaskedVector | messages.Consistency | messages.UnmaskShares
+# The state after a phase was closed, and what each position is sent.
+Closed = tuple[at.ServerState, dict[int, Message]]
 
 
 class Server(Machine[at.ServerState]):
@@ -104,7 +95,7 @@ class Server(Machine[at.ServerState]):
             raise ParameterError(
                 f"threshold {params.threshold} on a graph where a client has only {smallest} share holders"
             )
-        self._members = tuple(Member(position, one) for position, one in enumerate(self._keys))
+        self._members = tuple(messages.Member(position, one) for position, one in enumerate(self._keys))
         self._binding = binding(Roster(params, self._members))
 
     def rosters(self) -> dict[str, Roster]:
@@ -130,11 +121,11 @@ class Server(Machine[at.ServerState]):
 
     def receive(self, client: str, message: Message) -> None:
         """Accept one message, or raise and leave the state as it was. The same message again is silent."""
-        if not isinstance(message, SealedShares | MaskedVector | Consistency | UnmaskShares):
+        if not isinstance(message, Answer):
             raise WrongPhase(f"{type(message).__name__} is not a client's message")
         position = self._require_sender(client, message.sender)
         require_round(message.round_id, self._params.round_id, f"what client {client!r} answers")
-        number = 0 if isinstance(message, SealedShares) else message.sum
+        number = 0 if isinstance(message, messages.SealedShares) else message.sum
         slot = (at.PHASE_OF[type(message)], number, position)
         fingerprint = hashlib.sha256(CODEC.encode(message)).digest()
         if slot in self._state.accepted:
@@ -166,16 +157,16 @@ class Server(Machine[at.ServerState]):
         self,
         state: at.Waiting,
         position: int,
-        message: SealedShares | MaskedVector | Consistency | UnmaskShares,
+        message: Answer,
     ) -> at.Sealed | bytes | dict[int, int] | None:
         """What a message says, if its content can be. A vector is in the total then."""
-        if isinstance(message, SealedShares):
+        if isinstance(message, messages.SealedShares):
             return self._sealed(position, message)
         assert isinstance(state, at.Summing)  # noqa: S101 -- as is every other phase that waits
-        if isinstance(message, MaskedVector):
+        if isinstance(message, messages.MaskedVector):
             state.total.add(position, state.total.parse(position, message.words))
             return None
-        if isinstance(message, Consistency):
+        if isinstance(message, messages.Consistency):
             assert isinstance(state, at.Listed)  # noqa: S101
             parts = lists_parts(self._binding, state.sum, state.survivors, state.dropped)
             verify(self._public(position), message.signature, "survivors", *parts)
@@ -185,7 +176,7 @@ class Server(Machine[at.ServerState]):
             raise InvalidMessage(f"{len(message.shares)} shares where {len(listed)} were asked for")
         return dict(zip(listed, map(parse_share, message.shares), strict=True))
 
-    def _sealed(self, position: int, message: SealedShares) -> at.Sealed:
+    def _sealed(self, position: int, message: messages.SealedShares) -> at.Sealed:
         group = self._peers[position]
         if len(message.boxes) != len(group):
             raise InvalidMessage(f"{len(message.boxes)} boxes for {len(group)} peers")
@@ -193,15 +184,10 @@ class Server(Machine[at.ServerState]):
         request = parse_request(layout, message.request)
         signed = None
         if layout.tables and self._identities is not None:
-            self.verify_request(self._keys[position].client, 0, message.request, message.request_signature)
-            signed = SignedRequest(message.request, message.request_signature or b"")
+            signature = message.request_signature
+            verify_request(self._public(position), self._binding, 0, message.request, signature)
+            signed = messages.SignedRequest(message.request, signature or b"")
         return at.Sealed(dict(zip(group, message.boxes, strict=True)), request, signed)
-
-    def verify_request(
-        self, client: str, number: int, bitmaps: Sequence[bytes], signature: bytes | None
-    ) -> None:
-        """Active mode: a client must have signed the rows that it asks for in this sum."""
-        verify_request(self._public(self._place[client]), self._binding, number, bitmaps, signature)
 
     def _public(self, position: int) -> bytes:
         return (self._identities or {})[self._keys[position].client]
@@ -245,9 +231,7 @@ class Server(Machine[at.ServerState]):
         label = self._params.sums[state.sum].label
         return f"the sum {label!r} stays closed" if state.sum else "no sum was opened"
 
-    def _deliver_shares(
-        self, state: at.Sharing, heard: tuple[int, ...]
-    ) -> tuple[at.Masking, dict[int, Message]]:
+    def _deliver_shares(self, state: at.Sharing, heard: tuple[int, ...]) -> Closed:
         said = state.inbox
         requests = {k: said[k].request for k in heard}
         signed = {k: one for k in heard if (one := said[k].signed) is not None}
@@ -260,7 +244,7 @@ class Server(Machine[at.ServerState]):
             boxes = tuple(said[k].boxes[position] for k in senders)
             told = b"" if signed else requesters[position]
             vouched = tuple(signed[k] for k in senders) if signed else ()
-            outbound[position] = InboundShares(self._params.round_id, senders, boxes, told, vouched)
+            outbound[position] = messages.InboundShares(self._params.round_id, senders, boxes, told, vouched)
         return at.Masking(0, state.accepted, frozenset(heard), {}, total), outbound
 
     def start_sum(
@@ -310,16 +294,14 @@ class Server(Machine[at.ServerState]):
             total.set_requests(requests)
         return total
 
-    def _announce_survivors(
-        self, state: at.Masking, heard: tuple[int, ...]
-    ) -> tuple[at.Listed, dict[int, Message]]:
+    def _announce_survivors(self, state: at.Masking, heard: tuple[int, ...]) -> Closed:
         alive = frozenset(heard)
         dropped = tuple(k for k in state.total.participants if k not in alive)
         self._require_openable(state, alive)
         after = at.Confirming(state.sum, state.accepted, alive, {}, state.total, heard, dropped)
         if not self._params.active:
             return self._ask_to_unmask(after, heard, ())
-        message = Survivors(self._params.round_id, state.sum, heard, dropped)
+        message = messages.Survivors(self._params.round_id, state.sum, heard, dropped)
         return after, dict.fromkeys(heard, message)
 
     def _require_openable(self, state: at.Masking, alive: frozenset[int]) -> None:
@@ -338,13 +320,13 @@ class Server(Machine[at.ServerState]):
 
     def _ask_to_unmask(
         self, state: at.Listed, heard: tuple[int, ...], signatures: tuple[tuple[int, bytes], ...]
-    ) -> tuple[at.Listed, dict[int, Message]]:
+    ) -> Closed:
         outbound: dict[int, Message] = {}
         for position in heard:
             near = set(self._listed(state, position))
             survivors = tuple(k for k in state.survivors if k in near)
             dropped = tuple(k for k in state.dropped if k in near)
-            outbound[position] = UnmaskRequest(
+            outbound[position] = messages.UnmaskRequest(
                 self._params.round_id, state.sum, survivors, dropped, signatures
             )
         lists = (state.survivors, state.dropped)
@@ -391,10 +373,10 @@ class Server(Machine[at.ServerState]):
             published, shares = self._keys[position], self._shares_of(state, position)
             try:
                 if position in alive:
-                    seed = partial(_seed, published.commitments[state.sum])
+                    seed = partial(require_seed, published=published.commitments[state.sum])
                     seeds[position] = rebuilding.secret(published.client, shares, seed)
                 else:
-                    pair = partial(_pair, published.masks[state.sum])
+                    pair = partial(require_key_pair, published=published.masks[state.sum])
                     keys[position] = rebuilding.secret(published.client, shares, pair)
             except KeyMismatch as error:
                 wrong.append(error)
@@ -452,12 +434,3 @@ class Server(Machine[at.ServerState]):
 def _requesters(total: RunningTotal) -> dict[int, bytes]:
     """By participant: who else asked for its rows."""
     return dict(zip(total.participants, pack_requesters(total.asked, len(total.participants)), strict=True))
-
-
-def _seed(published: bytes, secret: Secret) -> Secret:
-    require_seed(secret, published)
-    return secret
-
-
-def _pair(published: bytes, secret: Secret) -> KeyPair:
-    return require_key_pair(secret, published)

@@ -106,9 +106,10 @@ def require_distinct(keys: Sequence[Keys]) -> None:
         raise Refused("a client or a public key is listed twice")
 
 
-def require_seed(seed: Secret, published: bytes) -> None:
+def require_seed(seed: Secret, published: bytes) -> Secret:
     if commitment(seed) != published:
         raise KeyMismatch("a reconstructed self-mask seed does not match its commitment")
+    return seed
 
 
 def require_key_pair(private: Secret, published: bytes) -> KeyPair:

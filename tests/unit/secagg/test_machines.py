@@ -1,7 +1,10 @@
 """Every illegal (phase, message) pair raises and changes nothing, on both sides."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +15,7 @@ from sfsl.errors import InputError, ParameterError, Refused, RemoteError, TooFew
 from sfsl.secagg import Client, Layout, Policy, Server, SumParams
 from sfsl.secagg import client as client_module
 from sfsl.secagg import server as server_module
-from sfsl.secagg.messages import Survivors, UnmaskRequest
+from sfsl.secagg.messages import Consistency, Survivors, UnmaskRequest
 from sfsl.testing import SeededRandomness
 from world import World, frozen
 
@@ -145,7 +148,7 @@ def test_server(phase: ServerPhase, kind: str) -> None:
             "sender": 0,
             "signature": bytes(64),
         },
-        server_module.Consistency,
+        Consistency,
     )
     if kind == "SealedShares" and phase is ServerPhase.SHARES:
         world.server.receive("c0", answers[kind])
@@ -155,6 +158,36 @@ def test_server(phase: ServerPhase, kind: str) -> None:
         world.server.receive("c0", answers[kind])
     assert world.server.state is before
     assert frozen(world.server) == picture
+
+
+SPEC = Path(__file__).parents[3] / "docs" / "spec" / "secure-aggregation.md"
+SAID_OTHERWISE = {"check-in": "Keys", "start of a sum, and the vector": "Start", "": "Layout"}
+
+
+def drawn(title: str) -> set[tuple[str, str, str]]:
+    """The table of states below ``title`` in the specification: what is taken where, and what follows."""
+    below = SPEC.read_text(encoding="utf-8").split(f"**{title}.**")[1].split("\n\n", 1)[1]
+    found = set()
+    for row in below.split("\n\n")[0].splitlines()[2:]:
+        phases, takes, *_, after = (cell.strip() for cell in row.strip("|").split("|"))
+        named = re.findall(r"`(\w+)`", takes) or [SAID_OTHERWISE[takes]]
+        for edge in product(*(re.findall(r"[A-Z][A-Z_]+", cell) for cell in (phases, after))):
+            found.add((edge[0], named[0], edge[1]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("title", "machine"), [("Client states", Client), ("Server states", Server)], ids=["client", "server"]
+)
+def test_the_specification_draws_the_table_that_the_code_follows(title: str, machine: Any) -> None:
+    """That a server may abort in each phase is said in words there."""
+    moves = {
+        (move.phase.name, move.takes.__name__, after.name)
+        for move in machine.moves
+        for after in move.after
+        if after.name != "ABORTED"
+    }
+    assert drawn(title) == moves
 
 
 def test_an_aborted_or_finished_session_cannot_be_continued() -> None:
