@@ -25,11 +25,7 @@ class UnionServer:
         self._union: Indices | None = None
 
     def invitations(self) -> dict[str, Invitation]:
-        made: dict[int, Invitation] = {}
-        rosters = self._session.rosters()
-        for roster in rosters.values():
-            made.setdefault(id(roster), Invitation(roster, self._params))
-        return {name: made[id(roster)] for name, roster in rosters.items()}
+        return self._session.invitations(lambda roster: Invitation(roster, self._params))
 
     def receive(self, client: str, message: Message) -> None:
         self._session.receive(client, message)
