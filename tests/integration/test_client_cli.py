@@ -17,7 +17,7 @@ from typer.testing import CliRunner  # noqa: E402
 
 import sfsl.models.package  # noqa: E402
 from sfsl.carriers.https.authority import create_authority, issue_server  # noqa: E402
-from sfsl.cli import app, join, swarm  # noqa: E402
+from sfsl.cli import app, join  # noqa: E402
 from sfsl.cli.output import progress_console  # noqa: E402
 from sfsl.cli.stopping import Stopped, run_until_stopped  # noqa: E402
 from sfsl.client.link import Link  # noqa: E402
@@ -28,6 +28,7 @@ from sfsl.privacy import PRESETS, Budget, Calendar  # noqa: E402
 from sfsl.serve.start import open_deployment  # noqa: E402
 from sfsl.service.metrics_file import read_lines  # noqa: E402
 from sfsl.settings.serve import from_all_sections  # noqa: E402
+from sfsl_research.cli import swarm  # noqa: E402
 from sfsl_research.swarm.faults import KINDS, NetworkFaults  # noqa: E402
 from sfsl_research.swarm.swarm import SwarmReport  # noqa: E402
 
