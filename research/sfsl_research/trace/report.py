@@ -3,37 +3,30 @@
 import json as json_text
 import sys
 import tempfile
+import tomllib
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from sfsl.errors import SfslError
-from sfsl_research.trace.calls import Calls, Edge
+from sfsl_research.trace.calls import PACKAGE, Calls, Edge
 from sfsl_research.trace.carriers import CARRIERS, trace
 
-# From the door down to the cellar, as the import contract has them; a call to a room above is a callback.
-FLOORS = (
-    ("cli",),
-    ("flower",),
-    ("serve",),
-    ("plan", "report", "run"),
-    ("carriers",),
-    ("simulate",),
-    ("client",),
-    ("settings",),
-    ("service",),
-    ("rounds", "models"),
-    ("union", "training"),
-    ("secagg", "privacy", "submodel", "data"),
-    ("crypto",),
-    ("durable",),
-    ("codec", "packing"),
-    ("errors",),
-)
-FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 _BUSIEST = 15
+
+
+def floors() -> dict[str, int]:
+    """How far down each room is, by the import contract of the clone; nothing where there is no clone."""
+    try:
+        settings = tomllib.loads((Path(PACKAGE).parents[1] / "pyproject.toml").read_text())
+    except FileNotFoundError:
+        return {}
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    layers = next(one["layers"] for one in contracts if one["type"] == "layers")
+    return {room.strip(): floor for floor, rooms in enumerate(layers) for room in rooms.split("|")}
 
 
 def room_of(file: str) -> str:
@@ -49,6 +42,7 @@ def summary(calls: Calls) -> dict[str, Any]:
     for caller, called in calls.edges:
         rooms[room_of(caller), room_of(called)] += 1
         busy.update((caller, called))
+    floor = floors()
     between = {pair: count for pair, count in rooms.items() if pair[0] != pair[1]}
     return {
         "files": len(calls.files),
@@ -59,16 +53,17 @@ def summary(calls: Calls) -> dict[str, Any]:
         "both_ways": sorted(
             f"{one} <-> {other}" for one, other in between if one < other and (other, one) in between
         ),
-        "upwards": sorted(f"{one} -> {other}" for one, other in calls.edges if _rises(one, other)),
+        "upwards": sorted(f"{one} -> {other}" for one, other in calls.edges if _rises(floor, one, other)),
         "busiest": dict(busy.most_common(_BUSIEST)),
         "files_touched": sorted(calls.files),
         "all_edges": sorted(f"{one} -> {other}" for one, other in calls.edges),
     }
 
 
-def _rises(caller: str, called: str) -> bool:
-    above, below = (FLOOR.get(room_of(one).split("/")[0]) for one in (called, caller))
-    return above is not None and below is not None and above < below
+def _rises(floor: Mapping[str, int], caller: str, called: str) -> bool:
+    """Whether a room calls one above it: a callback, or a method that the lower room was given."""
+    lower, upper = (floor.get(room_of(one).split("/")[0]) for one in (caller, called))
+    return lower is not None and upper is not None and upper < lower
 
 
 def show(

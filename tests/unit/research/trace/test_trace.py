@@ -1,7 +1,6 @@
 """What the trace counts, on calls whose number is known; and one round of the local carrier."""
 
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
@@ -13,9 +12,7 @@ pytest.importorskip("torch")
 
 from sfsl_research.trace.calls import PACKAGE, Calls, Recorder, hooked
 from sfsl_research.trace.carriers import trace
-from sfsl_research.trace.report import FLOORS, room_of, summary
-
-ROOT = Path(__file__).parents[4]
+from sfsl_research.trace.report import floors, room_of, summary
 
 
 def function(path: str, source: str, **known: Any) -> Callable[..., Any]:
@@ -73,9 +70,9 @@ def test_rooms_and_what_goes_back_and_forth() -> None:
 
 
 def test_floors_are_those_of_the_import_contract() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = next(one["layers"] for one in contracts if one["type"] == "layers")
-    assert tuple(tuple(one.split(" | ")) for one in layers) == FLOORS
+    floor = floors()
+    assert floor["cli"] < floor["carriers"] < floor["service"] < floor["rounds"] < floor["errors"]
+    assert floor["run"] == floor["report"]
 
 
 def test_a_round_of_the_local_carrier(tmp_path: Path) -> None:
