@@ -30,7 +30,7 @@ def bench_union(
     if not 0 <= dropout < 1:
         raise InputError(f"--dropout {dropout} is not a fraction below 1")
     rng = np.random.default_rng(seed)
-    sets = made_up_sets(rng, clients, domain, set_size, unique)
+    sets = simulated_sets(rng, clients, domain, set_size, unique)
     dropped = rng.choice(sorted(sets), round(dropout * clients), replace=False).tolist()
     start = time.perf_counter()
     result = private_set_union(sets, domain=domain, encoding=encoding, capacity=capacity, dropped=dropped)
@@ -69,7 +69,7 @@ def bench_union(
     }
 
 
-def made_up_sets(
+def simulated_sets(
     rng: np.random.Generator, clients: int, domain: int, set_size: int, unique: float
 ) -> dict[str, Indices]:
     """Sets of ``set_size`` indices, a share ``unique`` of whose union is held by one client only."""
