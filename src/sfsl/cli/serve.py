@@ -13,7 +13,7 @@ from sfsl.settings.serve import SECTION, ServeConfig, from_all_sections, section
 from sfsl.settings.toml import overridden, read_sections
 
 if TYPE_CHECKING:
-    from sfsl.serve.start import Deployment
+    from sfsl.deploy.start import Deployment
 
 
 def register(app: typer.Typer) -> None:
@@ -66,7 +66,7 @@ def serve(
     for other in ("asyncio", "uvicorn"):  # what strangers send is counted, not logged line by line
         logging.getLogger(other).setLevel(logging.ERROR)
     try:
-        from sfsl.serve.start import open_deployment
+        from sfsl.deploy.start import open_deployment
     except ImportError as error:
         raise InputError(
             f"a server needs more packages ({error}); install them with: "

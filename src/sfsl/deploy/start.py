@@ -13,11 +13,11 @@ from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.carriers.https.guarded import ConnectionLimits
 from sfsl.carriers.https.listen import Listen, serve
 from sfsl.crypto.randomness import SystemRandomness
+from sfsl.deploy.loopback import SERVER, loopback_tls
 from sfsl.errors import ParameterError
 from sfsl.models.package import describe, package_digest
 from sfsl.run.fleet import build_fleet
 from sfsl.run.setup import resolved
-from sfsl.serve.loopback import SERVER, loopback_tls
 from sfsl.service.folder import METRICS, REGISTRY, known_lines, make_folder, open_store, planned_rounds
 from sfsl.service.metrics_file import MetricsFile
 from sfsl.service.planning import RoundState, plan_round
