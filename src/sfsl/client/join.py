@@ -42,15 +42,28 @@ def join(
 ) -> list[Attempt]:
     """Take part in a deployment's rounds with data that stays here, until ``rounds`` are done.
 
-    Blocks; inside an event loop, or to stop it at any moment, use ``join_async``, whose arguments are the
-    same. This is the whole of a client in another program:
+    Blocks; Ctrl-C stops it. Inside an event loop, or to stop it from elsewhere, use ``join_async``, which
+    explains the arguments. A server and three clients, each in a thread:
 
-    >>> import sfsl
-    >>> def take_part():                                                           # doctest: +SKIP
-    ...     sfsl.join("https://host:8443", "clicks.csv", "me", on_event=print)
-    >>> sfsl.join("http://host:8443", "clicks.csv", "me")
-    Traceback (most recent call last):
-    sfsl.errors.InputError: http://host:8443 is not encrypted; a server's address begins with https://
+    >>> import queue, tempfile, sfsl
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> settings = {
+    ...     "data": {"users": 12, "scale": 0.03}, "model": {"kind": "logistic"},
+    ...     "round": {"clients": 3, "threshold": 3, "min_contributors": 2},
+    ...     "serve": {"enrolment": "open", "port": 0, "rounds": 1, "period_days": 0},
+    ... }
+    >>> def client(serving, folder, number):
+    ...     with open(f"{folder}/{number}.csv", "w") as file:
+    ...         file.writelines(["item,label,time\\n", *(f"{n},{n % 2},{n}\\n" for n in range(20))])
+    ...     return sfsl.join(serving.url, f"{folder}/{number}.csv", f"{folder}/client-{number}",
+    ...                      ca=serving.authority, rounds=1)[-1].outcome
+    >>> with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
+    ...     ready = queue.Queue()
+    ...     server = pool.submit(sfsl.serve, settings, out=f"{folder}/server", ready=ready.put)
+    ...     serving = ready.get(timeout=60)
+    ...     clients = [pool.submit(client, serving, folder, number) for number in range(3)]
+    ...     [one.result() for one in clients], server.result()
+    (['committed', 'committed', 'committed'], 1)
     """
     return asyncio.run(
         join_async(

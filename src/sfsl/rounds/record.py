@@ -24,6 +24,13 @@ class RoundLine(msgspec.Struct, frozen=True):
     closed.
     ``cohorts_aborted``: of a round of several cohorts, those that added nothing. ``workers_lost``: of a
     cluster, each with the clients it had.
+
+    >>> import sfsl
+    >>> def show(line: sfsl.RoundLine):
+    ...     print(line.round, line.aborted, line.survivors)
+    >>> run = sfsl.train(rounds=1, clients=4, on_round=show, settings={
+    ...     "data.users": 12, "data.scale": 0.03, "model.kind": "logistic", "round.min_contributors": 1})
+    1 None 4
     """
 
     round: Annotated[int, Meta(ge=1)]
