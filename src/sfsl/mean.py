@@ -59,10 +59,10 @@ def secure_mean(
     (default: the largest given). All else is as in ``aggregate``.
 
     >>> import sfsl
-    >>> speeds = {"ann": [0.25, -0.5], "bob": [0.75, 0.5], "cyd": [9.0, 0.0]}
+    >>> speeds = {"ann": [0.25, -0.5], "bob": [0.75, 0.7], "cyd": [9.0, 0.0]}
     >>> result = sfsl.secure_mean(speeds, clip=1.0, threshold=2, dropped_before_upload={"cyd"})
     >>> result.mean.round(6).tolist(), sorted(result.survivors), result.error_bound < 1e-8
-    ([0.5, 0.0], ['ann', 'bob'], True)
+    ([0.5, 0.1], ['ann', 'bob'], True)
     """
     given = {name: _numbers(name, vector) for name, vector in vectors.items()}
     if len({len(vector) for vector in given.values()}) > 1:

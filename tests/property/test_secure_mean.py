@@ -85,3 +85,14 @@ def test_what_cannot_be_averaged_is_refused(
 def test_a_weight_above_the_largest_counts_as_that() -> None:
     result = sfsl.secure_mean({"a": [1.0], "b": [0.0]}, clip=1.0, weights={"a": 1000, "b": 10}, max_weight=10)
     assert abs(result.mean[0] - 0.5) <= result.error_bound < 1e-6
+
+
+@pytest.mark.parametrize("ring", ["z32", "z64"])
+def test_the_bound_holds_for_many_values_and_is_not_far_from_what_happens(ring: Any) -> None:
+    clip, rng = 3.7, np.random.default_rng(5)
+    vectors = {name: rng.uniform(-clip, clip, 4000) for name in ("a", "b")}
+    result = sfsl.secure_mean(vectors, clip=clip, ring=ring, randomness=SeededRandomness("many"))
+    exact = [(Fraction(a) + Fraction(b)) / 2 for a, b in zip(*vectors.values(), strict=True)]
+    largest = max(abs(Fraction(mean) - one) for mean, one in zip(result.mean.tolist(), exact, strict=True))
+    assert largest <= result.error_bound
+    assert largest > result.error_bound / (1.5 if ring == "z32" else 20)

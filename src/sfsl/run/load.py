@@ -45,8 +45,16 @@ class Model:
     (2, 2)
     """
 
-    def __init__(self, path: Path, task: "Task | None" = None, fleet: "Fleet | None" = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        task: "Task | None" = None,
+        fleet: "Fleet | None" = None,
+        keeps: object = None,
+    ) -> None:
+        """``keeps`` is what the folder lasts as long as, where it is temporary."""
         self.path = path
+        self._keeps = keeps
         self._fleet = fleet
         self._task = fleet.task if fleet is not None else task
         with self._store(check=True) as store:

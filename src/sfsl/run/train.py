@@ -60,11 +60,12 @@ class TrainedRun:
     records: tuple[RoundLine, ...]
     summary: Summary
     fleet: Fleet = field(repr=False)
+    _keeps: object = field(default=None, repr=False)
 
     @cached_property
     def model(self) -> Model:
         """The trained model."""
-        return Model(self.path, fleet=self.fleet)
+        return Model(self.path, fleet=self.fleet, keeps=self._keeps)
 
     @cached_property
     def auc(self) -> float | None:
@@ -137,18 +138,19 @@ def train(
 
     if resume and out is None:
         raise InputError("resume=True goes on with the run in a folder; give it with out=")
-    path = Path(tempfile.mkdtemp(prefix="sfsl-run-")) if out is None else Path(out)
-    try:
-        with (start.resume if resume else start.begin)(path, wanted, fleet) as runner:
-            summary = runner.run(stop=lambda: bool(stopped), seen=seen)
-    except BaseException:
-        if out is None:
-            shutil.rmtree(path, ignore_errors=True)
-        raise
-    run = TrainedRun(path, tuple(runner.lines), summary, runner.fleet)
-    if out is None:
-        weakref.finalize(run, shutil.rmtree, path, ignore_errors=True)
-    return run
+    temporary = _Temporary() if out is None else None
+    path = temporary.path if temporary else Path(out or "")
+    with (start.resume if resume else start.begin)(path, wanted, fleet) as runner:
+        summary = runner.run(stop=lambda: bool(stopped), seen=seen)
+    return TrainedRun(path, tuple(runner.lines), summary, runner.fleet, temporary)
+
+
+class _Temporary:
+    """A folder that is removed with the last thing that needs it."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="sfsl-run-"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def _fleet(
