@@ -26,6 +26,7 @@ Importing sfsl is light; a name loads what it needs when it is first used, and s
 
 from importlib import import_module
 from importlib.util import find_spec
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -122,4 +123,5 @@ def __dir__() -> list[str]:
         if all(find_spec(_NEEDS[extra]) for extra in extras.split(",") if extra)
         for name in names
     ]
-    return sorted({*globals(), *usable})
+    kept = [name for name, value in globals().items() if name[:2] == "__" or isinstance(value, ModuleType)]
+    return sorted({*kept, *usable})

@@ -45,7 +45,7 @@ def test_from_python(capsys: pytest.CaptureFixture[str]) -> None:
     assert "item.weight" in last
     assert names["item"].shape == (2, 2)  # type: ignore[attr-defined]
     # Its server is not there; whether the call is right can be told all the same.
-    call = ast.parse(join).body[0].value.value  # type: ignore[attr-defined]
+    call = ast.parse(join).body[0].value  # type: ignore[attr-defined]
     given = {keyword.arg: None for keyword in call.keywords}
     inspect.signature(sfsl.join).bind(*call.args, **given)
 
