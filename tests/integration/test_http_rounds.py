@@ -20,10 +20,10 @@ from sfsl.client.model import ClientModel  # noqa: E402
 from sfsl.crypto.identity import Identity  # noqa: E402
 from sfsl.crypto.kdf import digest  # noqa: E402
 from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
+from sfsl.deploy.start import open_deployment  # noqa: E402
 from sfsl.models.package import describe, package_digest  # noqa: E402
 from sfsl.rounds.exchanges import order  # noqa: E402
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy  # noqa: E402
-from sfsl.serve.start import open_deployment  # noqa: E402
 from sfsl.service.journal import Kept  # noqa: E402
 from sfsl.service.metrics_file import read_lines  # noqa: E402
 from sfsl.service.registry import Registry  # noqa: E402

@@ -12,12 +12,12 @@ from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.carriers.https.guarded import ConnectionLimits
 from sfsl.carriers.https.listen import Listen, serve
+from sfsl.deploy.loopback import SERVER, loopback_tls
 from sfsl.errors import ParameterError
 from sfsl.models.package import describe, package_digest
 from sfsl.rounds.plan import plan_round
 from sfsl.run.fleet import build_fleet
 from sfsl.run.setup import resolved
-from sfsl.serve.loopback import SERVER, loopback_tls
 from sfsl.service.folder import METRICS, REGISTRY, make_folder, open_store, recover_lines
 from sfsl.service.journal import Journal
 from sfsl.service.metrics_file import MetricsFile
