@@ -127,8 +127,8 @@ def free_port() -> int:
 def test_killed_in_mid_round_it_comes_back_with_whole_rounds(
     tmp_path: Path, moments: tuple[str, ...]
 ) -> None:
-    """SIGKILL as soon as the first client is at a point of a round: no round is lost, doubled or gone on with,
-    and counts agree."""
+    """SIGKILL as soon as the first client is at a point of a round: no round is lost, doubled or gone on
+    with, and counts agree."""
     port, rounds = free_port(), 3
     url = f"http://127.0.0.1:{port}"
     chosen = config(port=port)
