@@ -17,11 +17,12 @@ from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.secret import Secret
 from sfsl.errors import RoundOver
 from sfsl.rounds import RoundClient, RoundPolicy, Trained
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.plan import RoundRules
+from sfsl.rounds.record import RoundRecord
 from sfsl.secagg import Client, Policy
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn
 from sfsl.service.registry import Enrolment, Registry
-from sfsl.service.settings import CoordinatorSettings
+from sfsl.service.settings import ServiceSettings
 from sfsl.service.signing import Verifier, client_id, sign_request
 from sfsl.submodel import (
     Averaging,
@@ -47,14 +48,14 @@ HANDLERS = {
 }
 
 
-def settings(**changes: Any) -> CoordinatorSettings:
+def settings(**changes: Any) -> ServiceSettings:
     cohort = changes.get("cohort", 3)
     quantization = Quantization(ring="z32", cohort=cohort, clip=1.0, levels=1024, max_weight=50)
     update = UpdateParams(
         rows=quantization, dense=quantization, averaging=Averaging(weights="samples", kappa=1)
     )
     chosen: dict[str, Any] = {
-        "update": lambda number: update,
+        "update": update,
         "cohort": cohort,
         "min_cohort": cohort,
         "min_contributors": 1,
@@ -68,7 +69,9 @@ def settings(**changes: Any) -> CoordinatorSettings:
         "grace_seconds": 0.0,
         "period_days": 0,
     }
-    return CoordinatorSettings(**chosen | changes)
+    chosen |= changes
+    rules = {name: chosen.pop(name) for name in RoundRules.__dataclass_fields__ if name in chosen}
+    return ServiceSettings(RoundRules(**rules), **chosen)
 
 
 def new_store() -> MemoryStore:
@@ -81,7 +84,7 @@ class Deployment:
     def __init__(self, folder: Path, store: RowStore | None = None, **changes: Any) -> None:
         self.registry = Registry(folder / "registry.sqlite")
         self.store = store if store is not None else new_store()
-        self.lines: list[RoundLine] = []
+        self.lines: list[RoundRecord] = []
         self.now_ms = NOW_MS
         self._ahead = 0.0
         self._looks = itertools.count()
@@ -116,7 +119,7 @@ class Deployment:
 
     def clients(self, count: int) -> "list[Guest]":
         pinned = None
-        if self.coordinator.settings.active:
+        if self.coordinator.settings.rules.active:
             publics = [self.identity(number).public for number in range(count)]
             pinned = {client_id(public): public for public in publics}
         return [Guest(self, number, pinned) for number in range(count)]

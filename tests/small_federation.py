@@ -21,7 +21,7 @@ from sfsl.carriers.flower.rounds import Rounds
 from sfsl.client.memory import DurableMemory
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.privacy import PRESETS, Budget
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 from sfsl.service.registry import Registry
 
 NODES = 4
@@ -34,7 +34,7 @@ class Small:
         self.folder = folder
         self.real = {place: set(rows) for place, rows in enumerate(Cohort(NODES).real.values())}
         self.store = new_store()
-        self.lines: list[RoundLine] = []
+        self.lines: list[RoundRecord] = []
         self.exposures, self.max_rows, self.roster = exposures, max_rows, roster
 
     @contextmanager

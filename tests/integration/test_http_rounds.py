@@ -24,8 +24,8 @@ from sfsl.models.package import describe, package_digest  # noqa: E402
 from sfsl.rounds.exchanges import order  # noqa: E402
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy  # noqa: E402
 from sfsl.serve.start import open_deployment  # noqa: E402
+from sfsl.service.journal import Kept  # noqa: E402
 from sfsl.service.metrics_file import read_lines  # noqa: E402
-from sfsl.service.planning import RoundState  # noqa: E402
 from sfsl.service.registry import Registry  # noqa: E402
 from sfsl.service.signing import client_id  # noqa: E402
 from sfsl.settings.serve import ServeConfig, from_all_sections  # noqa: E402
@@ -182,7 +182,7 @@ def test_killed_in_mid_round_it_comes_back_with_whole_rounds(
     lines = read_lines(state / "metrics.jsonl")
     with LmdbStore.open(state / "store") as store:
         assert store.round == len(lines) >= rounds
-        last = RoundState.decode(store.selection).last_line()
+        last = Kept.decode(store.selection).record()
         assert last is not None
         assert last.round == store.round
     assert all(line.aborted is None or "stop" in line.aborted for line in lines)

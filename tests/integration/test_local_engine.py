@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rules import simulation_of  # noqa: E402
 from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
 from sfsl.client.device import Device  # noqa: E402
 from sfsl.data import hold_out_last  # noqa: E402
@@ -17,9 +18,9 @@ from sfsl.models import din, logistic_regression  # noqa: E402
 from sfsl.privacy import PRESETS, IndexPrivacy  # noqa: E402
 from sfsl.rounds import Download, ScoreBins  # noqa: E402
 from sfsl.rounds.exchanges import ORDER  # noqa: E402
+from sfsl.simulate.engine import RoundResult  # noqa: E402
 from sfsl.simulate.faults import FaultPlan  # noqa: E402
 from sfsl.simulate.seeded import SeededRandomness  # noqa: E402
-from sfsl.simulate.settings import RoundReport, RoundSettings  # noqa: E402
 from sfsl.simulate.simulation import Simulation  # noqa: E402
 from sfsl.submodel import (  # noqa: E402
     Averaging,
@@ -56,7 +57,7 @@ def simulation(
     task = din(train, seed=0) if deep else logistic_regression(train)
     devices = {f"u{user}": Device(task, train.client(user), held_out.client(user)) for user in train.clients}
     store = MemoryStore(StoreSpec(model=task.spec, seed=bytes(32), devices=True), dense=task.initial_dense())
-    settings = RoundSettings(
+    settings = simulation_of(
         local=LocalSettings(),
         privacy=dict.fromkeys(devices, privacy),
         **{"update": update_params("owners", 5), "min_contributors": 1, "bins": 16, **options},
@@ -73,7 +74,7 @@ def update_params(weights: Any, kappa: float) -> UpdateParams:
     return UpdateParams(rows=rows, dense=dense, averaging=averaging)
 
 
-def rounds(world: Simulation, count: int) -> list[RoundReport]:
+def rounds(world: Simulation, count: int) -> list[RoundResult]:
     engine, cohort = LocalEngine(world), sorted(world.devices)
     reports = []
     for _ in range(count):
@@ -114,7 +115,7 @@ def test_a_round_moves_rows_by_what_the_clients_trained_alone() -> None:
     report = LocalEngine(world).run(sorted(world.devices))
     assert world.store.round == 0
     world.store.commit(report.commit)
-    assert report.aborted is None
+    assert report.record.aborted is None
     assert report.outcome is not None
     assert set(report.outcome.survivors) == set(world.devices)
     moved = world.store.read_rows("item", items).values - before
@@ -142,8 +143,8 @@ def test_plain_sums_are_the_masked_sums_word_for_word(weights: str, least: int) 
         for sums in ("masked", "plain")
     ]
     masked, plain = (rounds(world, 4) for world in worlds)
-    assert sum(sum(report.dropped.values()) for report in masked) > 1
-    assert sum(report.late for report in masked) > 1
+    assert sum(sum(report.record.dropped.values()) for report in masked) > 1
+    assert sum(report.record.late for report in masked) > 1
     assert any(report.outcome for report in masked)
     for one, other in zip(masked, plain, strict=True):
         assert one.late == other.late
@@ -228,10 +229,10 @@ def test_rounds_go_on_through_dropouts_and_aborts() -> None:
         running.store.commit(reports[-1].commit)
         unchanged = np.array_equal(running.store.read_dense().values, before)
         assert unchanged == (reports[-1].aborted is not None)
-    done = [report for report in reports if report.aborted is None]
+    done = [report for report in reports if report.record.aborted is None]
     assert 0 < len(done) < 6
     for report in reports:
-        assert sum(report.dropped.values()) >= (0 if report.aborted is None else 3)
+        assert sum(report.record.dropped.values()) >= (0 if report.record.aborted is None else 3)
     last = done[-1]
     assert set(last.bytes_up) == {"check-in", *ORDER}
     assert last.bytes_up["inbound"] > last.bytes_up["submodel"] > last.bytes_up["union"] > 0
@@ -331,7 +332,7 @@ def test_rows_that_half_precision_cannot_hold_are_cut_not_sent_as_infinity() -> 
         state = world.store.read_rows("item", rows).state
         world.store.commit(Commit(1, {"item": RowBlock(rows, huge, state)}))
         report = LocalEngine(world).run(sorted(world.devices))
-        assert report.aborted is None
+        assert report.record.aborted is None
         assert report.outcome is not None
 
 

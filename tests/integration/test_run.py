@@ -41,13 +41,14 @@ from sfsl.models import LogisticRegression
 from sfsl.privacy import PRESETS
 from sfsl.report.runs import read_runs
 from sfsl.rounds.exchanges import ORDER
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 from sfsl.run import start
 from sfsl.run.fleet import Interacted, build_fleet, client_privacy
 from sfsl.run.planning import planned_requesters
-from sfsl.run.selection import SelectionState, choose_cohort
+from sfsl.run.selection import choose_cohort
 from sfsl.run.setup import resolved
 from sfsl.run.summary import Summary
+from sfsl.service.journal import Kept
 from sfsl.service.metrics_file import read_lines
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import read_config, to_toml
@@ -275,7 +276,7 @@ def test_with_periods_nobody_is_asked_twice_in_one(tmp_path: Path) -> None:
     config = tiny(run={"selection": "period", "period": 3, "rounds": 6}, faults={"inbound": 0, "submodel": 0})
     summary = ended(tmp_path / "run", config)
     with LmdbStore.open(tmp_path / "run" / "store") as store:
-        state = SelectionState.decode(store.selection, "")
+        state = Kept.decode(store.selection)
     assert (state.period.period, len(state.period.invited)) == (1, 3 * CLIENTS)
     assert max(state.rounds.values()) == 2
     assert summary.privacy is not None
@@ -497,7 +498,7 @@ def test_resume_extends_a_run_and_keeps_what_was_there(copied: Path) -> None:
     assert [line["round"] for line in lines_of(copied)] == [1, 2, 3, 4, 5, 6]
     assert read_config(copied / "config.toml").run.rounds == 6
     with LmdbStore.open(copied / "store") as store:
-        state = SelectionState.decode(store.selection, "")
+        state = Kept.decode(store.selection)
     assert sum(state.rounds.values()) == 6 * CLIENTS
 
 
@@ -560,7 +561,7 @@ def test_ctrl_c_stops_after_the_round_and_a_second_one_at_once(
     out = tmp_path / "run"
     presses = {2: 1}
 
-    def press(progress: object, line: RoundLine) -> None:
+    def press(progress: object, line: RoundRecord) -> None:
         for _ in range(presses.get(line.round, 0)):
             signal.raise_signal(signal.SIGINT)
 
@@ -843,7 +844,7 @@ def require_complete(out: Path, rounds: int) -> None:
     assert all(line.auc is not None for line in lines), "evaluated after every round"
     with LmdbStore.open(out / "store") as store:
         assert store.round == rounds
-        assert sum(SelectionState.decode(store.selection, "").rounds.values()) == rounds * CLIENTS
+        assert sum(Kept.decode(store.selection).rounds.values()) == rounds * CLIENTS
     assert json.loads((out / "summary.json").read_text())["complete"]
 
 

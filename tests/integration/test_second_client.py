@@ -33,7 +33,7 @@ from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.secret import Secret
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState
 from sfsl.rounds import RoundPolicy, Trained
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 from sfsl.service.enrolment import Enrolment
 from sfsl.service.registry import Registry
 from sfsl.service.signing import Verifier
@@ -148,7 +148,7 @@ class World:
         self.folder, self._tls = folder, tls
         self.registry = Registry(folder / "registry.sqlite")
         self.store = MemoryStore(StoreSpec(model=MODEL, seed=bytes(32)), dense=np.array([0.5], np.float32))
-        self.lines: list[RoundLine] = []
+        self.lines: list[RoundRecord] = []
         self.coordinator = Coordinator(
             settings(**changes),
             MODEL,

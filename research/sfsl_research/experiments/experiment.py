@@ -22,19 +22,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sfsl.crypto.kdf import digest
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
 from sfsl.durable.files import write_whole, written_whole
 from sfsl.durable.lock import StoreLock
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.fleet import Interacted, scheme_privacy
-from sfsl.run.setup import central_settings, round_settings, slots
+from sfsl.run.setup import central_settings, simulation_settings
+from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.simulate.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
 from sfsl.simulate.resident.central import ResidentCentral
 from sfsl.simulate.resident.scoring import ResidentTest
-from sfsl.submodel import MemoryStore, StoreSpec
+from sfsl.submodel import MemoryStore
 from sfsl.training.task import Indices, Task
 
 CURVES, STATE, SETTINGS = "curves.csv", "state.npz", "settings.json"
@@ -189,7 +189,9 @@ class Experiment:
         arms = []
         for name in self._federated:
             config = self._arms[name]
-            arms.append(Arm(name, self._models[name], round_settings(config, {}), scheme_privacy(config)))
+            arms.append(
+                Arm(name, self._models[name], simulation_settings(config, {}), scheme_privacy(config))
+            )
         return ResidentEngine(
             self._fleet,
             arms,
@@ -294,11 +296,4 @@ def _shared(config: RunConfig) -> tuple[object, ...]:
 
 
 def _fresh(task: Task, config: RunConfig) -> MemoryStore:
-    spec = StoreSpec(
-        model=task.spec,
-        seed=digest("seed of a run", str(config.run.seed).encode()),
-        row_slots=slots(config, config.server.row_step),
-        dense_slots=slots(config, config.server.dense_step),
-        devices=True,
-    )
-    return MemoryStore(spec, task.initial_dense())
+    return MemoryStore(store_spec(config, task.spec, devices=True), task.initial_dense())

@@ -129,9 +129,9 @@ def init(
 def evaluate(folder: Folder, json: Json = False) -> None:
     """The AUC of a run's model on its central test set."""
     with _at_rest(folder) as (fleet, store):
-        from sfsl.run.evaluation import central_auc
+        from sfsl.simulate.engine import central_auc
 
-        found = central_auc(fleet, store)
+        found = central_auc(fleet.task, fleet.test, store)
         result = {
             "round": store.round,
             "auc": None if found != found else found,

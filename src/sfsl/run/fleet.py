@@ -30,7 +30,7 @@ from sfsl.errors import InputError
 from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.settings.run import DataSettings, ModelSettings, RunConfig
-from sfsl.simulate.centralized import Pool
+from sfsl.simulate.engine import Pool
 from sfsl.training.task import ClientData, Indices, Task
 
 # More than the largest cohort, so that a device is made once per round it is in.

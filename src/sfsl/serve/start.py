@@ -12,18 +12,19 @@ from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.carriers.https.guarded import ConnectionLimits
 from sfsl.carriers.https.listen import Listen, serve
-from sfsl.crypto.randomness import SystemRandomness
 from sfsl.errors import ParameterError
 from sfsl.models.package import describe, package_digest
+from sfsl.rounds.plan import plan_round
 from sfsl.run.fleet import build_fleet
 from sfsl.run.setup import resolved
 from sfsl.serve.loopback import SERVER, loopback_tls
-from sfsl.service.folder import METRICS, REGISTRY, known_lines, make_folder, open_store, planned_rounds
+from sfsl.service.folder import METRICS, REGISTRY, make_folder, open_store, recover_lines
+from sfsl.service.journal import Journal
 from sfsl.service.metrics_file import MetricsFile
-from sfsl.service.planning import RoundState, plan_round
 from sfsl.service.registry import Enrolment, Registry
-from sfsl.service.settings import CoordinatorSettings
+from sfsl.service.settings import ServiceSettings
 from sfsl.service.signing import Verifier
+from sfsl.settings.rounds import service_settings, store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.settings.serve import ServeConfig
 from sfsl.submodel import ModelSpec
@@ -63,9 +64,10 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
     with ExitStack() as held:
         make_folder(folder)
         registry = held.enter_context(Registry(folder / REGISTRY))
-        store = held.enter_context(open_store(folder, run, task))
+        spec = store_spec(run, task.spec, devices=False)
+        store = held.enter_context(open_store(folder, spec, task.initial_dense))
         fresh = loopback_tls(folder / TLS, now=datetime.now(UTC)) if config.serve.own_tls else None
-        lines = known_lines(store, folder / METRICS)
+        lines = recover_lines(folder / METRICS, Journal(store))
         metrics = held.enter_context(MetricsFile(folder / METRICS, lines))
         coordinator = Coordinator(
             settings,
@@ -87,17 +89,17 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             not_before_ms=started_ms,
         )
         app = create_app(Server(coordinator, verifier, enrolment, package, limits), limits)
-        least = settings.min_contributors
+        least = settings.rules.min_contributors
         listen = _listen(config, folder)
         return Deployment(coordinator, app, listen, task.spec, least, fresh, held.pop_all().close)
 
 
-def coordinator_settings(config: ServeConfig, run: RunConfig) -> CoordinatorSettings:
+def coordinator_settings(config: ServeConfig, run: RunConfig) -> ServiceSettings:
     """``run`` has numbers in place of "auto"."""
     own = config.serve
-    return planned_rounds(
+    return service_settings(
         run,
-        None if config.run.round.threshold == "auto" else run.round.threshold_clients,
+        threshold=None if config.run.round.threshold == "auto" else run.round.threshold_clients,
         min_cohort=config.min_cohort,
         largest_set=own.largest_set,
         active=own.active,
@@ -112,8 +114,16 @@ def coordinator_settings(config: ServeConfig, run: RunConfig) -> CoordinatorSett
     )
 
 
-def _require_union_fits(config: ServeConfig, settings: CoordinatorSettings, model: ModelSpec) -> None:
-    _, params = plan_round(settings, model, RoundState(), 1, settings.cohort, SystemRandomness())
+def _require_union_fits(config: ServeConfig, settings: ServiceSettings, model: ModelSpec) -> None:
+    params = plan_round(
+        settings.rules,
+        model,
+        number=1,
+        clients=settings.cohort,
+        largest_set=settings.largest_set,
+        seed=bytes(32),
+        scores=None,
+    )
     encoding = params.union.build()
     size = encoding.length * encoding.ring.word_bytes + _HEAD_BYTES
     if size > config.serve.largest_body:

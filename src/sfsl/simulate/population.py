@@ -11,7 +11,7 @@ from sfsl.client.device import Device, Learned
 from sfsl.rounds import Download, Trained
 from sfsl.simulate.chance import Chance, SimulatedAnswers
 from sfsl.simulate.seeded import SeededRandomness
-from sfsl.simulate.settings import RoundSettings
+from sfsl.simulate.settings import SimulationSettings
 from sfsl.training import ClientWork, LocalUpdate, train_client, train_cohort
 from sfsl.training.task import Task, Values
 
@@ -30,7 +30,7 @@ class Population:
         self,
         task: Task,
         devices: Mapping[str, Device],
-        settings: RoundSettings,
+        settings: SimulationSettings,
         *,
         seed: int,
         alone: bool = False,

@@ -118,7 +118,7 @@ class Server:
                 "model": self.coordinator.model_digest.hex(),
                 "round": self._check_ins.round,
                 "time": self._now_ms(),
-                "active": settings.active,
+                "active": settings.rules.active,
                 "limits": {
                     "body_bytes": self._limits.largest_body,
                     "body_seconds": self._limits.body_seconds,

@@ -348,7 +348,7 @@ def test_a_mistake_of_ours_ends_the_round_and_not_the_server(
         async with Deployment(tmp_path) as world:
             guests = world.clients(3)
             with monkeypatch.context() as patch:
-                patch.setattr("sfsl.service.running.RunningRound.close", lambda _: 1 // 0)
+                patch.setattr("sfsl.service.cohort.CohortRound.close", lambda _: 1 // 0)
                 ends = await whole_round(guests)
             assert {end.outcome for end in ends} == {"aborted"}
             assert "ZeroDivisionError" in caplog.text
@@ -738,19 +738,19 @@ def test_checking_in_again_while_invitations_are_written_is_no_second_turn(
 def test_masked_sets_are_counted_before_the_union_can_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sfsl.service.running import RunningRound
+    from sfsl.service.cohort import CohortRound
 
-    close, counted = RunningRound.close, {}
+    close, counted = CohortRound.close, {}
 
     async def scenario() -> None:
         async with Deployment(tmp_path) as world:
             guests = world.clients(3)
 
-            def watched(running: RunningRound) -> Any:
+            def watched(running: CohortRound) -> Any:
                 counted[running.exchange] = [world.registry.acknowledged(guest.id) for guest in guests]
                 return close(running)
 
-            monkeypatch.setattr(RunningRound, "close", watched)
+            monkeypatch.setattr(CohortRound, "close", watched)
             await whole_round(guests)
 
     run(scenario())

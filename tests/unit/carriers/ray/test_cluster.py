@@ -122,12 +122,12 @@ def test_a_worker_trains_on_a_gpu_if_it_was_given_one_and_can_use_it(
 
 def tiny_population() -> Any:
     from sfsl.run.fleet import build_fleet, client_privacy
-    from sfsl.run.setup import round_settings
+    from sfsl.run.setup import simulation_settings
     from sfsl.simulate.population import Population
 
     config = from_sections({"data": {"users": 12, "scale": 0.02}, "round": {"clients": 10}})
     fleet = build_fleet(config)
-    settings = round_settings(config, client_privacy(config, sorted(fleet.devices)))
+    settings = simulation_settings(config, client_privacy(config, sorted(fleet.devices)))
     return Population(fleet.task, fleet.devices, settings, seed=1)
 
 

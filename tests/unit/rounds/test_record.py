@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sfsl.service.outcomes import WORST_AUC_ERROR, refused, secure_auc
+from sfsl.rounds.record import WORST_AUC_ERROR, refused, secure_auc
 
 
 def outcome(**given: Any) -> Any:

@@ -1,8 +1,6 @@
-"""One round under way: frames in, frames out, their sizes bounded, the bill kept. No I/O; one thread."""
+"""One cohort's exchanges: frames in, frames out, their sizes bounded, what they cost tallied. No I/O."""
 
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from sfsl.codec import Message
@@ -10,8 +8,9 @@ from sfsl.crypto.ring import ring_named
 from sfsl.crypto.shamir import SHARE_BYTES
 from sfsl.errors import ConflictingMessage, UnexpectedSender, WrongPhase, WrongRound
 from sfsl.rounds import RoundParams, RoundServer
-from sfsl.rounds.exchanges import MAY_DECLINE, STEP, Exchange, order
+from sfsl.rounds.exchanges import EXPOSES, MAY_DECLINE, STEP, Exchange, order
 from sfsl.rounds.messages import Submodel
+from sfsl.rounds.record import RoundTally
 from sfsl.secagg import SessionParams
 from sfsl.secagg.messages import (
     InboundShares,
@@ -25,48 +24,40 @@ _HEAD = 512  # tags, names, ids and lengths of any answer
 _PER_PEER = 16  # lengths of its parts
 
 
-@dataclass
-class Bill:
-    """What a round cost so far, by exchange: bytes of all clients together, seconds of this server."""
-
-    bytes_up: dict[str, int] = field(default_factory=dict)
-    bytes_down: dict[str, int] = field(default_factory=dict)
-    heard: dict[str, int] = field(default_factory=dict)
-    dropped: dict[str, int] = field(default_factory=dict)
-    server_seconds: dict[str, float] = field(default_factory=dict)
-    wall_seconds: dict[str, float] = field(default_factory=dict)
-    late: int = 0
-    declined: int = 0
-
-    def up(self, exchange: str, size: int) -> None:
-        self.bytes_up[exchange] = self.bytes_up.get(exchange, 0) + size
-
-    def down(self, exchange: str, size: int) -> None:
-        self.bytes_down[exchange] = self.bytes_down.get(exchange, 0) + size
-
-    def per_client(self, total: Mapping[str, int]) -> dict[str, float]:
-        """Per client that answered."""
-        return {name: size / max(1, self.heard.get(name, 0)) for name, size in total.items()}
+Exposed = Callable[[bytes, Collection[str]], None]
 
 
-class RunningRound:
-    """Drives one ``RoundServer``. ``exchange`` is the one whose answers are awaited, empty after the last.
+class CohortRound:
+    """Drives one ``RoundServer``, in one thread. ``exchange`` is that whose answers are awaited, empty after
+    the last.
 
-    ``heard`` has answered it; ``declined`` said at the invitation that they take no part. Refused frames
-    change nothing.
+    ``answered`` are the clients that have answered it; ``declined`` said at the invitation that they take no
+    part. Refused frames change nothing. ``exposed`` is told whose masked sets are here before anything of
+    them can be opened. ``cpu`` counts the seconds that the calling thread has computed.
     """
 
-    def __init__(self, server: RoundServer, session: SessionParams, params: RoundParams, bill: Bill) -> None:
+    def __init__(
+        self,
+        server: RoundServer,
+        session: SessionParams,
+        params: RoundParams,
+        tally: RoundTally,
+        *,
+        cpu: Callable[[], float],
+        exposed: Exposed = lambda round_id, clients: None,
+    ) -> None:
         self.server = server
         self.params = params
         self.round_id = session.round_id
-        self.bill = bill
-        self.heard: set[str] = set()
+        self.tally = tally
+        self.answered: set[str] = set()
         self.declined: set[str] = set()
-        self._session = session
         self.order = order(session.active)
+        self._session, self._cpu, self._exposed = session, cpu, exposed
         self._step = 0
         self._last: set[str] = set()
+        self._left: set[str] = set()
+        self._late: set[tuple[str, str]] = set()
         self._limits: dict[str, int] = {}
 
     @property
@@ -84,8 +75,12 @@ class RunningRound:
         return frozenset(self._limits)
 
     def begin(self) -> dict[str, bytes]:
-        """The invitations."""
-        return self._sent(self.server.invitations())
+        """Return the invitations."""
+        start = self._cpu()
+        try:
+            return self._sent(self.server.invitations())
+        finally:
+            self._charge(self.exchange, start)
 
     def limit(self, client: str) -> int:
         """No answer of this client to the present exchange has more bytes; 0 if none is due."""
@@ -93,15 +88,15 @@ class RunningRound:
 
     def receive(self, exchange: str, client: str, data: bytes) -> None:
         """Take an answer to ``exchange``, or raise and leave everything as it was."""
-        start = time.thread_time()
+        start = self._cpu()
         try:
             if exchange != self.exchange:
-                self.bill.late += 1
+                self.tally.late += (exchange, client) not in self._late
                 raise WrongPhase(f"{exchange!r} was closed")
             message = CODEC.decode(data, limit=self.limit(client))
             if isinstance(message, Decline) and exchange == MAY_DECLINE:
                 self._decline(client, message)
-                self.bill.up(exchange, len(data))
+                self.tally.up(exchange, len(data))
                 return
             step = STEP[Exchange(exchange)]
             # Of an earlier exchange the round would take it for a repetition, and say nothing.
@@ -110,27 +105,42 @@ class RunningRound:
             if client in self.declined:
                 raise ConflictingMessage(f"client {client} declined this round")
             self.server.receive(client, message)
-            self.heard.add(client)
-            self.bill.up(exchange, len(data))
+            self.answered.add(client)
+            self.tally.up(exchange, len(data))
         finally:
             self._charge(exchange, start)
 
     def close(self) -> dict[str, bytes]:
         """End the exchange; the frames of the next one, none after the last. Raises ``Aborted``."""
-        exchange, start = self.exchange, time.thread_time()
-        self.bill.heard[exchange] = len(self.heard)
-        declined = self.bill.declined = len(self.declined)
-        silent = len(self._limits) - len(self.heard)
-        self.bill.dropped[exchange] = silent - declined if exchange == MAY_DECLINE else silent
+        exchange, start = self.exchange, self._cpu()
+        if exchange == EXPOSES:
+            self.expose()
+        self.tally.answered[exchange] = len(self.answered)
+        if silent := len(self._limits.keys() - self.answered - self._left):
+            self.tally.drop(exchange, silent)
         try:
             if exchange == self.order[-1]:
-                self._last = self.heard
+                self._last = self.answered
             outbound = self.server.close_phase()
             self._step += 1
-            self.heard = set()
+            self.answered, self._left = set(), set()
             return self._sent(outbound)
         finally:
             self._charge(exchange, start)
+
+    def leave(self, client: str, reason: Exception | str = "") -> None:
+        """Expect no answer of this client in time. With a ``reason`` it declines, without one it is late."""
+        self._left.add(client)
+        if reason:
+            self.tally.decline(reason)
+        else:
+            self.tally.late += 1
+            self._late.add((self.exchange, client))
+
+    def expose(self) -> None:
+        """Tell whose masked sets are here, if they are what is awaited; telling it again changes nothing."""
+        if self.exchange == EXPOSES and self.answered:
+            self._exposed(self.round_id, self.answered)
 
     def _decline(self, client: str, message: Decline) -> None:
         """To the round it is a client that does not answer, for whom nobody has to wait."""
@@ -138,9 +148,11 @@ class RunningRound:
             raise WrongRound(f"client {client} declines another round")
         if client not in self._limits:
             raise UnexpectedSender(f"client {client} was not invited")
-        if client in self.heard:
+        if client in self.answered:
             raise ConflictingMessage(f"client {client} has answered the invitation already")
-        self.declined.add(client)
+        if client not in self.declined:
+            self.declined.add(client)
+            self.leave(client, Decline.__name__)
 
     def _sent(self, outbound: Mapping[str, Message]) -> dict[str, bytes]:
         """Each message encoded once, also where it goes to many; and how large its answer may be."""
@@ -179,5 +191,5 @@ class RunningRound:
         return words
 
     def _charge(self, exchange: str, start: float) -> None:
-        seconds = self.bill.server_seconds
-        seconds[exchange] = seconds.get(exchange, 0.0) + time.thread_time() - start
+        seconds = self.tally.server_seconds
+        seconds[exchange] = seconds.get(exchange, 0.0) + self._cpu() - start
