@@ -13,7 +13,7 @@ import pytest
 
 from clocks import PATIENCE, until
 from cohort import DENSE
-from deployment import Deployment, Guest, new_store, settings
+from deployment import LIMIT, Deployment, Guest, new_store, settings
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -29,6 +29,7 @@ from sfsl.errors import (
     WrongPhase,
 )
 from sfsl.rounds.exchanges import TRAINS, order
+from sfsl.rounds.messages import Invitation
 from sfsl.service.messages import CODEC, Decline
 from sfsl.service.settings import DAY_MS
 from world import frozen
@@ -49,9 +50,11 @@ async def whole_round(guests: list[Guest]) -> list[RoundOver]:
 # -- declining ----------------------------------------------------------------------------------------
 
 
-def decline(world: Deployment) -> bytes:
-    assert world.coordinator._running is not None
-    return CODEC.encode(Decline(world.coordinator._running.round_id))
+def decline(guest: Guest) -> bytes:
+    """What says no to the first message that this guest was sent."""
+    invitation = CODEC.decode(guest.frames[0], limit=LIMIT)
+    assert isinstance(invitation, Invitation)
+    return CODEC.encode(Decline(invitation.roster.params.round_id))
 
 
 def test_nobody_waits_for_who_declines(tmp_path: Path) -> None:
@@ -63,7 +66,7 @@ def test_nobody_waits_for_who_declines(tmp_path: Path) -> None:
             for guest in guests:
                 guest.check_in()
             await guests[0].until(1)
-            said = decline(world)
+            said = decline(guests[0])
             for _ in range(2):  # its answer may get lost
                 await guests[0].answer(said)
             with pytest.raises(ConflictingMessage):
@@ -87,7 +90,7 @@ def test_a_round_that_too_many_decline_is_over_at_once(tmp_path: Path) -> None:
             for guest in guests:
                 guest.check_in()
             await guests[0].until(1)
-            await guests[0].answer(decline(world))
+            await guests[0].answer(decline(guests[0]))
             ends = await asyncio.gather(*(guest.play() for guest in guests[1:]))
             assert {end.outcome for end in ends} == {"aborted"}
             (line,) = world.lines
@@ -109,7 +112,7 @@ def test_only_an_invitation_can_be_declined(tmp_path: Path, exchange: str) -> No
                 guest.check_in()
             frames = await asyncio.gather(*(guest.until(number) for guest in guests))
             with pytest.raises(WrongPhase, match="Decline does not answer"):
-                await guests[0].answer(decline(world))
+                await guests[0].answer(decline(guests[0]))
             for guest, frame in zip(guests, frames, strict=True):
                 await guest.answer(guest.answer_to(frame))
             ends = await asyncio.gather(*(guest.play() for guest in guests))
