@@ -1,5 +1,6 @@
 """What a network, a stranger or an enrolled client would try on signed requests and on the registry."""
 
+import fcntl
 import os
 import random
 import shutil
@@ -15,7 +16,6 @@ from attacks import Attack, assert_gains_when_weakened, assert_stopped, collecto
 
 from clocks import PATIENCE
 from sfsl.crypto.identity import Identity
-from sfsl.durable.lock import StoreLock
 from sfsl.errors import (
     AuthenticationFailed,
     ClockSkew,
@@ -585,9 +585,7 @@ def test_two_servers_on_one_registry(tmp_path: Path) -> None:
             with pytest.raises(StoreInUse, match="open elsewhere"):
                 Registry(name)
         with pytest.MonkeyPatch.context() as patch:  # it is the lock that keeps them apart
-            patch.setattr(StoreLock, "__init__", lambda *_: None)
-            patch.setattr(StoreLock, "require", lambda *_: None)
-            patch.setattr(StoreLock, "close", lambda *_: None)
+            patch.setattr(fcntl, "flock", lambda *_: None)
             Registry(path).close()
     finally:
         other.kill()

@@ -169,9 +169,9 @@ def kill_while_training(
 ) -> None:
     """A worker, when all cohorts have come so far and it has been told to train. It is stopped before, since
     on a slow machine it could be done for one cohort until somebody kills it."""
-    from sfsl.carriers.ray import hosts
+    from sfsl.carriers.ray import pool
 
-    whole_train, whole_wait = hosts.RayPool.train, ray.wait
+    whole_train, whole_wait = pool.RayPool.train, ray.wait
     armed, here, told = [True], threading.Barrier(cohorts), threading.local()
 
     def train(self: Any, *given: Any) -> Any:
@@ -187,8 +187,8 @@ def kill_while_training(
             kill() if kill else os.kill(victim, signal.SIGKILL)
         return whole_wait(*given, **options)
 
-    monkeypatch.setattr(hosts.ray, "wait", wait)
-    monkeypatch.setattr(hosts.RayPool, "train", train)
+    monkeypatch.setattr(pool.ray, "wait", wait)
+    monkeypatch.setattr(pool.RayPool, "train", train)
 
 
 def require_same_reports(one: RoundResult, other: RoundResult) -> None:

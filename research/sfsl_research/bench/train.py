@@ -49,7 +49,7 @@ _PRIVACY = PRESETS["cpp1"]
 
 @dataclass(frozen=True)
 class TrainingCohort:
-    """Made-up clients that all take part. At a scale of 1 they have what the paper's have; those of a
+    """Simulated clients that all take part. At a scale of 1 they have what the paper's have; those of a
     language model as many words as Shakespeare's roles."""
 
     clients: int = 100

@@ -32,7 +32,7 @@ from sfsl.rounds.exchanges import TRAINS, order
 from sfsl.rounds.messages import Invitation
 from sfsl.service.messages import CODEC, Decline
 from sfsl.service.settings import DAY_MS
-from world import frozen
+from world import frozen, tampered
 
 UNKNOWN = bytes(16)
 
@@ -128,7 +128,7 @@ def misdeals(guest: Guest) -> None:
     """It publishes other commitments than belong to the seeds that it shares."""
     keys = guest.message.keys
     other = msgspec.structs.replace(keys, commitments=keys.commitments[::-1])
-    guest.machine._session._keys = other
+    tampered(guest.machine.session, keys=other)
     guest.message = msgspec.structs.replace(guest.message, keys=other)
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from sfsl.cli import app, main
 from sfsl.errors import InputError
-from sfsl_research.bench.made_up import Sizes
+from sfsl_research.bench.simulated import Sizes
 from sfsl_research.experiments.experiment import CURVES
 from sfsl_research.reproduce import measured, paper, targets
 from sfsl_research.reproduce.fig_auc import RUNS

@@ -1,11 +1,12 @@
-"""A cohort for one round at the paper's sizes, made up: its model, its clients' rows and their updates."""
+"""A simulated cohort for one round at the paper's sizes: its model, its clients' rows and their updates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from sfsl.arrays import Bits, Indices
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InputError
@@ -25,13 +26,11 @@ from sfsl.submodel import (
     UpdateParams,
 )
 from sfsl.union import UnionParams, choose, planned_capacity
-from sfsl_research.bench.union import made_up_sets
-
-Indices = NDArray[np.int64]
+from sfsl_research.bench.union import simulated_sets
 
 CLIP = 1.0
-# A client has 301 goods of 117 categories in the paper. It turns to a few categories, some of them more
-# popular than others; goods that it shares with others bring some more. These two make it 117, and the
+# A client has 301 items of 117 categories in the paper. It turns to a few categories, some of them more
+# popular than others; items that it shares with others bring some more. These two make it 117, and the
 # categories that a client asks for at cpp2..cpp4 as many as with ``sfsl.data.synthetic``, within 5 %.
 CATEGORIES_PER_GOOD = 117 / 301
 _INTERESTS, _EVENNESS = 0.9, 0.7
@@ -76,11 +75,11 @@ class Answers:
 
     def answer(
         self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
-    ) -> Mapping[str, NDArray[np.bool_]]:
+    ) -> Mapping[str, Bits]:
         return self._perturber.answer(unions, randomness)
 
 
-class MadeUpCohort:
+class SimulatedCohort:
     """Who takes part, with which rows; keys and masks come from the operating system."""
 
     def __init__(
@@ -96,7 +95,7 @@ class MadeUpCohort:
     ) -> None:
         self._rng = rng = np.random.default_rng(seed)
         self._privacy = preset(privacy)
-        self.real = made_up_sets(rng, sizes.clients, sizes.rows, sizes.set_size, sizes.unique)
+        self.real = simulated_sets(rng, sizes.clients, sizes.rows, sizes.set_size, sizes.unique)
         self.model = sizes.model()
         self.maps = RowMaps(self.model, {"category": _CategoryOf(rng, self.real, sizes.categories)})
         self.randomness = SystemRandomness()
@@ -144,7 +143,7 @@ class MadeUpCohort:
         return session, RoundClient(session, answers, self.model, self.maps, terms, self.randomness)
 
     def derived(self, name: str) -> RowSet:
-        """The categories of the client's own goods."""
+        """The categories of the client's own items."""
         return self.maps.with_derived({"goods": RowSet(self.real[name])})["category"]
 
     def trained(self, name: str, download: Download) -> Trained:
@@ -172,7 +171,7 @@ class MadeUpCohort:
 
 
 class _CategoryOf:
-    """The public map from goods to categories. It knows the goods that somebody has, whatever the number of
+    """The public map from items to categories. It knows the items that somebody has, whatever the number of
     rows in the table, and takes any other for the next of these."""
 
     def __init__(self, rng: np.random.Generator, real: Mapping[str, Indices], categories: int) -> None:
