@@ -121,8 +121,14 @@ def free_port() -> int:
         return port
 
 
-def test_killed_in_mid_round_it_comes_back_with_whole_rounds(tmp_path: Path) -> None:
-    """SIGKILL at several points: no round is lost, doubled or gone on with, and counts agree."""
+@pytest.mark.parametrize(
+    "moments", [("training",), pytest.param(("invited", "exposed", "uploaded"), marks=pytest.mark.slow)]
+)
+def test_killed_in_mid_round_it_comes_back_with_whole_rounds(
+    tmp_path: Path, moments: tuple[str, ...]
+) -> None:
+    """SIGKILL as soon as the first client is at a point of a round: no round is lost, doubled or gone on
+    with, and counts agree."""
     port, rounds = free_port(), 3
     url = f"http://127.0.0.1:{port}"
     chosen = config(port=port)
@@ -153,8 +159,7 @@ def test_killed_in_mid_round_it_comes_back_with_whole_rounds(tmp_path: Path) -> 
             ).run()
         )
         try:
-            # When the first client hears that a round has begun; in another round, when the first one trains.
-            for moment in ("invited", "training"):
+            for moment in moments:
                 while await events.get() != moment:
                     assert not playing.done()
                 os.kill(server.pid, signal.SIGKILL)

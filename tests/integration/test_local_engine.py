@@ -274,7 +274,7 @@ def test_the_secure_auc_is_within_five_thousandths_of_the_exact_one(
     monkeypatch.setattr("sfsl.client.device.score_histograms", watched)
     world = simulation(PRESETS["cpp5"], scale=0.6, bins=256, sums=sums, deep=deep)
     bins = ScoreBins(bins=256)
-    for number in range(1, 7):
+    for number in range(1, 5):
         counted.clear()
         report = LocalEngine(world).run(sorted(world.devices), scores=bins)
         world.store.commit(report.commit)

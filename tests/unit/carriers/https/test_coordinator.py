@@ -13,7 +13,7 @@ import pytest
 
 from clocks import PATIENCE, until
 from cohort import DENSE
-from deployment import Deployment, Guest, new_store, settings
+from deployment import LIMIT, Deployment, Guest, new_store, settings
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -28,8 +28,9 @@ from sfsl.errors import (
     UnexpectedSender,
     WrongPhase,
 )
-from sfsl.rounds import RoundServer
-from sfsl.rounds.exchanges import TRAINS, order
+from sfsl.rounds.exchanges import ORDER, TRAINS, order
+from sfsl.rounds.messages import Invitation
+from sfsl.rounds.server import RoundServer
 from sfsl.service.messages import CODEC, Decline
 from sfsl.service.settings import DAY_MS
 from world import frozen, tampered
@@ -50,9 +51,11 @@ async def whole_round(guests: list[Guest]) -> list[RoundOver]:
 # -- declining ----------------------------------------------------------------------------------------
 
 
-def decline(world: Deployment) -> bytes:
-    assert world.coordinator._running is not None
-    return CODEC.encode(Decline(world.coordinator._running.round_id))
+def decline(guest: Guest) -> bytes:
+    """What says no to the first message that this guest was sent."""
+    invitation = CODEC.decode(guest.frames[0], limit=LIMIT)
+    assert isinstance(invitation, Invitation)
+    return CODEC.encode(Decline(invitation.roster.params.round_id))
 
 
 def test_nobody_waits_for_who_declines(tmp_path: Path) -> None:
@@ -64,7 +67,7 @@ def test_nobody_waits_for_who_declines(tmp_path: Path) -> None:
             for guest in guests:
                 guest.check_in()
             await guests[0].until(1)
-            said = decline(world)
+            said = decline(guests[0])
             for _ in range(2):  # its answer may get lost
                 await guests[0].answer(said)
             with pytest.raises(ConflictingMessage):
@@ -88,7 +91,7 @@ def test_a_round_that_too_many_decline_is_over_at_once(tmp_path: Path) -> None:
             for guest in guests:
                 guest.check_in()
             await guests[0].until(1)
-            await guests[0].answer(decline(world))
+            await guests[0].answer(decline(guests[0]))
             ends = await asyncio.gather(*(guest.play() for guest in guests[1:]))
             assert {end.outcome for end in ends} == {"aborted"}
             (line,) = world.lines
@@ -110,7 +113,7 @@ def test_only_an_invitation_can_be_declined(tmp_path: Path, exchange: str) -> No
                 guest.check_in()
             frames = await asyncio.gather(*(guest.until(number) for guest in guests))
             with pytest.raises(WrongPhase, match="Decline does not answer"):
-                await guests[0].answer(decline(world))
+                await guests[0].answer(decline(guests[0]))
             for guest, frame in zip(guests, frames, strict=True):
                 await guest.answer(guest.answer_to(frame))
             ends = await asyncio.gather(*(guest.play() for guest in guests))
@@ -739,8 +742,8 @@ def test_checking_in_again_while_invitations_are_written_is_no_second_turn(
 def test_masked_sets_are_counted_before_the_union_can_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looked at when the round itself closes a phase, which is when a sum may be opened."""
-    close, counted = RoundServer.close_phase, []
+
+    close_phase, counted = RoundServer.close_phase, []
 
     async def scenario() -> None:
         async with Deployment(tmp_path) as world:
@@ -748,13 +751,13 @@ def test_masked_sets_are_counted_before_the_union_can_be_opened(
 
             def watched(server: RoundServer) -> Any:
                 counted.append([world.registry.acknowledged(guest.id) for guest in guests])
-                return close(server)
+                return close_phase(server)
 
             monkeypatch.setattr(RoundServer, "close_phase", watched)
             await whole_round(guests)
 
     run(scenario())
-    assert counted[:2] == [[0, 0, 0], [1, 1, 1]]  # after the invitations, and with the masked sets
+    assert counted == [[0, 0, 0], *[[1, 1, 1]] * (len(ORDER) - 1)]
 
 
 def test_masked_sets_are_counted_also_when_the_round_is_cut_short(tmp_path: Path) -> None:
