@@ -1,12 +1,10 @@
 """Scores of samples as counts in bins, and the AUC that follows from them."""
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from sfsl.arrays import Indices, Reals
 from sfsl.errors import InputError
-
-Scores = NDArray[np.float64]
-Counted = NDArray[np.int64]
 
 _SMALLEST = 1e-12
 
@@ -44,7 +42,7 @@ def auc_error_bound(clicks: ArrayLike, others: ArrayLike) -> float:
     return float((clicked * passed).sum() / (2 * pairs)) if pairs else float("nan")
 
 
-def relative_scores(scores: Scores, reference: float) -> Scores:
+def relative_scores(scores: Reals, reference: float) -> Reals:
     """Count the log-odds of scores from those of ``reference``: in the same order, around one half."""
     if not 0 < reference < 1:
         return scores
@@ -53,7 +51,7 @@ def relative_scores(scores: Scores, reference: float) -> Scores:
     return np.where(np.isfinite(scores), odds / (1 + odds), scores)
 
 
-def score_histograms(scores: ArrayLike, labels: ArrayLike, edges: Scores) -> tuple[Counted, Counted]:
+def score_histograms(scores: ArrayLike, labels: ArrayLike, edges: Reals) -> tuple[Indices, Indices]:
     """Count the clicks and the others that score in each bin. Scores that are not finite are left out."""
     score, label = np.asarray(scores, dtype=np.float64), np.asarray(labels)
     finite = np.isfinite(score)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from attacks import Attack, Weaken, assert_gains_when_weakened, assert_stopped, collector, remove
 
+from clocks import PATIENCE
 from deployment import Deployment, Guest, Wire, serve
 from sfsl.carriers.https.app import AppLimits
 from sfsl.carriers.https.check_in import CheckIns
@@ -52,7 +53,7 @@ def at(act: Callable[..., Awaitable[bool]], guests: int = 3, **changes: Any) -> 
             async with Deployment(Path(folder), **changes) as world:
                 return await act(world, world.clients(guests))
 
-    return asyncio.run(asyncio.wait_for(scenario(), 30))
+    return asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def over_http(act: Callable[..., Awaitable[bool]], limits: AppLimits | None = None, **changes: Any) -> bool:
@@ -219,8 +220,11 @@ def filling_a_cohort_with_clients_that_are_gone() -> bool:
         world.advance(3600)
         for guest in guests[1:3]:
             guest.check_in()
-        await asyncio.sleep(0.1)
-        return world.coordinator.status().cohort == 3
+        for _ in range(100):
+            if world.coordinator.status().cohort == 3:
+                return True
+            await asyncio.sleep(0.001)
+        return False
 
     return at(act, guests=4)
 

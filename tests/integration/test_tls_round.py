@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from clocks import PATIENCE
+
 pytest.importorskip("torch")
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -23,7 +25,7 @@ def test_a_cohort_over_tls_makes_the_local_engines_model(
          "--out", str(out)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from sfsl.arrays import Bits, Indices
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InputError
@@ -26,8 +27,6 @@ from sfsl.submodel import (
 )
 from sfsl.union import UnionParams, choose, planned_capacity
 from sfsl_research.bench.union import simulated_sets
-
-Indices = NDArray[np.int64]
 
 CLIP = 1.0
 # A client has 301 items of 117 categories in the paper. It turns to a few categories, some of them more
@@ -76,7 +75,7 @@ class Answers:
 
     def answer(
         self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
-    ) -> Mapping[str, NDArray[np.bool_]]:
+    ) -> Mapping[str, Bits]:
         return self._perturber.answer(unions, randomness)
 
 

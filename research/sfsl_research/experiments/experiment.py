@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from zipfile import BadZipFile
 
 import msgspec
@@ -22,10 +21,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from sfsl.arrays import Indices
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
+from sfsl.durable.closing import Closing
 from sfsl.durable.files import write_whole, written_whole
-from sfsl.durable.lock import StoreLock
+from sfsl.durable.lock import FileLock
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.fleet import Interacted, scheme_privacy
 from sfsl.run.setup import central_settings, simulation_settings
@@ -35,7 +36,7 @@ from sfsl.simulate.resident import Arm, Figures, ResidentClients, ResidentEngine
 from sfsl.simulate.resident.central import ResidentCentral
 from sfsl.simulate.resident.scoring import ResidentTest
 from sfsl.submodel import MemoryStore
-from sfsl.training.task import Indices, Task
+from sfsl.training.task import Task
 
 CURVES, STATE, SETTINGS = "curves.csv", "state.npz", "settings.json"
 _COLUMNS = ("arm", "round", "auc", "loss", "samples", "seconds")
@@ -52,7 +53,7 @@ class Progress:
     seconds: float
 
 
-class Experiment:
+class Experiment(Closing):
     """``arms``: settings by name. They share data, model, cohort size, training and seed.
 
     Its folder is its own until ``close``.
@@ -133,14 +134,6 @@ class Experiment:
     def close(self) -> None:
         self._lock.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _advance(self) -> dict[str, Figures]:
         self.round += 1
         if self._beside is None:
@@ -204,7 +197,7 @@ class Experiment:
         """A new folder, or the checkpoint of one that has been begun."""
         try:
             self._out.mkdir(parents=True, exist_ok=True)
-            self._lock = StoreLock(self._out / STATE)
+            self._lock = FileLock(self._out / STATE)
         except OSError as error:
             raise InputError(f"cannot make the folder {self._out}: {error.strerror}") from None
         try:

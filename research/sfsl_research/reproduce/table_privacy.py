@@ -5,8 +5,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sfsl.arrays import Indices
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.crypto.secret import Secret
 from sfsl.privacy import PAPER_OWNERS, PRESETS, IndexPrivacy, Perturber, Tables
@@ -84,9 +84,7 @@ def measure(job: Job) -> list[Row]:
     return rows
 
 
-def _count(
-    sets: Mapping[str, NDArray[np.int64]], privacy: IndexPrivacy, randomness: Randomness
-) -> dict[str, float]:
+def _count(sets: Mapping[str, Indices], privacy: IndexPrivacy, randomness: Randomness) -> dict[str, float]:
     """What one cohort of real perturbers asks for, row by row of the union."""
     union = np.unique(np.concatenate([*sets.values()]))
     owners, asked, owners_asked = (np.zeros(len(union), np.int64) for _ in range(3))

@@ -3,7 +3,6 @@
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from fractions import Fraction
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,8 +12,9 @@ import typer
 from rich.console import Console
 
 from sfsl.cli.output import console, emit_json, progress_console, shown, table
+from sfsl.cli.parsing import probabilities
 from sfsl.cli.run_output import RunProgress, print_summary
-from sfsl.durable.files import written_whole
+from sfsl.durable.files import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.folder import RunFolder
 from sfsl.settings.run import RunConfig, from_sections
@@ -179,8 +179,9 @@ def _flags(base: Sections, plain: Mapping[str, object], privacy: str | None, dat
         if value is not None
     ]
     if privacy is not None:
-        changes += [("privacy", "probabilities", _probabilities(privacy)), ("privacy", "mix", {})]
-        if "," not in privacy:
+        numbers = probabilities(privacy) if "," in privacy else []
+        changes += [("privacy", "probabilities", numbers), ("privacy", "mix", {})]
+        if not numbers:
             changes.append(("privacy", "preset", privacy))
     if data is not None:
         source, _, path = data.partition(":")
@@ -191,15 +192,6 @@ def _flags(base: Sections, plain: Mapping[str, object], privacy: str | None, dat
             raise InputError(f"the run file has a value where the section [{section}] belongs")
         sections[section][key] = value
     return sections
-
-
-def _probabilities(text: str) -> list[float]:
-    if "," not in text:
-        return []
-    try:
-        return [float(Fraction(part)) for part in text.split(",")]
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"--privacy {text!r}: probabilities are written like 0.9375 or 15/16") from None
 
 
 def _opened(screen: Console, out: Path, wanted: RunConfig, resume: bool) -> "Runner":
@@ -283,8 +275,7 @@ def described(config: RunConfig) -> str:
 
 def _write_new(file: Path, data: bytes) -> None:
     try:
-        with open(file, "xb") as opened:
-            opened.write(data)
+        write_new(file, data)
     except FileExistsError:
         raise InputError(f"{file} exists already; choose another name or remove it") from None
     except OSError as error:

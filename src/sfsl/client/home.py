@@ -106,8 +106,5 @@ def read_roster(path: Path) -> dict[str, bytes]:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    file = DurableFile(path)
-    try:
+    with DurableFile(path) as file:
         file.replace(data)
-    finally:
-        file.close()

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sfsl.arrays import Indices, Reals
 from sfsl.data.assemble import clicks_before, require_usable
 from sfsl.data.interactions import Interactions
 from sfsl.data.lines import (
@@ -77,9 +78,9 @@ def load_own(
 
 
 def _interactions(
-    item: NDArray[np.int64],
+    item: Indices,
     label: NDArray[np.int8],
-    time: NDArray[np.float64],
+    time: Reals,
     items: int,
     category_of: NDArray[np.integer] | None,
 ) -> Interactions:

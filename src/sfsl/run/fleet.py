@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from sfsl.arrays import Indices
 from sfsl.client.device import Device
 from sfsl.data import (
     Interactions,
@@ -31,7 +32,7 @@ from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.settings.run import DataSettings, ModelSettings, RunConfig
 from sfsl.simulate.engine import Pool
-from sfsl.training.task import ClientData, Indices, Task
+from sfsl.training.task import ClientData, Task
 
 # More than the largest cohort, so that a device is made once per round it is in.
 _DEVICES_AT_HAND = 1024

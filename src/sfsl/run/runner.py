@@ -9,13 +9,12 @@ import resource
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 import msgspec
 import torch
 
 from sfsl.crypto.ring import Z32
+from sfsl.durable.closing import Closing
 from sfsl.privacy import PeriodSelection
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet
@@ -31,7 +30,7 @@ from sfsl.service.metrics_file import MetricsFile
 from sfsl.settings.run import RunConfig
 
 
-class Runner:
+class Runner(Closing):
     """One run under way, in its folder. Opening it brings the metrics in step with the store."""
 
     def __init__(self, folder: RunFolder, config: RunConfig, fleet: Fleet) -> None:
@@ -78,14 +77,6 @@ class Runner:
         self._metrics.close()
         self._engine.close()
         self.store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _round(self) -> RoundRecord:
         start, number, kept = time.perf_counter(), self.store.round + 1, self._journal.kept

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.arrays import Positions, ascends, whole_numbers
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.crypto.ring import Words, ring_named
@@ -169,21 +170,19 @@ def aggregate_rows(
 
 def _checked_rows(
     requests: Mapping[str, ArrayLike], values: Mapping[str, ArrayLike], rows: int, ring: str
-) -> tuple[dict[str, NDArray[np.intp]], dict[str, Words], int]:
+) -> tuple[dict[str, Positions], dict[str, Words], int]:
     """Requests in ascending order, with their values in the same order."""
     if requests.keys() != values.keys():
         raise InputError(f"requests and values name different clients: {requests.keys() ^ values.keys()}")
-    asked: dict[str, NDArray[np.intp]] = {}
+    asked: dict[str, Positions] = {}
     blocks: dict[str, Words] = {}
     widths = set()
     for name, request in requests.items():
-        some = np.asarray(request)
-        if some.ndim != 1 or (some.size and some.dtype.kind not in "ui"):
-            raise InputError(f"client {name!r}: a request is a list of row numbers")
+        some = whole_numbers(request, f"client {name!r}: row numbers", rows, flat=True)
         order = np.argsort(some, kind="stable")
-        some = some[order].astype(np.intp)
-        if some.size and (some[0] < 0 or some[-1] >= rows or np.any(some[1:] == some[:-1])):
-            raise InputError(f"client {name!r}: rows must be distinct and in 0..{rows - 1}")
+        some = some[order].astype(np.intp, copy=False)
+        if not ascends(some):
+            raise InputError(f"client {name!r}: rows must be distinct")
         block = ring_named(ring).vector(values[name], f"client {name!r}")
         if block.ndim != 2 or len(block) != len(some):
             raise InputError(f"client {name!r}: {len(some)} rows asked for, values of shape {block.shape}")

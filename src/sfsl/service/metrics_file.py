@@ -2,11 +2,11 @@
 
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
 import msgspec
 
+from sfsl.durable.closing import Closing
 from sfsl.durable.files import write_whole
 from sfsl.errors import InputError
 from sfsl.rounds.record import RoundRecord
@@ -33,7 +33,7 @@ def read_lines(path: Path) -> list[RoundRecord]:
     return lines
 
 
-class MetricsFile:
+class MetricsFile(Closing):
     """Appends lines. ``lines`` are those to begin with: the file is made anew from them, whole."""
 
     def __init__(self, path: Path, lines: list[RoundRecord]) -> None:
@@ -56,11 +56,3 @@ class MetricsFile:
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from sfsl.arrays import Indices
 from sfsl.errors import ParameterError
 from sfsl.rounds import ScoreBins
 from sfsl.rounds.record import RoundTally
 from sfsl.simulate.engine import Engine, Pool, RoundResult
 from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore
-from sfsl.training.task import Indices, Task, parameter_of
+from sfsl.training.task import Task, parameter_of
 
 _ORDER = 4  # its stream of the run's seed
 

@@ -7,11 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
+from sfsl.arrays import Indices
 from sfsl.rounds import RoundOutcome, RoundParams, ScoreBins
 from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.submodel import Commit, RowSet, RowStore
 from sfsl.training import auc, score_samples
-from sfsl.training.task import ClientData, Indices, Task
+from sfsl.training.task import ClientData, Task
 
 _SAMPLES_AT_ONCE = 4096
 

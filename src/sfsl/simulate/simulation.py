@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from sfsl.arrays import Values
 from sfsl.client.device import Device, Learned
 from sfsl.rounds import Download, IndexSpace, Trained
 from sfsl.rounds.record import RoundTally
@@ -15,7 +16,7 @@ from sfsl.simulate.population import Groups, Population
 from sfsl.simulate.seeded import SeededRandomness
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import Commit, RowBlock, RowSet, RowStore
-from sfsl.training.task import Task, Values
+from sfsl.training.task import Task
 
 
 class Simulation:

@@ -6,15 +6,15 @@ import numpy as np
 import torch
 from torch.func import functional_call
 
-from sfsl.scores import Scores
-from sfsl.training.task import ClientData, Rows, Task, Values
+from sfsl.arrays import Reals, Values
+from sfsl.training.task import ClientData, Rows, Task
 
 CHUNK = 1024
 
 
 def score_samples(
     task: Task, dense: Values, rows: Rows, values: Mapping[str, Values], data: ClientData
-) -> Scores:
+) -> Reals:
     """The score of each sample. ``values`` are those of ``rows``; of tables not named there, all rows."""
     parameters = task.parameters(dense, values)
     columns = {name: torch.from_numpy(one) for name, one in data.local_columns(rows).items()}

@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from sfsl.arrays import Indices, Values
 from sfsl.errors import InputError, ParameterError
 from sfsl.submodel.derived import RowMap, RowMaps
 from sfsl.submodel.tables import ModelSpec, Table
 
-Indices = NDArray[np.int64]
-Values = NDArray[np.float32]
 Rows = Mapping[str, Indices]
 Batch = Mapping[str, Tensor]
 Parameters = dict[str, Tensor]

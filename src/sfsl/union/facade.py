@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sfsl.arrays import Indices
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.errors import InputError
@@ -21,7 +22,7 @@ from sfsl.secagg.meter import Cost, Meter
 from sfsl.secagg.params import Layout, Policy, SessionParams
 from sfsl.secagg.server import Server
 from sfsl.union.client import UnionClient, most_indices
-from sfsl.union.encoding import Encoding, Indices, index_set
+from sfsl.union.encoding import Encoding, index_set
 from sfsl.union.encodings import choose
 from sfsl.union.messages import CODEC, Invitation, Union
 from sfsl.union.params import DEFAULT_FALSE_POSITIVE_RATE, UnionParams
@@ -134,8 +135,7 @@ def private_set_union(
 
 def _elements(name: str, indices: Iterable[int], domain: int) -> Indices:
     try:
-        given = np.asarray(list(indices) if not isinstance(indices, np.ndarray) else indices)
-        return index_set(given, domain, domain)
+        return index_set(indices if isinstance(indices, np.ndarray) else list(indices), domain, domain)
     except InputError as error:
         raise InputError(f"client {name!r}: {error}") from None
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfsl.arrays import Indices
 from sfsl.errors import InputError, ParameterError
 from sfsl.privacy import IndexPrivacy
 from sfsl.simulate.resident.answers import Answers, Union, client_keys
@@ -24,7 +25,6 @@ from sfsl.simulate.resident.model import Moved, ResidentModel, averaged, decoded
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import PAPER, Table, UpdateParams
 from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
-from sfsl.training.task import Indices
 
 _NOWHERE = 1024
 

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from clocks import PATIENCE, until
 from cohort import DENSE
 from deployment import Deployment, Guest, new_store, settings
 from sfsl.errors import (
@@ -27,30 +28,22 @@ from sfsl.errors import (
     UnexpectedSender,
     WrongPhase,
 )
-from sfsl.rounds.exchanges import order
+from sfsl.rounds.exchanges import TRAINS, order
 from sfsl.service.messages import CODEC, Decline
 from sfsl.service.settings import DAY_MS
-from world import frozen
+from world import frozen, tampered
 
 UNKNOWN = bytes(16)
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60))
+    asyncio.run(asyncio.wait_for(scenario, PATIENCE))
 
 
 async def whole_round(guests: list[Guest]) -> list[RoundOver]:
     for guest in guests:
         guest.check_in()
     return await asyncio.gather(*(guest.play() for guest in guests))
-
-
-async def until(world: Deployment, condition: Any) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it did not come to that")
 
 
 # -- declining ----------------------------------------------------------------------------------------
@@ -132,7 +125,7 @@ def misdeals(guest: Guest) -> None:
     """It publishes other commitments than belong to the seeds that it shares."""
     keys = guest.message.keys
     other = msgspec.structs.replace(keys, commitments=keys.commitments[::-1])
-    guest.machine._session._keys = other
+    tampered(guest.machine.session, keys=other)
     guest.message = msgspec.structs.replace(guest.message, keys=other)
 
 
@@ -240,7 +233,7 @@ def test_a_client_that_leaves_at_any_exchange_costs_the_others_nothing(
             assert line.aborted is None
             assert line.dropped == {exchange: 1}
             # Whoever has uploaded is in the sum, also if it helps to open it no more.
-            assert line.survivors == (4 if place >= order.index("submodel") + 1 else 3)
+            assert line.survivors == (4 if place >= order(active).index(TRAINS) + 1 else 3)
             counted = [world.registry.acknowledged(guest.id) for guest in guests]
             assert counted == [1, int(place > 1), 1, 1]
 
@@ -256,12 +249,12 @@ def test_a_late_answer_is_refused_and_its_client_left_out(tmp_path: Path) -> Non
             slow, others = guests[0], guests[1:]
             answer = slow.answer_to(await slow.until(1))
             playing = [asyncio.create_task(guest.play()) for guest in others]
-            await until(world, lambda: world.coordinator.status().heard == 3)
+            await until(lambda: world.coordinator.status().heard == 3)
             world.advance(999)
             await asyncio.sleep(0.05)
             assert world.coordinator.status().phase == "invitation"
             world.advance(2)
-            await until(world, lambda: world.coordinator.status().phase != "invitation")
+            await until(lambda: world.coordinator.status().phase != "invitation")
             with pytest.raises(WrongPhase, match="too late"):
                 await slow.answer(answer)
             with pytest.raises(RoundOver) as over:
@@ -466,13 +459,13 @@ def test_asking_again_gives_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_client_has_one_question_open(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with Deployment(tmp_path) as world:
+        async with Deployment(tmp_path, poll_seconds=PATIENCE) as world:
             (guest,) = world.clients(1)
             guest.check_in()
-            first = asyncio.create_task(world.check_ins.next(guest.id, guest.ticket, 0, 50))
+            first = asyncio.create_task(world.check_ins.next(guest.id, guest.ticket, 0, PATIENCE))
             await asyncio.sleep(0.02)
-            second = asyncio.create_task(world.check_ins.next(guest.id, guest.ticket, 0, 50))
-            assert await asyncio.wait_for(first, 2) is None
+            second = asyncio.create_task(world.check_ins.next(guest.id, guest.ticket, 0, PATIENCE))
+            assert await asyncio.wait_for(first, PATIENCE) is None
             assert not second.done()
             second.cancel()
 
@@ -506,7 +499,7 @@ def test_a_new_check_in_ends_the_old_one(tmp_path: Path) -> None:
         async with Deployment(tmp_path) as world:
             (guest,) = world.clients(1)
             guest.check_in()
-            polling = asyncio.create_task(world.check_ins.next(guest.id, guest.ticket, 0, 50))
+            polling = asyncio.create_task(world.check_ins.next(guest.id, guest.ticket, 0, PATIENCE))
             await asyncio.sleep(0.02)
             guest.fresh()
             guest.check_in()
@@ -590,7 +583,7 @@ def test_a_cohort_has_its_size_and_the_others_wait(tmp_path: Path) -> None:
             guests = world.clients(5)
             for guest in guests:
                 guest.check_in()
-            await until(world, lambda: world.coordinator.status().cohort == 3)
+            await until(lambda: world.coordinator.status().cohort == 3)
             assert len(world.check_ins.waiting) == 2
             left = [guest for guest in guests if guest.id in world.check_ins.waiting]
             chosen = [guest for guest in guests if guest not in left]
@@ -652,7 +645,7 @@ def test_the_silent_do_not_make_a_cohort_whole(tmp_path: Path) -> None:
             for guest in present:
                 guest.check_in()
             playing = [asyncio.create_task(guest.play()) for guest in present]
-            await until(world, lambda: len(world.check_ins.waiting) == 3)
+            await until(lambda: len(world.check_ins.waiting) == 3)
             await asyncio.sleep(0.05)
             assert world.coordinator.status().cohort == 0  # there is time left for a fourth and a fifth
             world.advance(1000)
@@ -672,7 +665,7 @@ def test_the_silent_and_the_revoked_are_let_go(tmp_path: Path) -> None:
             world.registry.revoke(revoked.id, 1)
             for guest in others[:2]:
                 guest.check_in()
-            await until(world, lambda: len(world.check_ins.waiting) == 2)  # the cohort would be these and it
+            await until(lambda: len(world.check_ins.waiting) == 2)  # the cohort would be these and it
             others[2].check_in()
             ends = await asyncio.gather(*(guest.play() for guest in others))
             assert {end.outcome for end in ends} == {"committed"}
@@ -728,7 +721,7 @@ def test_checking_in_again_while_invitations_are_written_is_no_second_turn(
             monkeypatch.setattr(world.registry, "invite", slow)
             for guest in guests[:3]:
                 guest.check_in()
-            await until(world, asked.is_set)
+            await until(asked.is_set)
             guests[3].check_in()
             guests[0].fresh()
             guests[0].check_in()
@@ -824,7 +817,7 @@ def test_stopping_tells_those_who_wait_and_takes_nobody_new(tmp_path: Path) -> N
             one.check_in()
             polling = asyncio.create_task(world.check_ins.next(one.id, one.ticket, 0, 50))
             await asyncio.sleep(0.02)
-            await asyncio.wait_for(world.coordinator.stop(), 5)
+            await asyncio.wait_for(world.coordinator.stop(), PATIENCE)
             with pytest.raises(RoundOver) as over:
                 await polling
             assert over.value.outcome == "restarted"
@@ -845,7 +838,7 @@ def test_a_round_may_finish_within_the_grace(tmp_path: Path) -> None:
             await asyncio.sleep(0.02)
             ends = await asyncio.gather(*(guest.play() for guest in guests))
             assert {end.outcome for end in ends} == {"committed"}
-            await asyncio.wait_for(stopping, 5)
+            await asyncio.wait_for(stopping, PATIENCE)
             assert world.store.round == 1
 
     run(scenario())
@@ -860,7 +853,7 @@ def test_a_round_that_takes_longer_than_the_grace_is_aborted(tmp_path: Path) -> 
             await asyncio.sleep(0.05)
             assert not stopping.done()
             world.advance(51)
-            await asyncio.wait_for(stopping, 5)
+            await asyncio.wait_for(stopping, PATIENCE)
             for guest in guests:
                 with pytest.raises(RoundOver, match="told to stop") as over:
                     await guest.next()
@@ -877,7 +870,7 @@ def test_a_second_request_to_stop_does_not_wait(tmp_path: Path) -> None:
             stopping = asyncio.create_task(world.coordinator.stop())
             await asyncio.sleep(0.02)
             world.coordinator.give_up()
-            await asyncio.wait_for(stopping, 5)
+            await asyncio.wait_for(stopping, PATIENCE)
 
     run(scenario())
 
@@ -888,7 +881,7 @@ def test_after_the_last_round_it_stops(tmp_path: Path) -> None:
             guests = world.clients(4)
             guests[3].check_in()
             ends = await whole_round(guests)
-            await asyncio.wait_for(world.task, 5)
+            await asyncio.wait_for(world.task, PATIENCE)
             assert sorted(end.outcome for end in ends) == ["committed"] * 3 + ["restarted"]
 
     run(scenario())

@@ -112,14 +112,16 @@ def struck(share: float, rounds: int, *, retries: int = 0) -> list[list[int]]:
 
 
 def test_a_share_of_a_rounds_clients_is_struck_once_and_anywhere() -> None:
-    everyone = struck(1.0, 400, retries=1)
+    """Of 160 clients 12 are expected at each of 13 places, and 32 are struck if a fifth is. The seed is
+    fixed; two in 10^4 others would fail."""
+    everyone = struck(1.0, 160, retries=1)
     assert all(len(places) == 1 for places in everyone)
     places = [one for (one,) in everyone]
     assert set(places) == set(range(13))
-    assert max(places.count(place) for place in range(13)) < 60  # 31 are expected
-    some = [len(places) for places in struck(0.2, 400)]
+    assert max(places.count(place) for place in range(13)) < 31
+    some = [len(places) for places in struck(0.2, 160)]
     assert set(some) == {0, 1}
-    assert 55 < sum(some) < 105
+    assert 12 < sum(some) < 53
 
 
 @pytest.mark.parametrize("rates", [{"storm": 0.1}, {"delay": -0.1}, {"delay": 0.6, "corrupt": 0.6}])
