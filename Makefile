@@ -12,9 +12,10 @@ help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
 
 # Everything is installed into a virtual environment of its own, again whenever the requirements change.
+# The order matters to pip: what research/ needs of sfsl must be known by then.
 $(VENV)/.installed: pyproject.toml research/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e research -e '.[dev,network,parquet,plot,research,store,train]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,network,parquet,plot,research,store,train]' -e research
 	@touch $@
 
 # Engines of other projects, which the tests need and the demo does not.

@@ -30,6 +30,7 @@ from typing import Any
 import torch
 
 from chaos_checks import Evidence, quarters, verdicts
+from sfsl.arrays import Indices
 from sfsl.client.events import Event
 from sfsl.client.link import trusted
 from sfsl.client.memory import DurableMemory
@@ -39,7 +40,6 @@ from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.models.package import describe, package_digest
 from sfsl.privacy import Budget, Calendar, ClientState
-from sfsl.privacy.tables import Indices
 from sfsl.run.fleet import build_fleet, client_privacy
 from sfsl.service.metrics_file import read_lines
 from sfsl.service.registry import Registry

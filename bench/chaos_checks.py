@@ -11,7 +11,7 @@ from datetime import datetime
 from itertools import pairwise
 
 from sfsl.privacy.ledger import Ledger
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 
 _BEGUN = re.compile(r"^(\S+ \S+) INFO round (\d+) \(([0-9a-f]{32})\): (\d+) clients invited$", re.MULTILINE)
 _ENDED = re.compile(r"^\S+ \S+ (?:INFO|WARNING) round (\d+) (committed|aborted): (.+)$", re.MULTILINE)
@@ -41,7 +41,7 @@ class Evidence:
     rounds: int
     log: str
     kills: Sequence[float]
-    lines: Sequence[RoundLine]
+    lines: Sequence[RoundRecord]
     store_round: int
     told: Mapping[str, Sequence[tuple[float, str, int | None]]]
     whole: Mapping[str, int]

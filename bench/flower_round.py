@@ -28,7 +28,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.task_identity import TaskIdentity
 
 from flower_parts import Federation, wait_until, write_app
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import build_fleet
 from sfsl.service.metrics_file import read_lines
 from sfsl.settings.serve import from_all_sections
@@ -46,7 +46,7 @@ _OF_A_RUN = ("round", "training", "server", "run")
 
 def on_flower(
     mode: str, sections: Mapping[str, Any], clients: int, rounds: int, seconds: float, out: Path
-) -> list[RoundLine]:
+) -> list[RoundRecord]:
     """The lines of the rounds' metrics."""
     times = out / "times"
     times.mkdir(parents=True)
@@ -124,7 +124,7 @@ def added_bytes(size: int) -> dict[str, int]:
     return {"frame": size, "objects": len(objects), "added": head + tree + body - size}
 
 
-def summary(lines: Sequence[RoundLine], clients: int) -> dict[str, Any]:
+def summary(lines: Sequence[RoundRecord], clients: int) -> dict[str, Any]:
     whole = [line for line in lines if line.aborted is None and line.survivors == clients]
     exchanges = list(whole[0].exchange_seconds) if whole else []
     mean = {

@@ -22,8 +22,7 @@ from typing import Any
 import ray
 import torch
 
-from sfsl.carriers.local.cohorts import RoundEngine
-from sfsl.carriers.local.engine import LocalEngine
+from sfsl.carriers.local.engine import LocalEngine, PopulationEngine
 from sfsl.carriers.ray.cluster import Connection
 from sfsl.carriers.ray.engine import RayEngine
 from sfsl.carriers.ray.pool import RayPool
@@ -31,12 +30,13 @@ from sfsl.carriers.ray.settings import ClusterSettings
 from sfsl.carriers.ray.worker import Worker
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
 from sfsl.run.selection import choose_cohort
-from sfsl.run.setup import resolved, round_settings, slots
+from sfsl.run.setup import resolved, simulation_settings
+from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import overridden
-from sfsl.simulate.settings import RoundReport
+from sfsl.simulate.engine import RoundResult
 from sfsl.simulate.simulation import Simulation
-from sfsl.submodel import MemoryStore, RowSet, StoreSpec
+from sfsl.submodel import MemoryStore, RowSet
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "data": {"users": 300, "scale": 0.1},
@@ -69,24 +69,25 @@ class MeasuredWorker(Worker):
 class Side:
     """One engine with a store of its own, and what its rounds took."""
 
-    def __init__(self, name: str, engine: RoundEngine, simulation: Simulation) -> None:
+    def __init__(self, name: str, engine: PopulationEngine, simulation: Simulation) -> None:
         self.name, self._engine, self._simulation = name, engine, simulation
         self.turns: list[dict[str, float]] = []
-        self.reports: list[RoundReport] = []
+        self.reports: list[RoundResult] = []
 
     def turn(self, cohort: tuple[str, ...], waiting: Waiting, *, counted: bool) -> None:
         waiting.seconds, start = 0.0, time.perf_counter()
         before = time.process_time(), self._workers_cpu()
         report = self._engine.run(cohort)
+        record = report.record
         ran = time.perf_counter()
         self._simulation.store.commit(report.commit)
         end = time.perf_counter()
-        if report.aborted is not None or report.workers_lost:
-            raise SystemExit(f"{self.name}: a round failed: {report.aborted}, {report.workers_lost} lost")
+        if record.aborted is not None or record.workers_lost:
+            raise SystemExit(f"{self.name}: a round failed: {record.aborted}, {record.workers_lost} lost")
         if not counted:
             return
         spent = [after - earlier for after, earlier in zip(self._workers_cpu(), before[1], strict=True)]
-        clients = sum(cost * report.answered[name] for name, cost in report.client_seconds.items())
+        clients = sum(report.tally.client_seconds.values())
         self.reports.append(report)
         self.turns.append(
             {
@@ -95,10 +96,10 @@ class Side:
                 "driver_cpu": time.process_time() - before[0],
                 "workers_cpu": sum(spent),
                 "busiest_worker_cpu": max(spent, default=0.0),
-                "server_cpu": sum(report.server_seconds.values()),
+                "server_cpu": sum(record.server_seconds.values()),
                 "commit": end - ran,
                 "clients_cpu": clients,
-                "training": report.training_seconds,
+                "training": record.training_seconds,
             }
         )
 
@@ -110,21 +111,16 @@ class Side:
 
     def figures(self) -> dict[str, Any]:
         every = {key: [turn[key] for turn in self.turns] for key in self.turns[0]}
-        report = self.reports[-1]
+        record, tally = self.reports[-1].record, self.reports[-1].tally
         return {
             "seconds": [round(one, 4) for one in every["seconds"]],
             "median": {key: round(statistics.median(some), 4) for key, some in every.items()},
-            "clients": report.cohort,
-            "samples": report.samples,
-            "bytes_up_per_client": report.bytes_up,
-            "bytes_down_per_client": report.bytes_down,
-            "bytes_of_the_round": round(
-                sum(
-                    (up + report.bytes_down.get(name, 0.0)) * report.answered[name]
-                    for name, up in report.bytes_up.items()
-                )
-            ),
-            "server_seconds": report.server_seconds,
+            "clients": record.cohort,
+            "samples": record.samples,
+            "bytes_up_per_client": record.bytes_up,
+            "bytes_down_per_client": record.bytes_down,
+            "bytes_of_the_round": round(sum(tally.bytes_up.values()) + sum(tally.bytes_down.values())),
+            "server_seconds": record.server_seconds,
         }
 
     def close(self) -> None:
@@ -141,15 +137,8 @@ class Side:
 
 
 def simulated(config: RunConfig, fleet: Fleet) -> Simulation:
-    spec = StoreSpec(
-        model=fleet.task.spec,
-        seed=bytes(32),
-        row_slots=slots(config, config.server.row_step),
-        dense_slots=slots(config, config.server.dense_step),
-        devices=True,
-    )
-    store = MemoryStore(spec, fleet.task.initial_dense())
-    settings = round_settings(config, client_privacy(config, sorted(fleet.devices)))
+    store = MemoryStore(store_spec(config, fleet.task.spec, devices=True), fleet.task.initial_dense())
+    settings = simulation_settings(config, client_privacy(config, sorted(fleet.devices)))
     return Simulation(fleet.task, fleet.devices, store, settings, seed=config.run.seed)
 
 

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sfsl_research.bench.made_up import Sizes
 from sfsl_research.bench.round import bench_round
+from sfsl_research.bench.simulated import Sizes
 
 # MiB per client and round: ours at most, and the paper's (Fig. "communication overhead", 100 clients).
 MIB = {

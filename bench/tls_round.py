@@ -25,15 +25,15 @@ import numpy as np
 import torch
 
 from sfsl.carriers.local.engine import LocalEngine
-from sfsl.crypto.kdf import digest
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
-from sfsl.run.setup import resolved, round_settings, slots
+from sfsl.run.setup import resolved, simulation_settings
 from sfsl.service.metrics_file import read_lines
+from sfsl.settings.rounds import store_spec
 from sfsl.settings.serve import ServeConfig, from_all_sections
 from sfsl.settings.toml import overridden, read_sections
 from sfsl.simulate.simulation import Simulation
-from sfsl.submodel import LmdbStore, MemoryStore, RowSet, StoreSpec
+from sfsl.submodel import LmdbStore, MemoryStore, RowSet
 
 _START_SECONDS = 300
 _STOP_SECONDS = 60
@@ -77,16 +77,10 @@ def _url(server: "subprocess.Popen[bytes]", log: Path) -> str:
 def in_one_process(chosen: ServeConfig, fleet: Fleet, clients: int, rounds: int) -> MemoryStore:
     """The store after the same rounds of the local engine."""
     run = resolved(chosen.run, fleet)
-    spec = StoreSpec(
-        model=fleet.task.spec,
-        seed=digest("seed of a run", str(run.run.seed).encode()),
-        row_slots=slots(run, run.server.row_step),
-        dense_slots=slots(run, run.server.dense_step),
-        devices=True,
-    )
+    spec = store_spec(run, fleet.task.spec, devices=True)
     store = MemoryStore(spec, fleet.task.initial_dense())
     names = sorted(fleet.devices)
-    settings = round_settings(run, client_privacy(run, names))
+    settings = simulation_settings(run, client_privacy(run, names))
     engine = LocalEngine(
         Simulation(fleet.task, fleet.devices, store, settings, seed=run.run.seed, alone=True)
     )
@@ -126,7 +120,7 @@ def _different(one: Any, other: Any) -> int:
     return int(np.count_nonzero(one.view(words) != other.view(words)))
 
 
-def by_exchange(lines: Sequence[RoundLine], swarm: dict[str, Any]) -> dict[str, dict[str, float]]:
+def by_exchange(lines: Sequence[RoundRecord], swarm: dict[str, Any]) -> dict[str, dict[str, float]]:
     """Means over rounds, in seconds: wall at the server, the slowest client's computing, the rest."""
     found = {}
     for name, spent in swarm["exchanges"].items():

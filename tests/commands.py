@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clocks import PATIENCE
+
 PORT = "8443"
 
 
@@ -19,7 +21,7 @@ def started(command: str, folder: Path, log: Path) -> Iterator["subprocess.Popen
         finally:
             if process.poll() is None:
                 process.kill()
-            process.wait(20)
+            process.wait(PATIENCE)
 
 
 def port() -> str:

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 
 from sfsl.carriers.local.engine import LocalEngine
-from sfsl.crypto.kdf import digest
 from sfsl.run.fleet import Fleet, client_privacy
-from sfsl.run.setup import resolved, round_settings, slots
+from sfsl.run.setup import resolved, simulation_settings
+from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.faults import FaultPlan
 from sfsl.simulate.simulation import Simulation
-from sfsl.submodel import LmdbStore, MemoryStore, RowSet, RowStore, StoreSpec
+from sfsl.submodel import LmdbStore, MemoryStore, RowSet, RowStore
 
 
 @dataclass(frozen=True)
@@ -44,15 +44,9 @@ def one_by_one(
 ) -> Simulation:
     """Clients that train alone, as those on a network do, and a store of memory."""
     chosen = resolved(run, fleet)
-    spec = StoreSpec(
-        model=fleet.task.spec,
-        seed=digest("seed of a run", str(chosen.run.seed).encode()),
-        row_slots=slots(chosen, chosen.server.row_step),
-        dense_slots=slots(chosen, chosen.server.dense_step),
-        devices=True,
-    )
+    spec = store_spec(chosen, fleet.task.spec, devices=True)
     store = MemoryStore(spec, fleet.task.initial_dense())
-    settings = round_settings(chosen, client_privacy(chosen, sorted(fleet.devices)))
+    settings = simulation_settings(chosen, client_privacy(chosen, sorted(fleet.devices)))
     object.__setattr__(settings, "faults", Vanishing(gone=gone or {}))
     return Simulation(fleet.task, fleet.devices, store, settings, seed=chosen.run.seed, alone=True)
 
@@ -70,9 +64,9 @@ def local_rounds(
     samples, unions = [], []
     for cohort in cohorts:
         report = engine.run(sorted(cohort))
-        assert report.aborted is None, report.aborted
+        assert report.record.aborted is None, report.record.aborted
         assert report.outcome is not None
-        samples.append(report.samples)
+        samples.append(report.record.samples)
         unions.append({name: len(rows) for name, rows in report.outcome.union.items()})
         store.commit(report.commit)
     return Local(store, samples, unions, fleet)

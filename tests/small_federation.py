@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from flwr.app import Message
 
+from clocks import SteppingClock
 from cohort import MAPS, MODEL, Cohort
 from crowd import CALENDAR, CLIENT_MODEL, DIGEST, POLICY, TODAY, Counting
 from deployment import new_store, settings
@@ -20,7 +21,7 @@ from sfsl.carriers.flower.rounds import Rounds
 from sfsl.client.memory import DurableMemory
 from sfsl.crypto.randomness import SystemRandomness
 from sfsl.privacy import PRESETS, Budget
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 from sfsl.service.registry import Registry
 
 NODES = 4
@@ -33,7 +34,7 @@ class Small:
         self.folder = folder
         self.real = {place: set(rows) for place, rows in enumerate(Cohort(NODES).real.values())}
         self.store = new_store()
-        self.lines: list[RoundLine] = []
+        self.lines: list[RoundRecord] = []
         self.exposures, self.max_rows, self.roster = exposures, max_rows, roster
 
     @contextmanager
@@ -69,6 +70,7 @@ class Small:
     def run(self, grid: LoopGrid, rounds: int = 1, **changes: Any) -> None:
         chosen: dict[str, Any] = {"rounds": rounds, "min_cohort": 3, "largest_set": 60}
         chosen |= {f"{name}_seconds": 0.3 for name in ("check_in", "phase", "training")}
+        clock = SteppingClock()
         with Registry(self.folder / "registry.sqlite") as registry:
             Rounds(
                 settings(cohort=NODES, active=bool(self.roster), **chosen | changes),
@@ -76,12 +78,13 @@ class Small:
                 MAPS,
                 self.store,
                 registry,
-                GridPost(grid, 0.05, sleep=lambda seconds: None),
+                GridPost(grid, 0.05, clock=clock, sleep=clock.sleep),
                 model_digest=DIGEST,
                 record=self.lines.append,
                 identities=read_roster(Path(self.roster)) if self.roster else None,
                 wait_seconds=1.0,
-                sleep=lambda seconds: None,
+                clock=clock,
+                sleep=clock.sleep,
             ).run()
 
     def state_bytes(self, place: int) -> bytes:

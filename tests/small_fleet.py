@@ -8,10 +8,10 @@ import torch
 from sfsl.data.interactions import Interactions
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
 from sfsl.privacy import PRESETS
-from sfsl.run.setup import round_settings
+from sfsl.run.setup import simulation_settings
 from sfsl.settings.run import from_sections
 from sfsl.simulate.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
-from sfsl.simulate.settings import RoundSettings
+from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import MemoryStore, RowSet, StoreSpec
 from sfsl.training.task import Task
 
@@ -33,7 +33,7 @@ def store_of(task: Task, slots: int = 0, dense_slots: int | None = None) -> Memo
     return MemoryStore(spec, task.initial_dense())
 
 
-def settings_of(preset: str, **sections: Section) -> RoundSettings:
+def settings_of(preset: str, **sections: Section) -> SimulationSettings:
     """One step per client with all its samples: the order of samples plays no part."""
     given: dict[str, dict[str, object]] = {
         "round": {"clients": CLIENTS, "sums": "plain", "bins": 0, "min_contributors": 1},
@@ -41,19 +41,19 @@ def settings_of(preset: str, **sections: Section) -> RoundSettings:
     }
     for section, content in sections.items():
         given[section] = given.get(section, {}) | dict(content)
-    return round_settings(from_sections(given), dict.fromkeys(NAMES, PRESETS[preset]))
+    return simulation_settings(from_sections(given), dict.fromkeys(NAMES, PRESETS[preset]))
 
 
-def model_of(task: Task, settings: RoundSettings, device: torch.device) -> ResidentModel:
+def model_of(task: Task, settings: SimulationSettings, device: torch.device) -> ResidentModel:
     """As it begins."""
-    update = settings.update
+    update = settings.rules.update
     return ResidentModel(task, store_of(task, update.row_step.slots, update.dense_step.slots), device)
 
 
 def engine_of(
     fleet: ResidentClients,
     models: Sequence[ResidentModel],
-    settings: RoundSettings,
+    settings: SimulationSettings,
     presets: Sequence[str],
     clients: int = CLIENTS,
 ) -> ResidentEngine:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from sfsl.codec import Message
@@ -165,6 +166,11 @@ class World:
 
     def binding(self) -> bytes:
         return binding(Roster(self.params, self.rosters[self.names[0]].members))
+
+
+def tampered(machine: Any, **fields: Any) -> None:
+    """Give a machine another state than the protocol would, to play a party that does not follow it."""
+    machine._state = msgspec.structs.replace(machine.state, **fields)
 
 
 def frozen(thing: Any, seen: set[int] | None = None) -> Any:

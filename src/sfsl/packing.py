@@ -7,12 +7,9 @@ than a quarter of its domain is a plain bitmap, which is then shorter.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sfsl.arrays import Bits, Indices, ascends
 from sfsl.errors import InvalidMessage
-
-Indices = NDArray[np.int64]
-Bits = NDArray[np.bool_]
 
 
 def pack(indices: Indices, domain: int) -> bytes:
@@ -87,7 +84,7 @@ def _of_elias_fano(data: bytes, count: int, domain: int) -> Indices:
     raw[:, : (low_bits + 7) // 8] = np.packbits(low, axis=1, bitorder="little")
     values = raw.view("<u8")[:, 0].astype(np.uint64)
     values += (high - np.arange(count)).astype(np.uint64) << np.uint64(low_bits)
-    if int(values[-1]) >= domain or np.any(values[1:] <= values[:-1]):
+    if int(values[-1]) >= domain or not ascends(values):
         raise InvalidMessage("a packed set that is not ascending or leaves its domain")
     return values.astype(np.int64)
 

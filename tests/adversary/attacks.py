@@ -7,6 +7,7 @@ it must succeed. So every check is known to be the one that stops the attack.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,19 @@ def remove(target: object, name: str, result: object = None) -> Weaken:
         patch.setattr(target, name, lambda *_, **__: result)
 
     return weaken
+
+
+def forget(target: type, name: str) -> Weaken:
+    """Weaken by a step that answers and leaves its machine in the state that it was in."""
+    honest = getattr(target, name)
+
+    def forgetful(self: Any, *given: Any, **named: Any) -> Any:
+        before = self.state
+        answer = honest(self, *given, **named)
+        self._state = before
+        return answer
+
+    return lambda patch: patch.setattr(target, name, forgetful)
 
 
 def assert_stopped(attack: Attack) -> None:

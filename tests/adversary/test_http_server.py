@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from attacks import Attack, Weaken, assert_gains_when_weakened, assert_stopped, collector, remove
 
+from clocks import PATIENCE
 from deployment import Deployment, Guest, Wire, serve
 from sfsl.carriers.https.app import AppLimits
 from sfsl.carriers.https.check_in import CheckIns
@@ -26,10 +27,10 @@ from sfsl.errors import (
     WrongRound,
 )
 from sfsl.rounds.exchanges import EXPOSES, STEP
-from sfsl.service import admission, running
+from sfsl.service import admission, cohort
+from sfsl.service.cohort import CohortRound
 from sfsl.service.messages import CODEC, Decline
 from sfsl.service.nonces import Nonces
-from sfsl.service.running import RunningRound
 from sfsl.service.signing import Verifier
 
 ATTACKS, attack = collector()
@@ -52,7 +53,7 @@ def at(act: Callable[..., Awaitable[bool]], guests: int = 3, **changes: Any) -> 
             async with Deployment(Path(folder), **changes) as world:
                 return await act(world, world.clients(guests))
 
-    return asyncio.run(asyncio.wait_for(scenario(), 30))
+    return asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def over_http(act: Callable[..., Awaitable[bool]], limits: AppLimits | None = None, **changes: Any) -> bool:
@@ -173,7 +174,7 @@ def checking_in_as_another() -> bool:
 @attack(
     refusal=WrongPhase,
     weaken=lambda patch: patch.setattr(
-        running, "STEP", STEP | {EXPOSES: replace(STEP[EXPOSES], answer=Message)}
+        cohort, "STEP", STEP | {EXPOSES: replace(STEP[EXPOSES], answer=Message)}
     ),
 )
 def answering_with_what_was_said_before() -> bool:
@@ -219,8 +220,11 @@ def filling_a_cohort_with_clients_that_are_gone() -> bool:
         world.advance(3600)
         for guest in guests[1:3]:
             guest.check_in()
-        await asyncio.sleep(0.1)
-        return world.coordinator.status().cohort == 3
+        for _ in range(100):
+            if world.coordinator.status().cohort == 3:
+                return True
+            await asyncio.sleep(0.001)
+        return False
 
     return at(act, guests=4)
 
@@ -274,23 +278,23 @@ def decline(world: Deployment) -> bytes:
     return CODEC.encode(Decline(world.coordinator._running.round_id))
 
 
-def unchecked(self: RunningRound, client: str, message: Decline) -> None:
+def unchecked(self: CohortRound, client: str, message: Decline) -> None:
     self.declined.add(client)
 
 
 def taken_at_any_time(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RunningRound, "_decline", unchecked)
+    patch.setattr(CohortRound, "_decline", unchecked)
     patch.setattr(Conversation, "took", lambda *_: False)
     patch.setattr(Conversation, "require_due", lambda *_: None)
 
-    def receive(self: RunningRound, exchange: str, client: str, data: bytes) -> None:
+    def receive(self: CohortRound, exchange: str, client: str, data: bytes) -> None:
         if isinstance(message := CODEC.decode(data, limit=10**7), Decline):
             self._decline(client, message)
         else:
             self.server.receive(client, message)
-            self.heard.add(client)
+            self.answered.add(client)
 
-    patch.setattr(RunningRound, "receive", receive)
+    patch.setattr(CohortRound, "receive", receive)
 
 
 @attack(refusal=RoundOver, weaken=replaced(Conversations, "find", by_ticket_alone))
@@ -327,7 +331,7 @@ def declining_for_another_over_http() -> bool:
     return over_http(act)
 
 
-@attack(refusal=WrongRound, weaken=replaced(RunningRound, "_decline", unchecked))
+@attack(refusal=WrongRound, weaken=replaced(CohortRound, "_decline", unchecked))
 def declining_with_the_decline_of_another_round() -> bool:
     async def act(world: Deployment, guests: list[Guest]) -> bool:
         for guest in guests:
@@ -347,7 +351,7 @@ def heedless(patch: pytest.MonkeyPatch) -> None:
     """Each of nonces, tickets and round ids would do."""
     patch.setattr(Nonces, "require_new", lambda *_: None)
     patch.setattr(Conversations, "find", always_the_latest)
-    patch.setattr(RunningRound, "_decline", unchecked)
+    patch.setattr(CohortRound, "_decline", unchecked)
 
 
 @attack(refusal=None, weaken=heedless)

@@ -1,5 +1,6 @@
 """What a network, a stranger or an enrolled client would try on signed requests and on the registry."""
 
+import fcntl
 import os
 import random
 import shutil
@@ -13,9 +14,8 @@ from typing import Any
 import pytest
 from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, remove
 
-from sfsl.carriers.https import nonces, registry, registry_file, signing
+from clocks import PATIENCE
 from sfsl.crypto.identity import Identity
-from sfsl.durable.lock import StoreLock
 from sfsl.errors import (
     AuthenticationFailed,
     ClockSkew,
@@ -28,6 +28,7 @@ from sfsl.errors import (
     StoreInUse,
     TooMany,
 )
+from sfsl.service import nonces, registry, registry_file, signing
 from sfsl.service.registry import Registry
 from sfsl.service.signing import Verifier, client_id, sign_request
 from sfsl.testing import SeededRandomness
@@ -584,9 +585,7 @@ def test_two_servers_on_one_registry(tmp_path: Path) -> None:
             with pytest.raises(StoreInUse, match="open elsewhere"):
                 Registry(name)
         with pytest.MonkeyPatch.context() as patch:  # it is the lock that keeps them apart
-            patch.setattr(StoreLock, "__init__", lambda *_: None)
-            patch.setattr(StoreLock, "require", lambda *_: None)
-            patch.setattr(StoreLock, "close", lambda *_: None)
+            patch.setattr(fcntl, "flock", lambda *_: None)
             Registry(path).close()
     finally:
         other.kill()
@@ -709,7 +708,7 @@ def test_a_write_that_the_system_cuts_short(tmp_path: Path) -> None:
     """A limit on file sizes; then it is lifted, and the same registry goes on."""
     path = filled(tmp_path / "registry.db", 20)
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", FULL, str(path), "limit"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", FULL, str(path), "limit"], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 3
@@ -726,7 +725,7 @@ def test_a_full_disk_is_called_that(tmp_path: Path) -> None:
         [unshare, "-rm", "sh", "-c", script, "sh", str(disk), sys.executable, FULL],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["StoreFull"] * 3

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sfsl.durable import files, secret_file
 from sfsl.errors import BudgetExhausted, StateError
-from sfsl.privacy import Budget, Calendar, ClientState, IndexPrivacy, Tables, storage
+from sfsl.privacy import Budget, Calendar, ClientState, IndexPrivacy, Tables
 from sfsl.testing import SeededRandomness
 
 CALENDAR = Calendar(start=date(2026, 1, 1), days=30)
@@ -37,7 +38,7 @@ class PowerCut(BaseException):
 
 
 class Disk:
-    """Stands in for ``os`` in ``storage``. Works on a real folder and notes what a power cut would leave.
+    """Stands in for ``os`` in ``files``. Works on a real folder and notes what a power cut would leave.
 
     Unflushed bytes of a file may be there in full, in part or not at all. Names made since the folder was
     last flushed may be there up to any point. Only what was flushed is certain.
@@ -61,8 +62,6 @@ class Disk:
         self.calls += 1
 
     def open(self, path: Any, flags: int, *mode: int) -> int:
-        if str(path).endswith(".lock"):
-            return os.open(path, flags, *mode)
         self._call()
         descriptor = os.open(path, flags, *mode)
         name = os.path.basename(path)
@@ -97,6 +96,12 @@ class Disk:
             del self._open[descriptor]
         os.close(descriptor)
 
+    def unlink(self, path: Any) -> None:
+        self._call()
+        os.unlink(path)
+        self._live.pop(os.path.basename(path), None)  # not ours if it was left by an earlier cut
+        self._names.append(dict(self._live))
+
     def rename(self, old: Any, new: Any) -> None:
         self._call()
         os.rename(old, new)
@@ -123,11 +128,11 @@ class Disk:
 
 @contextmanager
 def powered_by(disk: Disk) -> Iterator[None]:
-    real, storage.os = storage.os, disk  # type: ignore[assignment, attr-defined]
+    real, files.os = files.os, disk  # type: ignore[assignment, attr-defined]
     try:
         yield
     finally:
-        storage.os = real  # type: ignore[attr-defined]
+        files.os = real  # type: ignore[attr-defined]
 
 
 class World:
@@ -223,42 +228,40 @@ def test_a_power_cut_between_any_two_system_calls() -> None:
     assert cut_everywhere() > 150
 
 
-def without_file_flush(self: storage.DurableFile, data: bytes) -> None:
-    _replace(self, data, file=False)
+def without_file_flush(path: Path, data: bytes, *, mode: int) -> None:
+    _replace(path, data, file=False)
 
 
-def without_folder_flush(self: storage.DurableFile, data: bytes) -> None:
-    _replace(self, data, folder=False)
+def without_folder_flush(path: Path, data: bytes, *, mode: int) -> None:
+    _replace(path, data, folder=False)
 
 
-def in_place(self: storage.DurableFile, data: bytes) -> None:
-    descriptor = storage.os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+def in_place(path: Path, data: bytes, *, mode: int) -> None:
+    descriptor = files.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     while data:
-        data = data[storage.os.write(descriptor, data) :]
-    storage.os.fsync(descriptor)
-    storage.os.close(descriptor)
+        data = data[files.os.write(descriptor, data) :]
+    files.os.fsync(descriptor)
+    files.os.close(descriptor)
 
 
-def _replace(self: storage.DurableFile, data: bytes, *, file: bool = True, folder: bool = True) -> None:
-    descriptor = storage.os.open(f"{self.path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+def _replace(path: Path, data: bytes, *, file: bool = True, folder: bool = True) -> None:
+    descriptor = files.os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     while data:
-        data = data[storage.os.write(descriptor, data) :]
+        data = data[files.os.write(descriptor, data) :]
     if file:
-        storage.os.fsync(descriptor)
-    storage.os.close(descriptor)
-    storage.os.rename(f"{self.path}.new", self.path)
+        files.os.fsync(descriptor)
+    files.os.close(descriptor)
+    files.os.rename(f"{path}.new", path)
     if folder:
-        descriptor = storage.os.open(self.path.parent, os.O_RDONLY)
-        storage.os.fsync(descriptor)
-        storage.os.close(descriptor)
+        descriptor = files.os.open(path.parent, os.O_RDONLY)
+        files.os.fsync(descriptor)
+        files.os.close(descriptor)
 
 
 @pytest.mark.parametrize("careless", [without_file_flush, without_folder_flush, in_place])
-def test_careless_writes_are_caught(
-    monkeypatch: pytest.MonkeyPatch, careless: Callable[[storage.DurableFile, bytes], None]
-) -> None:
+def test_careless_writes_are_caught(monkeypatch: pytest.MonkeyPatch, careless: Callable[..., None]) -> None:
     """The test above can fail: each of these habits loses a state."""
-    monkeypatch.setattr(storage.DurableFile, "_replace", careless)
+    monkeypatch.setattr(secret_file, "write_whole", careless)
     with pytest.raises(AssertionError):
         cut_everywhere()
 
@@ -267,12 +270,12 @@ def test_answering_before_the_debit_is_durable_is_caught(monkeypatch: pytest.Mon
     """So does a client that answers first and writes afterwards."""
     kept: list[bytes] = []
 
-    def late(self: storage.DurableFile, data: bytes) -> None:
+    def late(path: Path, data: bytes, *, mode: int) -> None:
         kept.append(data)
         if len(kept) > 1:
-            self._replace(kept[-2])
+            files.write_whole(path, kept[-2], mode=mode)
 
-    monkeypatch.setattr(storage.DurableFile, "replace", late)
+    monkeypatch.setattr(secret_file, "write_whole", late)
     with pytest.raises(AssertionError):
         cut_everywhere()
 

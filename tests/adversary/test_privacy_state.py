@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sfsl.errors import BudgetExhausted, Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError
-from sfsl.privacy import PRESETS, Budget, Calendar, ClientState, Decoys, IndexPrivacy, Tables, storage
+from sfsl.privacy import PRESETS, Budget, Calendar, ClientState, Decoys, IndexPrivacy, Tables
 from sfsl.privacy.state_file import MAGIC
 from sfsl.testing import SeededRandomness
 
@@ -291,7 +291,7 @@ def test_a_disk_that_fails_answers_nothing(
             raise OSError(code, os.strerror(code))
 
         with monkeypatch.context() as broken:
-            broken.setattr(storage.os, call, fail)
+            broken.setattr(os, call, fail)
             with pytest.raises(StateError, match=r"cannot write .*nothing was answered"):
                 state.answer(b"r1", UNION, SeededRandomness(1))
         # Whether the bytes reached the disk is unknown, so this object is done for.
@@ -347,7 +347,7 @@ def test_a_fork_does_not_write(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """A forked child shares the lock; it must not answer from the same state."""
     with create(path) as state:
         begin(state)
-        monkeypatch.setattr(storage.os, "getpid", lambda: -1)
+        monkeypatch.setattr(os, "getpid", lambda: -1)
         with pytest.raises(StateError, match="fork"):
             state.expose(b"r1")
 

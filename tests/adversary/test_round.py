@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, remove
+from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, forget, remove
 
-import sfsl.rounds.client
+import sfsl.rounds.server
 from cohort import MODEL, Cohort, Stepper
 from sfsl.errors import (
     AuthenticationFailed,
@@ -74,7 +74,7 @@ sums_told: list[Any] = []
 honest_sums = RoundParams.sums
 
 
-@attack(refusal=WrongPhase, weaken=remove(RoundClient, "_require_phase"))
+@attack(refusal=WrongPhase, weaken=forget(RoundClient, "handle_union"))
 def asking_twice_which_rows_a_client_wants() -> bool:
     """Two answers for one union would let the server average the instantaneous noise away."""
     step = Stepper(Cohort()).until("union")
@@ -85,14 +85,15 @@ def asking_twice_which_rows_a_client_wants() -> bool:
     return bool(first.bitmaps and second.bitmaps)
 
 
-@attack(refusal=WrongPhase, weaken=remove(RoundClient, "_require_phase"))
+@attack(refusal=WrongPhase, weaken=forget(RoundClient, "create_update"))
 def asking_for_an_update_before_the_submodel() -> bool:
     cohort = Cohort()
     step = Stepper(cohort).until("submodel")
     client = step.clients["c0"]
     download = client.handle_submodel(step.outbound["c0"])
+    ready = client.session.state
     client.create_update(cohort.train("c0", download))
-    client._session.phase = sfsl.secagg.client.Phase.READY
+    client.session._state = ready
     return bool(client.create_update(cohort.train("c0", download)).words)
 
 
@@ -106,7 +107,7 @@ def asking_for_derived_rows_that_do_not_follow() -> bool:
     return True
 
 
-@attack(refusal=AuthenticationFailed, weaken=remove(RoundServer, "_require_signature"))
+@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.rounds.server, "verify_request"))
 def an_unsigned_request_in_active_mode() -> bool:
     step = Stepper(Cohort(active=True)).until("union")
     honest = step.clients["c0"].handle_union(step.outbound["c0"])

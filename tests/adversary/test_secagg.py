@@ -5,11 +5,12 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, remove
+from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, forget, remove
 
 import sfsl.crypto.aead
 import sfsl.secagg.admission
 import sfsl.secagg.client
+import sfsl.secagg.client_states
 import sfsl.secagg.server
 import sfsl.secagg.transcript
 from sfsl.codec import Codec
@@ -30,9 +31,11 @@ from sfsl.errors import (
     WrongRound,
 )
 from sfsl.secagg import Client, Layout, Policy, Server, SumParams, TableShape
+from sfsl.secagg.client_states import Ready
 from sfsl.secagg.messages import CODEC, Member, Roster, UnmaskRequest
+from sfsl.secagg.transcript import binding
 from sfsl.testing import SeededRandomness
-from world import World, over_the_wire
+from world import World, over_the_wire, tampered
 
 ATTACKS, attack = collector()
 changed = msgspec.structs.replace
@@ -63,19 +66,7 @@ def request(world: World, survivors: list[int], dropped: list[int]) -> UnmaskReq
 # -- a server that wants one client's vector ------------------------------------------------------
 
 
-def forget_the_answer(patch: pytest.MonkeyPatch) -> None:
-    honest = Client.handle_unmask
-
-    def forgetful(self: Client, message: UnmaskRequest) -> Any:
-        before = dict(vars(self))
-        answer = honest(self, message)
-        vars(self).update(before)
-        return answer
-
-    patch.setattr(Client, "handle_unmask", forgetful)
-
-
-@attack(refusal=WrongPhase, weaken=forget_the_answer)
+@attack(refusal=WrongPhase, weaken=forget(Client, "handle_unmask"))
 def asking_for_both_shares_of_one_client() -> bool:
     world = World(n=5, threshold=3).to_unmask()
     as_survivor = request(world, [0, 1, 2, 3, 4], [])
@@ -157,14 +148,14 @@ def swapping_a_clients_keys_in_active_mode() -> bool:
     members[1] = changed(members[1], keys=changed(members[1].keys, channel=own.public))
     roster = Roster(world.params, tuple(members))
     answer = world.clients["c0"].handle_roster(roster)
-    bound = sfsl.secagg.client.binding(roster)
+    bound = binding(roster)
     key = channel_keys(own, world.keys["c0"].channel, bound)[1]
     plain = sfsl.crypto.aead.unseal(key, answer.boxes[0], "shares", world.params.round_id, 0, 1)
     return len(plain) == 66
 
 
 def ignore_roster(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sfsl.secagg.client, "binding", lambda roster: bytes(32))
+    patch.setattr(sfsl.secagg.client_states, "binding", lambda roster: bytes(32))
 
 
 @attack(refusal=AuthenticationFailed, weaken=ignore_roster)
@@ -238,14 +229,13 @@ def one_key_in_two_places_of_the_roster() -> bool:
     roster = Roster(world.params, tuple(members))
     answer = world.clients["c1"].handle_roster(roster)
     client = world.clients["c1"]
-    client._alive, client.phase = (0, 1, 2), sfsl.secagg.client.Phase.READY
+    shared: Any = client.state
+    client._state = Ready(shared.place, 0, shared.secrets, shared.shares, (0, 1, 2))
     start = sfsl.secagg.client.Start(Layout(dense=8), (0, 1, 2))
     masked = client.create_masked(start, np.zeros(8, np.uint32))
     only_self_mask = Z32.zeros(8)
     context = sfsl.secagg.client.sum_context("sum", Layout(dense=8), (0, 1, 2), b"")
-    key = sfsl.secagg.client.self_mask_key(
-        client._secrets.seeds[0], sfsl.secagg.client.binding(roster), context, 1
-    )
+    key = sfsl.secagg.client.self_mask_key(shared.secrets[0].seed, binding(roster), context, 1)
     sfsl.secagg.client.Masker(Z32, only_self_mask, Layout(dense=8)).add(key)
     return bool(answer.boxes) and masked.words == only_self_mask.tobytes()
 
@@ -293,10 +283,8 @@ def one_key_pair_for_all_sums(patch: pytest.MonkeyPatch) -> None:
 
     def careless(self: Client, *args: Any, **options: Any) -> None:
         honest(self, *args, **options)
-        secrets = self._secrets
-        self._secrets = type(secrets)(
-            secrets.channel, (secrets.masks[0],) * len(secrets.masks), secrets.seeds
-        )
+        secrets = self.state.secrets
+        tampered(self, secrets=tuple(changed(one, mask=secrets[0].mask) for one in secrets))
 
     patch.setattr(Client, "__init__", careless)
     patch.setattr(sfsl.secagg.admission, "require_distinct", lambda keys: None)
@@ -335,7 +323,7 @@ def surviving_one_sum_and_dropping_in_the_next() -> bool:
 # -- two-time pads --------------------------------------------------------------------------------
 
 
-@attack(refusal=WrongPhase, weaken=remove(Client, "_require_phase"))
+@attack(refusal=WrongPhase, weaken=forget(Client, "create_masked"))
 def making_a_client_mask_twice() -> bool:
     world = World(n=3, threshold=2).share()
     start = world.starts()["c0"]
@@ -345,7 +333,7 @@ def making_a_client_mask_twice() -> bool:
     return bool(np.array_equal(difference, np.arange(8)))
 
 
-@attack(refusal=WrongPhase, weaken=remove(Client, "_require_phase"))
+@attack(refusal=WrongPhase, weaken=forget(Client, "handle_roster"))
 def inviting_a_client_twice_with_the_same_keys() -> bool:
     world = World(n=3, threshold=2).check_in()
     client = world.clients["c0"]
@@ -353,7 +341,7 @@ def inviting_a_client_twice_with_the_same_keys() -> bool:
     return bool(client.handle_roster(world.rosters["c0"]).boxes and client.handle_roster(other).boxes)
 
 
-@attack(refusal=ConflictingMessage, weaken=remove(Server, "_require_same"))
+@attack(refusal=ConflictingMessage, weaken=remove(sfsl.secagg.server, "require_same"))
 def a_second_different_vector_from_one_client() -> bool:
     world = World(n=3, threshold=2).share().mask()
     other = changed(world.uploads["c0"], words=bytes(32))
@@ -364,7 +352,7 @@ def a_second_different_vector_from_one_client() -> bool:
 # -- messages out of place ------------------------------------------------------------------------
 
 
-@attack(refusal=WrongRound, weaken=remove(Server, "_require_round"))
+@attack(refusal=WrongRound, weaken=remove(sfsl.secagg.server, "require_round"))
 def replaying_a_vector_of_another_round() -> bool:
     world = World(n=3, threshold=2).share().mask(drop={"c0"})
     old = World(n=3, threshold=2, round_id=b"yesterdays-round").share().mask()
@@ -380,8 +368,10 @@ def a_vector_that_comes_late() -> bool:
     for name in ("c0", "c1"):
         world.server.receive(name, world.clients[name].create_masked(starts[name], world.vectors[name]))
     world.requests = world.close()
+    state: Any = world.server.state
+    before = state.total.total.copy()
     world.server.receive("c2", world.clients["c2"].create_masked(starts["c2"], world.vectors["c2"]))
-    return not np.array_equal(world.unmask(), world.plain_sum({"c0", "c1"}))
+    return not np.array_equal(state.total.total, before)
 
 
 @attack(refusal=WrongPhase, weaken=remove(Server, "_require_due"))
@@ -401,7 +391,7 @@ def coming_back_after_missing_an_exchange() -> bool:
     world.inbound = world.close()
     world.mask(drop={"c2"})
     stray = changed(world.uploads["c0"], sender=3)
-    world.server._sum.rows[3] = ()
+    world.server.state.total.rows[3] = ()
     world.server.receive("c3", stray)
     return True
 
@@ -446,7 +436,7 @@ def a_share_meant_for_someone_else() -> bool:
 
 @attack(
     refusal=KeyMismatch,
-    weaken=lambda patch: patch.setattr(sfsl.secagg.server, "require_seed", lambda seed, published: None),
+    weaken=lambda patch: patch.setattr(sfsl.secagg.server, "require_seed", lambda seed, published: seed),
 )
 def a_wrong_share_of_a_seed() -> bool:
     world = World(n=3, threshold=3).to_unmask()
@@ -508,7 +498,9 @@ def row_world(least: int, wanted: int) -> World:
 @attack(
     refusal=None,
     weaken=lambda patch: patch.setattr(
-        Client, "_rows_to_upload", lambda self, start: [np.ones(m.shape[1], bool) for m in start.requesters]
+        sfsl.secagg.client,
+        "rows_to_upload",
+        lambda start, least: [np.ones(m.shape[1], bool) for m in start.requesters],
     ),
 )
 def a_row_that_would_be_opened_alone() -> bool:
@@ -540,7 +532,7 @@ def active_row_world() -> World:
     return world.share(rows={"c0": [[0, 3]], "c1": [[0]], "c2": [[0, 1]], "c3": [[2]]})
 
 
-@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.client, "verify"))
+@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.client, "verify_request"))
 def inventing_a_requester_in_active_mode() -> bool:
     """Row 3 is c0's alone. The server says that c3 asked for it too, and would declare c3 dropped."""
     world = active_row_world()
@@ -551,7 +543,7 @@ def inventing_a_requester_in_active_mode() -> bool:
     return len(masked.words) == 16  # both rows, the lonely one too
 
 
-@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.client, "verify"))
+@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.client, "verify_request"))
 def passing_off_one_clients_request_as_anothers() -> bool:
     world = active_row_world()
     inbound = world.inbound["c0"]
@@ -577,7 +569,7 @@ def the_servers_word_for_requests_in_active_mode() -> bool:
     return bool(world.clients["c0"].handle_inbound(told))
 
 
-@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.server, "verify"))
+@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.server, "verify_request"))
 def an_unsigned_request_in_active_mode() -> bool:
     """One such client would make all others leave; the server takes no request it cannot pass on."""
     table = Layout(dense=0, tables=(TableShape(rows=4, width=2),))
@@ -615,7 +607,7 @@ def strangers_among_the_participants() -> bool:
     layout = world.sums[0].layout
     assert layout is not None
     signed = world.inbound["c0"].requests
-    return client.read_requesters(layout, [1, 2, 9], client._asked, b"", signed) is not None
+    return client.read_requesters(layout, [1, 2, 9], client.state.asked, b"", signed) is not None
 
 
 @attack(refusal=Refused, weaken=remove(Client, "_require_start"))

@@ -84,20 +84,18 @@ def test_nothing_secret_is_in_a_repr(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder.seen.extend(answer.shares)
 
     def everything(thing: Any, depth: int = 0) -> str:
-        own = repr(thing)
-        if depth < 4 and hasattr(thing, "__dict__"):
-            own += "".join(everything(value, depth + 1) for value in vars(thing).values())
-        return own
+        fields = getattr(thing, "__struct_fields__", ()) if depth < 4 else ()
+        return repr(thing) + "".join(everything(getattr(thing, name), depth + 1) for name in fields)
 
     things = [*world.clients.values(), world.server, *world.inbound.values(), *world.uploads.values()]
     shown = "".join(
         repr(thing) for thing in [*things, *world.requests.values(), answer, *world.rosters.values()]
     )
     assert recorder.leaks(shown) == []
-    # One level further in: the private attributes of a client print as redacted, too.
-    secrets = world.clients["c1"]._secrets
-    assert recorder.leaks(everything(secrets)) == []
-    assert "redacted" in repr(secrets)
+    # One level further in: a client's state prints its secrets as redacted, too.
+    for state in (world.clients["c1"].state, world.client("c2").state):
+        assert recorder.leaks(everything(state)) == []
+        assert "redacted" in everything(state)
 
 
 def test_nothing_secret_is_in_an_exception(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +117,6 @@ def test_nothing_secret_is_in_an_exception(monkeypatch: pytest.MonkeyPatch) -> N
             getattr(client, step)(message[step]["c1"])
         except SfslError as error:
             texts.append("".join(traceback.format_exception(error)))
-    world.server._shares = {}
     try:
         world.unmask(drop=world.names)
     except SfslError as error:

@@ -12,6 +12,7 @@ import lmdb
 import numpy as np
 import pytest
 
+from clocks import PATIENCE
 from sfsl.errors import StoreCorrupt, StoreError, StoreInUse, WrongModel
 from sfsl.submodel import Commit, DenseBlock, LmdbStore, ModelSpec, RowBlock, RowSet, StoreSpec, Table
 
@@ -305,7 +306,10 @@ def test_a_write_that_the_system_cuts_short_leaves_the_last_round(path: Path) ->
     """A limit on file sizes, which fails in the middle of a commit as a full disk does. Then it is lifted."""
     here = str(Path(__file__).parent)
     done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", FULL, here, str(path), "limit"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", FULL, here, str(path), "limit"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.split()) == 3, done.stdout
@@ -324,7 +328,10 @@ def test_a_full_disk_is_called_that(path: Path, tmp_path: Path) -> None:
     )
     arguments = [str(disk), str(path), sys.executable, FULL, str(Path(__file__).parent)]
     done = subprocess.run(  # noqa: S603
-        [unshare, "-rm", "sh", "-c", script, "sh", *arguments], capture_output=True, text=True, timeout=60
+        [unshare, "-rm", "sh", "-c", script, "sh", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["StoreFull"] * 3

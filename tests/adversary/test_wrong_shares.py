@@ -6,10 +6,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from sfsl.crypto import decoding
+from sfsl.crypto import reed_solomon
+from sfsl.crypto.secret import Secret
+from sfsl.crypto.shamir import SHARE_BYTES
 from sfsl.errors import KeyMismatch
 from sfsl.secagg import rebuilding
-from world import World
+from world import World, tampered
 
 changed = msgspec.structs.replace
 
@@ -41,8 +43,8 @@ def misdealing(world: World, dealer: str, *, commit: bool = True) -> World:
         keys = create()
         other = world.client(dealer).create_keys()
         fields = {"commitments": other.commitments} if commit else {"masks": other.masks}
-        client._keys = changed(keys, **fields)
-        return client._keys
+        tampered(client, keys=changed(keys, **fields))
+        return client.state.keys
 
     client.create_keys = other_keys  # type: ignore[method-assign]
     return world
@@ -62,7 +64,7 @@ def test_whoever_lies_about_all_costs_one_decoding(monkeypatch: pytest.MonkeyPat
 
     def counted(*given: Any) -> Any:
         decoded.append(given)
-        return decoding.decode(*given)
+        return reed_solomon.decode(*given)
 
     monkeypatch.setattr(rebuilding, "decode", counted)
     world = World(n=16, threshold=11).to_unmask()
@@ -100,8 +102,9 @@ def test_a_dealer_cannot_frame_a_holder() -> None:
     world.share()
     victim = world.clients["c4"]
     starts = world.starts()
-    held = victim._shares[0]
-    victim._shares[0] = tuple(tuple(lie(pair)) for pair in held)
+    box = victim.state.shares[0].reveal()
+    shares = tuple(box[start : start + SHARE_BYTES] for start in range(0, len(box), SHARE_BYTES))
+    tampered(victim, shares={**victim.state.shares, 0: Secret(b"".join(lie(shares)))})
     for name, start in starts.items():
         world.server.receive(name, world.clients[name].create_masked(start, world.vectors[name]))
     world.requests = world.close()

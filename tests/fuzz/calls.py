@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from clocks import PATIENCE
 from deployment import Deployment, Guest
 from fuzz.corpus import frames
 from fuzz.frames import Frame, mutated
@@ -117,7 +118,7 @@ class Site:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        await asyncio.wait_for(self.app(scope, receive, send), 20)
+        await asyncio.wait_for(self.app(scope, receive, send), PATIENCE)
         start, *bodies = sent
         assert start["type"] == "http.response.start"
         assert [one["type"] for one in bodies] == ["http.response.body"] * len(bodies)
@@ -137,7 +138,7 @@ class Site:
             for one in check_ins._conversations._of.values()
             if one.client != self.crook.id
         ]
-        heard = running.heard - {self.crook.id}
+        heard = running.answered - {self.crook.id}
         return pickle.dumps(
             (
                 None if self.inside else running.server,

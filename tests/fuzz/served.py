@@ -27,9 +27,9 @@ async def main(folder: Path, tls: Path, most: int, per_address: int, files: int)
         port=0,
         certificate=tls / "server.pem",
         key=tls / "server.key",
-        connections=ConnectionLimits(most=most, most_per_address=per_address, head_seconds=2.0),
+        connections=ConnectionLimits(most=most, most_per_address=per_address, head_seconds=30.0),
     )
-    app = serve(world, AppLimits(body_seconds=2.0))
+    app = serve(world, AppLimits(body_seconds=30.0))
     await serve_forever(app, world.coordinator, listen, lambda url: sys.stdout.write(f"{url}\n") and None)
     world.registry.close()
 

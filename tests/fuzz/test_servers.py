@@ -22,9 +22,10 @@ from sfsl.errors import Aborted, RemoteError
 from sfsl.rounds import RoundServer
 from sfsl.rounds.exchanges import STEP, order
 from sfsl.rounds.messages import CODEC as ROUND
+from sfsl.rounds.record import RoundTally
 from sfsl.secagg.messages import CODEC as SESSION
+from sfsl.service.cohort import CohortRound
 from sfsl.service.messages import CODEC as HTTP
-from sfsl.service.running import Bill, RunningRound
 from sfsl.submodel import RowSet
 from world import World
 
@@ -56,7 +57,9 @@ class Running(Machine):
     """As the network drives it. The bill may count what was refused, and the time that it took."""
 
     def __init__(self, server: RoundServer, cohort: Cohort) -> None:
-        super().__init__(RunningRound(server, cohort.session, cohort.params, Bill()), ROUND)
+        super().__init__(
+            CohortRound(server, cohort.session, cohort.params, RoundTally(), cpu=lambda: 0.0), ROUND
+        )
         self.server.begin()
 
     def receive(self, step: str, client: str, data: bytes) -> None:
@@ -66,11 +69,11 @@ class Running(Machine):
         self.server.close()
 
     def state(self) -> bytes:
-        bill, self.server.bill = self.server.bill, Bill()
+        tally, self.server.tally = self.server.tally, RoundTally()
         try:
             return super().state()
         finally:
-            self.server.bill = bill
+            self.server.tally = tally
 
 
 class Siege:

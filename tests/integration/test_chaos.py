@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from clocks import PATIENCE
+
 pytest.importorskip("torch")
 
 CHAOS = Path(__file__).parents[2] / "bench/chaos.py"
@@ -17,7 +19,7 @@ def test_a_server_killed_under_a_bad_network(tmp_path: Path) -> None:
     out = tmp_path / "chaos"
     words = ["--rounds", "12", "--clients", "15", "--kills", "1", "--seed", "3", "--out", str(out)]
     ran = subprocess.run(  # noqa: S603
-        [sys.executable, str(CHAOS), *words], capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(CHAOS), *words], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     result = json.loads(ran.stdout)

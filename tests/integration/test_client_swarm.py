@@ -22,8 +22,9 @@ from sfsl.models import din  # noqa: E402
 from sfsl.models.package import build, describe, package_digest  # noqa: E402
 from sfsl.privacy import PRESETS  # noqa: E402
 from sfsl.rounds.exchanges import order  # noqa: E402
+from sfsl.rounds.plan import RoundRules, plan_round  # noqa: E402
 from sfsl.simulate.chance import Chance  # noqa: E402
-from sfsl.simulate.settings import RoundSettings  # noqa: E402
+from sfsl.simulate.settings import SimulationSettings  # noqa: E402
 from sfsl.simulate.simulation import Simulation  # noqa: E402
 from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, StoreSpec, UpdateParams  # noqa: E402
 from sfsl.training import LocalSettings  # noqa: E402
@@ -56,13 +57,13 @@ class World:
             for weight in (averaging.largest_weight(1000), 1000)
         )
         self.privacy = dict.fromkeys(self.devices, PRESETS["cpp2"])
-        self.settings = RoundSettings(
+        rules = RoundRules(
             update=UpdateParams(rows=rows, dense=dense, averaging=averaging),
-            local=LOCAL,
-            privacy=self.privacy,
+            training=lambda number: {"rate": LOCAL.rate(number - 1)},
             min_contributors=2,
             bins=16,
         )
+        self.settings = SimulationSettings(rules, LOCAL, self.privacy)
         self.task = task
         self.engine = LocalEngine(
             Simulation(task, self.devices, self.store(devices=True), self.settings, seed=SEED, alone=True)
@@ -70,7 +71,15 @@ class World:
         cohort = sorted(self.devices)
         self.server = FakeServer(
             CLIENTS,
-            lambda number: self.engine._params(number, cohort, None),
+            lambda number: plan_round(
+                rules,
+                task.spec,
+                number=number,
+                clients=len(cohort),
+                largest_set=self.engine.simulation.largest_set(cohort),
+                seed=self.engine.simulation.union_seed(number),
+                scores=None,
+            ),
             self.store(),
             task.row_maps,
             model=package_digest(self.package),

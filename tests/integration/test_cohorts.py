@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from rules import simulation_of  # noqa: E402
 from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
 from sfsl.client.device import Device  # noqa: E402
 from sfsl.data import hold_out_last  # noqa: E402
@@ -16,8 +17,8 @@ from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
 from sfsl.models import logistic_regression  # noqa: E402
 from sfsl.privacy import PRESETS  # noqa: E402
 from sfsl.rounds.exchanges import ORDER  # noqa: E402
+from sfsl.simulate.engine import RoundResult  # noqa: E402
 from sfsl.simulate.faults import FaultPlan  # noqa: E402
-from sfsl.simulate.settings import RoundReport, RoundSettings  # noqa: E402
 from sfsl.simulate.simulation import Simulation  # noqa: E402
 from sfsl.submodel import (  # noqa: E402
     Averaging,
@@ -50,7 +51,7 @@ def world(cohorts: int, **options: Any) -> Simulation:
     # Fine enough that another number of clients, and so of levels, makes no difference worth speaking of.
     rows = Quantization.finest("z64", cohort=CLIENTS // cohorts, clip=1.0, max_weight=1000)
     given = {"min_contributors": 1, "bins": 16, "together": 5, **options}
-    settings = RoundSettings(
+    settings = simulation_of(
         update=UpdateParams(rows=rows, dense=rows, averaging=averaging),
         local=LocalSettings(),
         privacy=dict.fromkeys(devices, PRESETS["cpp5"]),
@@ -60,7 +61,7 @@ def world(cohorts: int, **options: Any) -> Simulation:
     return Simulation(task, devices, store, settings, seed=3, alone=True)
 
 
-def run(simulation: Simulation, rounds: int = 1) -> list[RoundReport]:
+def run(simulation: Simulation, rounds: int = 1) -> list[RoundResult]:
     engine, reports = LocalEngine(simulation), []
     for _ in range(rounds):
         reports.append(engine.run(sorted(simulation.devices)))
@@ -87,10 +88,10 @@ def test_cohorts_come_to_what_one_cohort_of_all_clients_does(sums: str) -> None:
     assert np.abs(parameters(one) - parameters(three)).max() < 1e-6
     assert whole.outcome is not None
     assert parts.outcome is not None
-    assert parts.cohort == CLIENTS
+    assert parts.record.cohort == CLIENTS
     assert set(parts.outcome.survivors) == set(whole.outcome.survivors)
-    assert parts.samples == whole.samples
-    assert parts.loss == pytest.approx(whole.loss)
+    assert parts.record.samples == whole.record.samples
+    assert parts.record.loss == pytest.approx(whole.record.loss)
     for table, union in whole.outcome.union.items():
         assert np.array_equal(parts.outcome.union[table].rows, union.rows)
         # Fewer ask for a row: in another cohort they never heard of it.
@@ -106,11 +107,11 @@ def test_masked_and_plain_cohorts_give_the_same_model_under_faults() -> None:
     faults = FaultPlan(dict.fromkeys(ORDER, 0.03), seed=2, late=0.02)
     worlds = [world(3, sums=sums, faults=faults, min_contributors=2) for sums in ("masked", "plain")]
     masked, plain = (run(one, 4) for one in worlds)
-    assert any(report.cohorts_aborted for report in masked)
-    assert any(report.cohorts_aborted == 0 for report in masked)
+    assert any(report.record.cohorts_aborted for report in masked)
+    assert any(report.record.cohorts_aborted == 0 for report in masked)
     for one, other in zip(masked, plain, strict=True):
-        assert one.cohorts_aborted == other.cohorts_aborted
-        assert (one.dropped, one.late) == (other.dropped, other.late)
+        assert one.record.cohorts_aborted == other.record.cohorts_aborted
+        assert (one.record.dropped, one.record.late) == (other.record.dropped, other.record.late)
         if one.outcome is not None and other.outcome is not None:
             assert one.outcome.survivors == other.outcome.survivors
     assert np.array_equal(parameters(worlds[0]), parameters(worlds[1]))
@@ -126,9 +127,9 @@ def test_a_cohort_that_aborts_adds_nothing_and_the_others_go_on() -> None:
     simulation = world(3, faults=OneCohort())
     names = sorted(simulation.devices)
     (report,) = run(simulation)
-    assert report.aborted is None
-    assert report.cohorts_aborted == 1
-    assert report.dropped["submodel"] == CLIENTS // 3
+    assert report.record.aborted is None
+    assert report.record.cohorts_aborted == 1
+    assert report.record.dropped["submodel"] == CLIENTS // 3
     assert report.outcome is not None
     assert set(report.outcome.survivors) == set(names[0::3]) | set(names[2::3])
     mine = {name: set(simulation.devices[name].personal["user"].tolist()) for name in names}
@@ -141,8 +142,8 @@ def test_a_round_aborts_when_all_cohorts_do() -> None:
     simulation = world(3, faults=FaultPlan({"inbound": 1.0}))
     before = parameters(simulation)
     (report,) = run(simulation)
-    assert "6" in str(report.aborted), "the threshold of one cohort"
-    assert report.cohorts_aborted == 3
+    assert "6" in str(report.record.aborted), "the threshold of one cohort"
+    assert report.record.cohorts_aborted == 3
     assert simulation.store.round == 1
     assert np.array_equal(parameters(simulation), before)
 

@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("flwr")
 pytest.importorskip("ray")
 
+from clocks import SteppingClock
 from federation import LoopGrid
 from sfsl.carriers.flower.post import GridPost
 from sfsl.carriers.flower.server import run_rounds
@@ -54,7 +55,8 @@ def test_nodes_with_files_and_folders_of_their_own(tmp_path: Path, monkeypatch: 
     given = {"round.clients": NODES, "round.min_contributors": 2, "flower.state": str(tmp_path / "server")}
     given |= {"flower.wait_seconds": 0.1, "flower.check_in_seconds": 1.0, "flower.period_days": 0}
     config = read_config(given | {"flower.rounds": 2, "training.clip": 10.0})
-    post = GridPost(grid, 0.05, sleep=lambda seconds: None)
+    clock = SteppingClock()
+    post = GridPost(grid, 0.05, clock=clock, sleep=clock.sleep)
     with pytest.raises(TooFewClients):
         run_rounds(config, films.model.task(), post)
     (line,) = read_lines(tmp_path / "server" / "metrics.jsonl")
@@ -66,6 +68,7 @@ def test_nodes_with_files_and_folders_of_their_own(tmp_path: Path, monkeypatch: 
         assert (home / "data").read_bytes() == (tmp_path / f"{place}.csv").read_bytes()
 
 
+@pytest.mark.slow  # a SuperLink, Ray and six processes, for what test_flower_rounds does in one
 def test_flwr_run_with_simulated_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     from flower_parts import Federation, wait_until

@@ -11,6 +11,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message  # noqa: E402
 
+from clocks import SteppingClock  # noqa: E402
 from federation import FIRST, LoopGrid  # noqa: E402
 from same_model import local_rounds, require_same_model  # noqa: E402
 from sfsl.carriers.flower.post import GridPost  # noqa: E402
@@ -56,7 +57,8 @@ def world(tmp_path: Path, **changes: Any) -> tuple[FlowerConfig, Any, Fleet]:
 
 
 def run(config: FlowerConfig, fleet: Fleet, grid: LoopGrid) -> None:
-    run_rounds(config, fleet.task, GridPost(grid, 0.05, sleep=lambda seconds: None))
+    clock = SteppingClock()
+    run_rounds(config, fleet.task, GridPost(grid, 0.05, clock=clock, sleep=clock.sleep))
 
 
 def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clocks import PATIENCE
 from commands import port, started
 from sfsl.data.catalogue_file import read_catalogue
 
@@ -29,7 +30,7 @@ def shell(command: str, folder: Path) -> None:
         cwd=folder,
         env={"PATH": path, "PYTHONPATH": os.environ.get("PYTHONPATH", "")},
         check=True,
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

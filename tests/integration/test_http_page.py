@@ -14,6 +14,7 @@ import httpx
 import msgspec
 import pytest
 
+from clocks import PATIENCE
 from deployment import Deployment, Wire, serve
 from sfsl.carriers.https import app
 from sfsl.carriers.https.listen import Listen
@@ -54,7 +55,7 @@ async def browse(url: str, folder: Path, seconds: float) -> tuple[str, str]:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        out, err = await asyncio.wait_for(process.communicate(), 60)
+        out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     finally:
         if process.returncode is None:
             process.kill()
@@ -100,7 +101,7 @@ async def measure(url: str, folder: Path, seconds: float) -> list[dict[str, Any]
         return found
 
     try:
-        return await asyncio.wait_for(look(), 60)
+        return await asyncio.wait_for(look(), PATIENCE)
     finally:
         process.kill()
         await process.wait()
@@ -129,10 +130,10 @@ def shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[..., Aw
                 await act(world, url)
         finally:
             await world.coordinator.stop()
-            await asyncio.wait_for(server, 20)
+            await asyncio.wait_for(server, PATIENCE)
             world.registry.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 100))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def test_the_page_is_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

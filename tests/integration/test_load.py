@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from clocks import PATIENCE
+
 pytest.importorskip("torch")
 
 LOAD = Path(__file__).parents[2] / "bench/load.py"
@@ -20,7 +22,7 @@ def test_a_server_with_growing_numbers_of_clients() -> None:
         [sys.executable, str(LOAD), *sizes, *times, "--swarm-processes", "2"],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -23,16 +23,18 @@ ray = pytest.importorskip("ray")
 torch = pytest.importorskip("torch")
 
 import same_model  # noqa: E402
+from clocks import PATIENCE  # noqa: E402
 from ray_cluster import Cluster  # noqa: E402
 from same_model import Vanishing  # noqa: E402
 from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
 from sfsl.carriers.ray.engine import RayEngine  # noqa: E402
 from sfsl.carriers.ray.settings import ClusterSettings  # noqa: E402
 from sfsl.carriers.ray.worker import Worker  # noqa: E402
+from sfsl.rounds.record import RoundRecord  # noqa: E402
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy  # noqa: E402
-from sfsl.run.setup import resolved, round_settings  # noqa: E402
+from sfsl.run.setup import resolved, simulation_settings  # noqa: E402
 from sfsl.settings.run import RunConfig, from_sections  # noqa: E402
-from sfsl.simulate.settings import RoundReport  # noqa: E402
+from sfsl.simulate.engine import RoundResult  # noqa: E402
 from sfsl.simulate.simulation import Simulation  # noqa: E402
 from sfsl.submodel import MemoryStore, RowSet, StoreSpec  # noqa: E402
 
@@ -79,7 +81,7 @@ def simulated(config: RunConfig, fleet: Fleet, gone: Gone | None = None) -> Simu
     config = resolved(config, fleet)
     spec = StoreSpec(model=fleet.task.spec, seed=bytes(32), row_slots=2, devices=True)
     store = MemoryStore(spec, fleet.task.initial_dense())
-    settings = round_settings(config, client_privacy(config, sorted(fleet.devices)))
+    settings = simulation_settings(config, client_privacy(config, sorted(fleet.devices)))
     if gone is not None:
         settings = replace(settings, faults=Vanishing(gone=gone))
     return Simulation(fleet.task, fleet.devices, store, settings, seed=config.run.seed)
@@ -105,7 +107,7 @@ def cohort_of(simulation: Simulation, number: int) -> list[str]:
     return sorted((names + names)[7 * number :][:count])
 
 
-def rounds(engine: Any, simulation: Simulation, count: int) -> list[RoundReport]:
+def rounds(engine: Any, simulation: Simulation, count: int) -> list[RoundResult]:
     reports = []
     for _ in range(count):
         reports.append(engine.run(cohort_of(simulation, simulation.store.round)))
@@ -127,13 +129,13 @@ def require_same(one: Simulation, other: Simulation) -> None:
         assert ours.state.tobytes() == others.state.tobytes()
 
 
-def require_same_sums(one: RoundReport, other: RoundReport) -> None:
-    assert one.aborted == other.aborted
+def require_same_sums(one: RoundResult, other: RoundResult) -> None:
+    assert one.record.aborted == other.record.aborted
     assert one.outcome is not None
     assert other.outcome is not None
     assert one.outcome.survivors == other.outcome.survivors
     assert one.outcome.applied.moved == other.outcome.applied.moved
-    assert (one.samples, one.loss) == (other.samples, other.loss)
+    assert (one.record.samples, one.record.loss) == (other.record.samples, other.record.loss)
     for table, count in one.outcome.contributors.items():
         assert np.array_equal(count, other.outcome.contributors[table])
         assert np.array_equal(one.outcome.union[table].rows, other.outcome.union[table].rows)
@@ -168,13 +170,13 @@ def kill_while_training(
 ) -> None:
     """A worker, when all cohorts have come so far and it has been told to train. It is stopped before, since
     on a slow machine it could be done for one cohort until somebody kills it."""
-    from sfsl.carriers.ray import hosts
+    from sfsl.carriers.ray import pool
 
-    whole_train, whole_wait = hosts.RayPool.train, ray.wait
+    whole_train, whole_wait = pool.RayPool.train, ray.wait
     armed, here, told = [True], threading.Barrier(cohorts), threading.local()
 
     def train(self: Any, *given: Any) -> Any:
-        here.wait(timeout=60)
+        here.wait(PATIENCE)
         with contextlib.suppress(ProcessLookupError):  # another cohort was here, and beyond
             os.kill(victim, signal.SIGSTOP)
         told.training = True
@@ -186,12 +188,16 @@ def kill_while_training(
             kill() if kill else os.kill(victim, signal.SIGKILL)
         return whole_wait(*given, **options)
 
-    monkeypatch.setattr(hosts.ray, "wait", wait)
-    monkeypatch.setattr(hosts.RayPool, "train", train)
+    monkeypatch.setattr(pool.ray, "wait", wait)
+    monkeypatch.setattr(pool.RayPool, "train", train)
 
 
-def require_same_reports(one: RoundReport, other: RoundReport) -> None:
+def require_same_reports(one: RoundResult, other: RoundResult) -> None:
     require_same_sums(one, other)
+    require_same_records(one.record, other.record)
+
+
+def require_same_records(one: RoundRecord, other: RoundRecord) -> None:
     assert (one.dropped, one.late, one.declined) == (other.dropped, other.late, other.declined)
     assert other.client_seconds.keys() == other.bytes_up.keys() == one.bytes_up.keys()
     assert all(seconds > 0 for seconds in other.client_seconds.values())
@@ -228,9 +234,9 @@ def test_a_cluster_makes_the_local_engines_model_bit_for_bit_also_when_a_worker_
         reports += rounds(engine, spread, 1)
         assert victim not in hosted(engine, spread)
         assert len(hosted(engine, spread)) == workers
-    assert [report.workers_lost for report in reports] == [0, 1, 0]
+    assert [report.record.workers_lost for report in reports] == [0, 1, 0]
     lost = [name for name in lost if name not in names[20:22]]  # those were gone by then
-    assert reports[1].dropped["submodel"] == len(lost) >= 2 * CLIENTS // workers - 2
+    assert reports[1].record.dropped["submodel"] == len(lost) >= 2 * CLIENTS // workers - 2
     assert reports[2].outcome is not None
     assert len(reports[2].outcome.survivors) >= 2 * CLIENTS - 1
     local = simulated(config, fleet, {**gone, (2, "submodel"): lost})
@@ -328,14 +334,14 @@ def test_a_worker_that_lies_breaks_or_hangs_costs_its_own_clients_only(
             gone[number, exchange] = bad
             (report,) = rounds(engine, spread, 1)
             reports.append(report)
-            assert report.aborted is None, (misdeed, report)
+            assert report.record.aborted is None, (misdeed, report)
             if misdeed.seen == "lost":
-                assert report.workers_lost == 1, misdeed
-                assert report.dropped[misdeed.exchange] == len(bad)
-                assert not report.declined
+                assert report.record.workers_lost == 1, misdeed
+                assert report.record.dropped[misdeed.exchange] == len(bad)
+                assert not report.record.declined
             else:
-                assert report.workers_lost == 0, misdeed
-                assert report.declined == {misdeed.seen: len(bad)}, misdeed
+                assert report.record.workers_lost == 0, misdeed
+                assert report.record.declined == {misdeed.seen: len(bad)}, misdeed
     local = simulated(tiny(), fleet, gone)
     for one, other in zip(rounds(LocalEngine(local), local, len(MISDEEDS)), reports, strict=True):
         require_same_sums(one, other)
@@ -352,8 +358,8 @@ def test_a_hundred_clients_on_two_nodes_of_which_one_is_killed(
     crowd = build_fleet(config)
     spread, cohort = simulated(config, crowd), sorted(crowd.devices)[:100]
 
-    def one_round(engine: Any, simulation: Simulation) -> RoundReport:
-        report: RoundReport = engine.run(cohort)
+    def one_round(engine: Any, simulation: Simulation) -> RoundResult:
+        report: RoundResult = engine.run(cohort)
         simulation.store.commit(report.commit)
         return report
 
@@ -377,12 +383,12 @@ def test_a_hundred_clients_on_two_nodes_of_which_one_is_killed(
         third = one_round(engine, spread)
         again = _places(engine)
     assert len(lost) == 25
-    assert (first.aborted, first.workers_lost) == (None, 1)
-    assert first.dropped["submodel"] == 25
+    assert (first.record.aborted, first.record.workers_lost) == (None, 1)
+    assert first.record.dropped["submodel"] == 25
     assert first.outcome is not None
     assert set(first.outcome.survivors) == set(cohort) - set(lost)
     for report in (second, third):
-        assert report.workers_lost == 0
+        assert report.record.workers_lost == 0
         assert report.outcome is not None
         assert len(report.outcome.survivors) == 100
     assert (len(left), len(again)) == (3, 4)

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from sfsl.cli import app
 from sfsl.errors import InputError, ParameterError
 from sfsl.run import start
-from sfsl.run.evaluation import central_auc
 from sfsl.settings.run import RunConfig, from_sections
+from sfsl.simulate.engine import central_auc
 
 SECTIONS: dict[str, dict[str, object]] = {
     "data": {"users": 40, "scale": 0.02},
@@ -29,7 +29,9 @@ def tiny(**changes: dict[str, object]) -> RunConfig:
 def finished(folder: Path, config: RunConfig, *, resume: bool = False) -> list[tuple[int, float | None]]:
     with (start.resume if resume else start.begin)(folder, config) as runner:
         runner.run(stop=lambda: False, seen=lambda line: None)
-        assert runner.lines[-1].auc == pytest.approx(central_auc(runner.fleet, runner.store), abs=1e-6)
+        assert runner.lines[-1].auc == pytest.approx(
+            central_auc(runner.fleet.task, runner.fleet.test, runner.store), abs=1e-6
+        )
         assert all(line.moved["item"] > 0 for line in runner.lines)
         return [(line.round, line.auc, line.loss) for line in runner.lines]  # type: ignore[misc]
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clocks import PATIENCE
 from deployment import settings
 from second_client import client
 from second_client.client import SecondClient
@@ -32,7 +33,7 @@ from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.secret import Secret
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState
 from sfsl.rounds import RoundPolicy, Trained
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 from sfsl.service.enrolment import Enrolment
 from sfsl.service.registry import Registry
 from sfsl.service.signing import Verifier
@@ -147,7 +148,7 @@ class World:
         self.folder, self._tls = folder, tls
         self.registry = Registry(folder / "registry.sqlite")
         self.store = MemoryStore(StoreSpec(model=MODEL, seed=bytes(32)), dense=np.array([0.5], np.float32))
-        self.lines: list[RoundLine] = []
+        self.lines: list[RoundRecord] = []
         self.coordinator = Coordinator(
             settings(**changes),
             MODEL,
@@ -168,14 +169,14 @@ class World:
         ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         app = create_app(server, limits)
         self._serving = asyncio.create_task(serve_forever(app, self.coordinator, listen, ready.set_result))
-        self.url = await asyncio.wait_for(ready, 10)
+        self.url = await asyncio.wait_for(ready, PATIENCE)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         for one in self._second:
             one.close()  # a server that stops waits for connections that are open
         await self.coordinator.stop()
-        await asyncio.wait_for(self._serving, 20)
+        await asyncio.wait_for(self._serving, PATIENCE)
         self.threads.shutdown()
         self.registry.close()
 
@@ -279,7 +280,7 @@ def snapshot(world: World) -> dict[str, np.ndarray]:
 
 
 def run(scenario: Any) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 15))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 @pytest.mark.parametrize("encoding", ["sketch", "identity", "bloom", "whole"])

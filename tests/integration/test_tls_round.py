@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from clocks import PATIENCE
+
 pytest.importorskip("torch")
 
 BENCH = Path(__file__).parents[2] / "bench"
 SMALL = ("data.source=synthetic", "data.path=", "data.users=6", "data.scale=0.03", "round.min_contributors=2")
 
 
+@pytest.mark.slow  # what it shows of rounds over a network, test_http_rounds and test_client_cli show too
 def test_a_cohort_over_tls_makes_the_local_engines_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -23,7 +26,7 @@ def test_a_cohort_over_tls_makes_the_local_engines_model(
          "--out", str(out)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout + ran.stderr

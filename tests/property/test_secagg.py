@@ -16,6 +16,9 @@ from sfsl.secagg.graph import random_cycles
 from sfsl.testing import SeededRandomness
 
 SETTINGS = settings(max_examples=80, deadline=None)
+# What a session costs grows with the square of its clients. What can go wrong between a few of them is tried
+# in every run of the tests; that it is so for forty too, in the slow ones.
+LARGEST = pytest.mark.parametrize("largest", [14, pytest.param(40, marks=pytest.mark.slow)])
 
 
 @dataclass
@@ -30,7 +33,7 @@ class Cohort:
 
 
 @st.composite
-def cohorts(draw: st.DrawFn, largest: int = 40) -> Cohort:
+def cohorts(draw: st.DrawFn, largest: int) -> Cohort:
     n = draw(st.integers(2, largest))
     names = [f"c{i}" for i in range(n)]
     threshold = draw(st.integers(2, n))
@@ -69,11 +72,15 @@ def refuse_to_open(self: Client, request: object) -> None:
     raise AssertionError("a share was opened")
 
 
+@LARGEST
 @SETTINGS
 @given(
-    cohorts(), st.sampled_from(sorted(RINGS)), st.integers(0, 200), st.booleans(), st.integers(0, 2**32 - 1)
+    st.data(), st.sampled_from(sorted(RINGS)), st.integers(0, 200), st.booleans(), st.integers(0, 2**32 - 1)
 )
-def test_complete_graph(cohort: Cohort, ring: str, length: int, active: bool, seed: int) -> None:
+def test_complete_graph(
+    largest: int, drawn: st.DataObject, ring: str, length: int, active: bool, seed: int
+) -> None:
+    cohort = drawn.draw(cohorts(largest))
     data = vectors(cohort, ring, length, seed)
     n = len(cohort.names)
     if active:
@@ -99,9 +106,11 @@ def test_complete_graph(cohort: Cohort, ring: str, length: int, active: bool, se
             aggregate(data, **options)
 
 
+@LARGEST
 @SETTINGS
-@given(cohorts(), st.data(), st.sampled_from(sorted(RINGS)), st.integers(1, 60), st.integers(0, 2**32 - 1))
-def test_sparse_graph(cohort: Cohort, data: st.DataObject, ring: str, length: int, seed: int) -> None:
+@given(st.data(), st.sampled_from(sorted(RINGS)), st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_sparse_graph(largest: int, data: st.DataObject, ring: str, length: int, seed: int) -> None:
+    cohort = data.draw(cohorts(largest))
     n = len(cohort.names)
     if n < 4:
         return
@@ -147,9 +156,10 @@ def test_sparse_graph(cohort: Cohort, data: st.DataObject, ring: str, length: in
     assert result.total.tolist() == plain_sum([values[k] for k in names], ring, length).tolist()
 
 
+@LARGEST
 @SETTINGS
 @given(
-    cohorts(),
+    st.data(),
     st.sampled_from(sorted(RINGS)),
     st.integers(1, 60),
     st.integers(1, 5),
@@ -159,8 +169,17 @@ def test_sparse_graph(cohort: Cohort, data: st.DataObject, ring: str, length: in
     st.integers(0, 2**32 - 1),
 )
 def test_misaligned_rows(
-    cohort: Cohort, ring: str, rows: int, width: int, share: float, least: int, active: bool, seed: int
+    largest: int,
+    drawn: st.DataObject,
+    ring: str,
+    rows: int,
+    width: int,
+    share: float,
+    least: int,
+    active: bool,
+    seed: int,
 ) -> None:
+    cohort = drawn.draw(cohorts(largest))
     rng = np.random.default_rng(seed)
     if active:
         cohort.threshold = max(cohort.threshold, 2 * len(cohort.names) // 3 + 1)

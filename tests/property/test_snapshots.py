@@ -97,12 +97,11 @@ def test_a_snapshot_holds_no_secret_that_is_not_needed_any_more() -> None:
     cohort = Cohort(4)
     twins = {name: Twins(cohort, name, None) for name in cohort.names}
     one = twins["c1"]
-    secrets = one.lasting._session._secrets
-    assert secrets.channel is not None
-    named = {"channel": secrets.channel.private.reveal()}
-    for number in range(2):
-        named[f"mask {number}"] = secrets.masks[number].private.reveal()
-        named[f"seed {number}"] = secrets.seeds[number].reveal()
+    state: Any = one.lasting.session.state
+    named = {"channel": state.channel.private.reveal()}
+    for number, secrets in enumerate(state.secrets):
+        named[f"mask {number}"] = secrets.mask.private.reveal()
+        named[f"seed {number}"] = secrets.seed.reveal()
 
     def held() -> set[str]:
         return {name for name, secret in named.items() if secret in one.kept}

@@ -16,8 +16,8 @@ from sfsl.secagg import Client, Start
 from sfsl.secagg.messages import Keys, MaskedVector
 from sfsl.secagg.meter import Cost, Meter
 from sfsl.submodel import RowSet
-from sfsl_research.bench.made_up import MadeUpCohort, Sizes
 from sfsl_research.bench.memory import SERVER, MemoryMeter, bare_process_bytes
+from sfsl_research.bench.simulated import SimulatedCohort, Sizes
 
 LIMIT = 1 << 30
 # Before what clients may vanish, and the exchange in which they then do not answer.
@@ -43,7 +43,7 @@ def bench_round(
     """
     if dropout_before not in VANISH:
         raise InputError(f"--dropout-before {dropout_before!r} is none of {', '.join(VANISH)}")
-    cohort = MadeUpCohort(
+    cohort = SimulatedCohort(
         sizes,
         privacy=privacy,
         min_contributors=min_contributors,
@@ -101,7 +101,7 @@ def round_memory(
     sizes: Sizes, *, privacy: str, encoding: str = "auto", seed: int = 0
 ) -> dict[str, int | None]:
     """The part of ``bench_round`` that ``memory`` adds, for a round whose seconds and bytes are known."""
-    return _memory(MadeUpCohort(sizes, privacy=privacy, encoding=encoding, seed=seed), (), "")
+    return _memory(SimulatedCohort(sizes, privacy=privacy, encoding=encoding, seed=seed), (), "")
 
 
 def _summary(bill: Cost, alive: Sequence[str]) -> dict[str, float]:
@@ -117,7 +117,7 @@ def _summary(bill: Cost, alive: Sequence[str]) -> dict[str, float]:
     }
 
 
-def _memory(cohort: MadeUpCohort, vanishing: Collection[str], at: str) -> dict[str, int | None]:
+def _memory(cohort: SimulatedCohort, vanishing: Collection[str], at: str) -> dict[str, int | None]:
     """A client: its state, the message it got, the one it sends, the submodel; training is not in it. The
     server: its state, the rows it read, messages of a whole exchange in both directions."""
     meter = MemoryMeter(sorted(cohort.real), CODEC, LIMIT)
@@ -147,7 +147,12 @@ class _Drive:
     the meter is all that the party does with them."""
 
     def __init__(
-        self, cohort: MadeUpCohort, meter: Meter, vanishing: Collection[str], at: str, session: type[Client]
+        self,
+        cohort: SimulatedCohort,
+        meter: Meter,
+        vanishing: Collection[str],
+        at: str,
+        session: type[Client],
     ) -> None:
         self.cohort = cohort
         self.sessions: dict[str, Client] = {}

@@ -25,8 +25,9 @@ from sfsl.data.words import CONTEXT
 from sfsl.errors import InputError
 from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
 from sfsl.privacy import PRESETS
+from sfsl.rounds.plan import RoundRules
 from sfsl.simulate.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
-from sfsl.simulate.settings import RoundSettings
+from sfsl.simulate.settings import SimulationSettings
 from sfsl.simulate.simulation import Simulation
 from sfsl.submodel import Averaging, MemoryStore, Quantization, StoreSpec, UpdateParams
 from sfsl.training import LocalSettings
@@ -49,7 +50,7 @@ _PRIVACY = PRESETS["cpp1"]
 
 @dataclass(frozen=True)
 class TrainingCohort:
-    """Made-up clients that all take part. At a scale of 1 they have what the paper's have; those of a
+    """Simulated clients that all take part. At a scale of 1 they have what the paper's have; those of a
     language model as many words as Shakespeare's roles."""
 
     clients: int = 100
@@ -101,19 +102,19 @@ class TrainingCohort:
         spec = StoreSpec(model=self.task.spec, seed=bytes(32), devices=True)
         return MemoryStore(spec, self.task.initial_dense())
 
-    def settings(self, clients: int, *, compiled: bool = False) -> RoundSettings:
+    def settings(self, clients: int, *, compiled: bool = False) -> SimulationSettings:
         rows, dense = (
             Quantization.finest("z32", cohort=clients, clip=1.0, max_weight=weight)
             for weight in (1, _MAX_SAMPLES)
         )
-        return RoundSettings(
+        rules = RoundRules(
             update=UpdateParams(rows=rows, dense=dense, averaging=Averaging()),
-            local=LocalSettings(compiled=compiled),
-            privacy=dict.fromkeys(self.devices, _PRIVACY),
+            training=lambda number: {},
             min_contributors=1,
-            sums="plain",
             bins=0,
         )
+        privacy = dict.fromkeys(self.devices, _PRIVACY)
+        return SimulationSettings(rules, LocalSettings(compiled=compiled), privacy, sums="plain")
 
 
 @dataclass(frozen=True)
@@ -151,10 +152,11 @@ class OnHost:
         torch.set_num_threads(self._threads)
         start = time.perf_counter()
         report = self._engine.run(self._names)
-        if report.aborted:
-            raise InputError(f"the round was aborted: {report.aborted}")
+        record = report.record
+        if record.aborted:
+            raise InputError(f"the round was aborted: {record.aborted}")
         self._store.commit(report.commit)
-        return Turn(time.perf_counter() - start, report.samples, report.training_seconds)
+        return Turn(time.perf_counter() - start, record.samples, record.training_seconds)
 
 
 class OnDevice:

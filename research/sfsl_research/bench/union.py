@@ -5,8 +5,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sfsl.arrays import Indices
 from sfsl.errors import InputError
 from sfsl.union import private_set_union
 
@@ -30,7 +30,7 @@ def bench_union(
     if not 0 <= dropout < 1:
         raise InputError(f"--dropout {dropout} is not a fraction below 1")
     rng = np.random.default_rng(seed)
-    sets = made_up_sets(rng, clients, domain, set_size, unique)
+    sets = simulated_sets(rng, clients, domain, set_size, unique)
     dropped = rng.choice(sorted(sets), round(dropout * clients), replace=False).tolist()
     start = time.perf_counter()
     result = private_set_union(sets, domain=domain, encoding=encoding, capacity=capacity, dropped=dropped)
@@ -69,9 +69,9 @@ def bench_union(
     }
 
 
-def made_up_sets(
+def simulated_sets(
     rng: np.random.Generator, clients: int, domain: int, set_size: int, unique: float
-) -> dict[str, NDArray[np.int64]]:
+) -> dict[str, Indices]:
     """Sets of ``set_size`` indices, a share ``unique`` of whose union is held by one client only."""
     if clients < 2 or set_size < 1 or not 0 <= unique <= 1:
         raise InputError("at least 2 clients, sets of at least 1 index and a share in 0..1 are needed")
@@ -93,7 +93,7 @@ def made_up_sets(
     }
 
 
-def _distinct(rng: np.random.Generator, domain: int, count: int) -> NDArray[np.int64]:
+def _distinct(rng: np.random.Generator, domain: int, count: int) -> Indices:
     """``count`` distinct random indices, without listing the domain."""
     if count > domain:
         raise InputError(f"{count} distinct indices do not fit a domain of {domain}")

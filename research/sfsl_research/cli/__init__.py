@@ -22,3 +22,8 @@ def add_swarm(app: typer.Typer) -> None:
     from sfsl_research.cli import swarm
 
     swarm.register(app)
+
+
+# The commands print as those of sfsl do, and whoever imports that package has it call the functions above.
+# So it comes first, whichever module of this one is asked for, and finds all of them.
+import sfsl.cli  # noqa: E402, F401

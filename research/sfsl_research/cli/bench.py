@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from sfsl.cli.output import console, emit_json, progress_console, shown, table
-from sfsl_research.bench.made_up import Sizes
 from sfsl_research.bench.round import bench_round
 from sfsl_research.bench.secagg import bench_secagg
+from sfsl_research.bench.simulated import Sizes
 from sfsl_research.bench.union import bench_union
 
 app = typer.Typer(help="Measure what things cost on this machine.", no_args_is_help=True)
@@ -33,7 +33,7 @@ def secagg(
     share: Annotated[float, typer.Option(help="With --rows: share of the rows a client asks for.")] = 0.1,
     ring: Annotated[str, typer.Option(help="z32, z64 or f31.")] = "z32",
     active: Annotated[bool, typer.Option("--active", help="Signed keys and consistency checks.")] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the made-up data and dropouts, not of any key.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated data and dropouts, not of any key.")] = 0,
     json: Json = False,
 ) -> None:
     """A secure sum: CPU of client and server, bytes, and the raw cipher's time for the same masks."""
@@ -64,7 +64,7 @@ def union(
     dropout: Annotated[float, typer.Option(help="Share of clients that vanish before they upload.")] = 0.0,
     encoding: Annotated[str, typer.Option(help="auto, identity, bloom or sketch.")] = "auto",
     capacity: Annotated[int | None, typer.Option(help="Default: clients times set size.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the made-up sets and dropouts, not of any key.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated sets and dropouts, not of any key.")] = 0,
     json: Json = False,
 ) -> None:
     """A private set union: bytes per client, CPU of client and server."""
@@ -92,8 +92,8 @@ def union(
 def whole_round(
     clients: Annotated[int, typer.Option(help="Clients in the cohort.")] = 100,
     privacy: Annotated[str, typer.Option(help="How clients answer: cpp1 to cpp5.")] = "cpp2",
-    rows: Annotated[int, typer.Option(help="Rows of the table of goods, which clients share.")] = 143_534,
-    set_size: Annotated[int, typer.Option(help="Goods per client; categories follow from them.")] = 301,
+    rows: Annotated[int, typer.Option(help="Rows of the table of items, which clients share.")] = 143_534,
+    set_size: Annotated[int, typer.Option(help="Items per client; categories follow from them.")] = 301,
     dense: Annotated[int, typer.Option(help="Parameters of the dense part.")] = 64_327,
     dropout: Annotated[float, typer.Option(help="Share of clients that vanish.")] = 0.0,
     dropout_before: Annotated[
@@ -110,7 +110,7 @@ def whole_round(
     memory: Annotated[
         bool, typer.Option("--memory", help="Run it once more under tracing, for each party's peak memory.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Seed of made-up rows, updates and dropouts, not of keys.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of simulated rows, updates and dropouts, not of keys.")] = 0,
     json: Json = False,
 ) -> None:
     """A whole round without training: bytes, CPU and memory of a client and of the server. Its sums are
@@ -164,7 +164,7 @@ def train(
         int | None, typer.Option(min=1, help="Time the loop on so many clients only, as if all were as fast.")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Turns of either side.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the made-up clients.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the simulated clients.")] = 0,
     json: Json = False,
 ) -> None:
     """Whole rounds with plain sums: clients trained one by one, and all at once."""

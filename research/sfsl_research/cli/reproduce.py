@@ -27,7 +27,7 @@ def reproduce(
     ] = None,
     scale: Annotated[str, typer.Option(help="small: minutes on two cores; paper: all of it.")] = "small",
     out: Annotated[Path, typer.Option(help="Folder for rows, pictures and the page.")] = Path("reproduced"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of made-up data and dropouts, not of keys.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of simulated data and dropouts, not of keys.")] = 0,
     device: Annotated[
         str, typer.Option(help="Of fig-auc: cuda, cpu, or auto, which takes a GPU where there is one.")
     ] = "auto",

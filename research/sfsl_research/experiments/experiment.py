@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from zipfile import BadZipFile
 
 import msgspec
@@ -22,20 +21,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sfsl.crypto.kdf import digest
+from sfsl.arrays import Indices
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
+from sfsl.durable.closing import Closing
 from sfsl.durable.files import write_whole, written_whole
-from sfsl.durable.lock import StoreLock
+from sfsl.durable.lock import FileLock
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.fleet import Interacted, scheme_privacy
-from sfsl.run.setup import central_settings, round_settings, slots
+from sfsl.run.setup import central_settings, simulation_settings
+from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.simulate.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
 from sfsl.simulate.resident.central import ResidentCentral
 from sfsl.simulate.resident.scoring import ResidentTest
-from sfsl.submodel import MemoryStore, StoreSpec
-from sfsl.training.task import Indices, Task
+from sfsl.submodel import MemoryStore
+from sfsl.training.task import Task
 
 CURVES, STATE, SETTINGS = "curves.csv", "state.npz", "settings.json"
 _COLUMNS = ("arm", "round", "auc", "loss", "samples", "seconds")
@@ -52,7 +53,7 @@ class Progress:
     seconds: float
 
 
-class Experiment:
+class Experiment(Closing):
     """``arms``: settings by name. They share data, model, cohort size, training and seed.
 
     Its folder is its own until ``close``.
@@ -133,14 +134,6 @@ class Experiment:
     def close(self) -> None:
         self._lock.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _advance(self) -> dict[str, Figures]:
         self.round += 1
         if self._beside is None:
@@ -189,7 +182,9 @@ class Experiment:
         arms = []
         for name in self._federated:
             config = self._arms[name]
-            arms.append(Arm(name, self._models[name], round_settings(config, {}), scheme_privacy(config)))
+            arms.append(
+                Arm(name, self._models[name], simulation_settings(config, {}), scheme_privacy(config))
+            )
         return ResidentEngine(
             self._fleet,
             arms,
@@ -202,7 +197,7 @@ class Experiment:
         """A new folder, or the checkpoint of one that has been begun."""
         try:
             self._out.mkdir(parents=True, exist_ok=True)
-            self._lock = StoreLock(self._out / STATE)
+            self._lock = FileLock(self._out / STATE)
         except OSError as error:
             raise InputError(f"cannot make the folder {self._out}: {error.strerror}") from None
         try:
@@ -294,11 +289,4 @@ def _shared(config: RunConfig) -> tuple[object, ...]:
 
 
 def _fresh(task: Task, config: RunConfig) -> MemoryStore:
-    spec = StoreSpec(
-        model=task.spec,
-        seed=digest("seed of a run", str(config.run.seed).encode()),
-        row_slots=slots(config, config.server.row_step),
-        dense_slots=slots(config, config.server.dense_step),
-        devices=True,
-    )
-    return MemoryStore(spec, task.initial_dense())
+    return MemoryStore(store_spec(config, task.spec, devices=True), task.initial_dense())

@@ -1,7 +1,6 @@
 """The paper's learning curves: its schemes on data of its size, side by side (paper §V, Fig. on AUC)."""
 
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -11,7 +10,7 @@ from sfsl.data.catalogue import Catalogue
 from sfsl.data.interactions import Interactions, hold_out_last
 from sfsl.data.stored import load_stored, store_interactions
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
-from sfsl.durable.lock import StoreLock
+from sfsl.durable.lock import FileLock
 from sfsl.errors import InputError
 from sfsl.models import din
 from sfsl.settings.run import RunConfig, from_sections
@@ -69,7 +68,7 @@ def _data(folder: Path, config: RunConfig, said: Callable[[str], None]) -> Inter
             folder.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(f"cannot make the folder {folder.parent}: {error.strerror}") from None
-        with closing(StoreLock(folder)):  # others may want to make them too
+        with FileLock(folder):  # others may want to make them too
             said(f"making data of {config.data.users:,} clients")
             made = SyntheticTaobao(world, seed=config.run.seed).interactions()
             store_interactions(made, folder, about=about)

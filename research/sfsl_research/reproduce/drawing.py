@@ -3,10 +3,10 @@
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sfsl.errors import InputError
-from sfsl_research.reproduce.paper import LABELS, Quoted
+from sfsl_research.reproduce.paper import CLIENTS, LABELS, SCHEMES, Quoted
 from sfsl_research.reproduce.sheets import put
 
 if TYPE_CHECKING:
@@ -66,6 +66,17 @@ def finish(panel: "Axes") -> None:
         ncols=4,
         frameon=False,
     )
+
+
+def by_clients(panel: "Axes", rows: Sequence[Any], column: str, quoted: Mapping[str, Quoted]) -> None:
+    """For each size of cohort a bar of each scheme; ``quoted`` by scheme, at the paper's own size."""
+    groups = sorted({row.clients for row in rows})
+    bars = {
+        scheme: {row.clients: getattr(row, column) for row in rows if row.scheme == scheme}
+        for scheme in SCHEMES
+    }
+    grouped(panel, groups, bars, {(CLIENTS, scheme): one for scheme, one in quoted.items()})
+    panel.set(xlabel="number of chosen clients")
 
 
 def grouped(

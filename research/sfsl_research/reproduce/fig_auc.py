@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sfsl.errors import InputError
 from sfsl_research.reproduce import paper
 from sfsl_research.reproduce.drawing import COLORS, blank, diamonds, finish
-from sfsl_research.reproduce.target import Job, Scaled, Story, Target, number
+from sfsl_research.reproduce.target import Job, Scaled, Story, number
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,6 +95,11 @@ def curves(job: Job) -> list[Curve]:
     return [Curve(scheme, *zip(*found[scheme], strict=True)) for scheme in SERIES if scheme in found]
 
 
+def device_named(job: Job) -> str:
+    """The GPU that trains, if one does."""
+    return _device(job)[1]
+
+
 def _device(job: Job) -> tuple[str, str]:
     """As torch calls it, and the name of a GPU."""
     import torch
@@ -174,7 +179,7 @@ def tell(rows: Sequence[Row]) -> Story:
     ]
     order = sorted(best, key=lambda scheme: -best[scheme].auc)
     small = rows[0].scale != "paper"
-    world = "a smaller world" if small else "the paper's number of clients and goods"
+    world = "a smaller world" if small else "the paper's number of clients and items"
     why = (
         " In a small world a pass over all samples is a few rounds, which centralized training soon knows by "
         "heart. So few rounds do not show how FL ends: it begins slowly and rises later."
@@ -232,16 +237,3 @@ def _gaps(best: Mapping[str, Row], rows: Sequence[Row]) -> list[str]:
         apart = max(abs(first[at] - fifth[at]) for at in both)
         said.append(f"CPP1 and CPP5 differ by {apart:.4f} at most.")
     return [" ".join(said)] if said else []
-
-
-TARGET = Target(
-    name="fig-auc",
-    title="Accuracy and convergence",
-    about="AUC over rounds: centralized, full-model FL, and SFSL with CPP1 to CPP5",
-    takes={"small": "3 min", "paper": "33 min on an H200 for all but ours, days on a CPU"},
-    rows=Row,
-    measure=measure,
-    draw=draw,
-    tell=tell,
-    device=lambda job: _device(job)[1],
-)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sfsl_research.reproduce import paper
-from sfsl_research.reproduce.drawing import blank, finish, grouped
-from sfsl_research.reproduce.measured import Asked, measure_rounds
-from sfsl_research.reproduce.target import Job, Scaled, Story, Target, number, saved
+from sfsl_research.reproduce.drawing import blank, by_clients, finish
+from sfsl_research.reproduce.measured import by_cohort, measure_rounds
+from sfsl_research.reproduce.target import Job, Scaled, Story, number, row_from, saved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,35 +22,16 @@ class Row(Scaled, frozen=True, kw_only=True):
 
 
 def measure(job: Job) -> list[Row]:
-    asked = [Asked(scheme, clients) for clients in job.scale.clients for scheme in paper.SCHEMES]
     return [
-        Row(
-            scheme=one.scheme,
-            clients=one.clients,
-            mib_up=found.mib_up,
-            mib_down=found.mib_down,
-            mib=found.mib,
-            paper_mib=paper.printed(paper.COMMUNICATION, one.scheme, one.clients),
-            scale=job.scale.name,
-            seed=job.seed,
-        )
-        for one, found in measure_rounds(job, asked).items()
+        row_from(Row, job, found, paper_mib=paper.printed(paper.COMMUNICATION, found.scheme, found.clients))
+        for found in measure_rounds(job, by_cohort(job)).values()
     ]
 
 
 def draw(rows: Sequence[Row]) -> "Figure":
     figure, (panel,) = blank(1)
-    groups = sorted({row.clients for row in rows})
-    bars = {
-        scheme: {row.clients: row.mib for row in rows if row.scheme == scheme} for scheme in paper.SCHEMES
-    }
-    quoted = {(paper.CLIENTS, scheme): one for scheme, one in paper.COMMUNICATION.items()}
-    grouped(panel, groups, bars, quoted)
-    panel.set(
-        xlabel="number of chosen clients",
-        ylabel="MiB per client and round",
-        title="Communication overhead per client",
-    )
+    by_clients(panel, rows, "mib", paper.COMMUNICATION)
+    panel.set(ylabel="MiB per client and round", title="Communication overhead per client")
     finish(panel)
     return figure
 
@@ -75,12 +56,12 @@ def tell(rows: Sequence[Row]) -> Story:
         ratios = [row.mib / row.paper_mib for row in there.values() if row.paper_mib and row.scheme != "sfl"]
         differs.append(
             f"Our submodel rounds take {min(ratios):.0%} to {max(ratios):.0%} of the paper's bytes. The "
-            "union is a sketch of what the cohort has and not a vector with a word for every good, it comes "
+            "union is a sketch of what the cohort has and not a vector with a word for every item, it comes "
             "back packed, and keys and shares are small. A row of the update takes as many words in both."
         )
         differs.append(
-            "Made-up cohorts of 100 have a union of 26 thousand goods, as the paper's 301 goods per client "
-            "and 1.17 owners per good say; its text has 32,904 as the largest. At CPP5 this counts."
+            "Simulated cohorts of 100 have a union of 26 thousand items, as the paper's 301 items per client "
+            "and 1.17 owners per item say; its text has 32,904 as the largest. At CPP5 this counts."
         )
         differs.append(
             f"SFL: {there['sfl'].mib:.2f} MiB against {there['sfl'].paper_mib:.2f}. Both move the whole "
@@ -107,16 +88,3 @@ def tell(rows: Sequence[Row]) -> Story:
         heads=("", "MiB up", "down", "both", "paper", "saved of SFL, %", "paper, %"),
         table=table,
     )
-
-
-TARGET = Target(
-    name="fig-communication",
-    title="Communication per client and round",
-    about="MiB per client and round, CPP1 to CPP5 and the full model, by cohort size",
-    takes={"small": "3 min", "paper": "7 min"},
-    rows=Row,
-    measure=measure,
-    draw=draw,
-    tell=tell,
-    repeated=True,
-)

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sfsl_research.reproduce import paper
-from sfsl_research.reproduce.drawing import blank, finish, grouped
-from sfsl_research.reproduce.measured import Asked, measure_rounds
-from sfsl_research.reproduce.target import Job, Scaled, Story, Target, number, saved
+from sfsl_research.reproduce.drawing import blank, by_clients, finish
+from sfsl_research.reproduce.measured import by_cohort, measure_rounds
+from sfsl_research.reproduce.target import Job, Scaled, Story, number, row_from, saved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,38 +22,26 @@ class Row(Scaled, frozen=True, kw_only=True):
 
 
 def measure(job: Job) -> list[Row]:
-    asked = [Asked(scheme, clients) for clients in job.scale.clients for scheme in paper.SCHEMES]
     return [
-        Row(
-            scheme=one.scheme,
-            clients=one.clients,
-            client_seconds=found.client_seconds,
-            server_seconds=found.server_seconds,
-            paper_client_seconds=paper.printed(paper.CLIENT_SECONDS, one.scheme, one.clients),
-            paper_server_seconds=paper.printed(paper.SERVER_SECONDS, one.scheme, one.clients),
-            scale=job.scale.name,
-            seed=job.seed,
+        row_from(
+            Row,
+            job,
+            found,
+            paper_client_seconds=paper.printed(paper.CLIENT_SECONDS, found.scheme, found.clients),
+            paper_server_seconds=paper.printed(paper.SERVER_SECONDS, found.scheme, found.clients),
         )
-        for one, found in measure_rounds(job, asked).items()
+        for found in measure_rounds(job, by_cohort(job)).values()
     ]
 
 
 def draw(rows: Sequence[Row]) -> "Figure":
-    figure, panels = blank(2)
-    groups = sorted({row.clients for row in rows})
-    for panel, party, numbers, title in zip(
-        panels,
-        ("client_seconds", "server_seconds"),
-        (paper.CLIENT_SECONDS, paper.SERVER_SECONDS),
-        ("Computation overhead per client", "Computation overhead of the cloud server"),
-        strict=True,
-    ):
-        bars = {
-            scheme: {row.clients: getattr(row, party) for row in rows if row.scheme == scheme}
-            for scheme in paper.SCHEMES
-        }
-        grouped(panel, groups, bars, {(paper.CLIENTS, scheme): one for scheme, one in numbers.items()})
-        panel.set(xlabel="number of chosen clients", ylabel="seconds per round", title=title)
+    figure, (client, server) = blank(2)
+    by_clients(client, rows, "client_seconds", paper.CLIENT_SECONDS)
+    client.set(title="Computation overhead per client")
+    by_clients(server, rows, "server_seconds", paper.SERVER_SECONDS)
+    server.set(title="Computation overhead of the cloud server")
+    for panel in (client, server):
+        panel.set(ylabel="seconds per round")
         finish(panel)
     return figure
 
@@ -128,16 +116,3 @@ def _agrees(there: Mapping[str, Row]) -> str:
         case [False, True]:
             return "in the paper, and for the server here; the client's order differs"
     return "in the paper; here neither party's seconds keep to this order"
-
-
-TARGET = Target(
-    name="fig-computation",
-    title="Computation of client and server per round",
-    about="CPU seconds of a client and of the server, from the same rounds as fig-communication",
-    takes={"small": "none after fig-communication", "paper": "none likewise"},
-    rows=Row,
-    measure=measure,
-    draw=draw,
-    tell=tell,
-    repeated=True,
-)

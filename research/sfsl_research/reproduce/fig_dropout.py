@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from sfsl_research.reproduce import paper
 from sfsl_research.reproduce.drawing import COLORS, blank, diamonds, finish
 from sfsl_research.reproduce.measured import Asked, measure_rounds, measure_unions
-from sfsl_research.reproduce.target import Job, Scaled, Story, Target, number, saved
+from sfsl_research.reproduce.target import Job, Scaled, Story, number, saved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -122,16 +122,3 @@ def tell(rows: Sequence[Row]) -> Story:
             for scheme in SERIES
         ],
     )
-
-
-TARGET = Target(
-    name="fig-dropout",
-    title="The server when clients drop out",
-    about="CPU seconds of the server by share of clients that vanish, union and sums apart",
-    takes={"small": "4 min", "paper": "12 min"},
-    rows=Row,
-    measure=measure,
-    draw=draw,
-    tell=tell,
-    repeated=True,
-)

@@ -13,6 +13,7 @@ import msgspec
 from sfsl.rounds.exchanges import Exchange
 from sfsl_research.bench.round import bench_round, round_memory
 from sfsl_research.bench.union import bench_union
+from sfsl_research.reproduce.paper import SCHEMES
 from sfsl_research.reproduce.scales import Scale
 from sfsl_research.reproduce.sheets import read_sheet, write_sheet
 from sfsl_research.reproduce.target import Job
@@ -72,6 +73,11 @@ class UnionRow(msgspec.Struct, frozen=True):
 
 
 Measured = TypeVar("Measured", RoundRow, UnionRow)
+
+
+def by_cohort(job: Job) -> list[Asked]:
+    """Every scheme of the paper with every size of cohort."""
+    return [Asked(scheme, clients) for clients in job.scale.clients for scheme in SCHEMES]
 
 
 def measure_rounds(job: Job, wanted: Sequence[Asked]) -> dict[Asked, RoundRow]:

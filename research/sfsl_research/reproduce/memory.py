@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from sfsl_research.reproduce import paper
 from sfsl_research.reproduce.drawing import blank, finish, grouped
 from sfsl_research.reproduce.measured import Asked, measure_rounds
-from sfsl_research.reproduce.target import Job, Scaled, Story, Target, number, saved
+from sfsl_research.reproduce.target import Job, Scaled, Story, number, row_from, saved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,20 +29,19 @@ def measure(job: Job) -> list[Row]:
     clients = job.scale.most_clients
     asked = [Asked(scheme, clients, memory=True) for scheme in job.scale.remembered]
     rows = []
-    for one, found in measure_rounds(job, asked).items():
+    for found in measure_rounds(job, asked).values():
         client, server, bare = found.client_peak_mib or 0, found.server_peak_mib or 0, found.bare_mib or 0
         rows.append(
-            Row(
-                scheme=one.scheme,
-                clients=clients,
+            row_from(
+                Row,
+                job,
+                found,
                 client_peak_mib=client,
                 server_peak_mib=server,
                 client_process_mib=bare + client,
                 server_process_mib=bare + server,
-                paper_client_mib=paper.printed(paper.CLIENT_MEMORY, one.scheme, one.clients),
-                paper_server_mib=paper.printed(paper.SERVER_MEMORY, one.scheme, one.clients),
-                scale=job.scale.name,
-                seed=job.seed,
+                paper_client_mib=paper.printed(paper.CLIENT_MEMORY, found.scheme, clients),
+                paper_server_mib=paper.printed(paper.SERVER_MEMORY, found.scheme, clients),
             )
         )
     return rows
@@ -100,15 +99,3 @@ def tell(rows: Sequence[Row]) -> Story:
             for row in rows
         ],
     )
-
-
-TARGET = Target(
-    name="memory",
-    title="Memory of client and server",
-    about="MiB of a client's and of the server's process at the peak of a round",
-    takes={"small": "3 min", "paper": "4 min"},
-    rows=Row,
-    measure=measure,
-    draw=draw,
-    tell=tell,
-)

@@ -4,7 +4,7 @@ and one run of each, ``paper`` all of them. Learning curves are of a smaller wor
 from dataclasses import dataclass, field, replace
 
 from sfsl.errors import InputError
-from sfsl_research.bench.made_up import Sizes
+from sfsl_research.bench.simulated import Sizes
 
 # Rows of the paper's third table, one for each user. A submodel never has more than one of them, and that
 # stays on its client; full-model learning moves them all.

@@ -5,16 +5,16 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sfsl.arrays import Indices
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.crypto.secret import Secret
 from sfsl.privacy import PAPER_OWNERS, PRESETS, IndexPrivacy, Perturber, Tables
-from sfsl_research.bench.made_up import Answers
-from sfsl_research.bench.union import made_up_sets
+from sfsl_research.bench.simulated import Answers
+from sfsl_research.bench.union import simulated_sets
 from sfsl_research.reproduce import paper
 from sfsl_research.reproduce.drawing import COLORS, blank, diamonds, finish
-from sfsl_research.reproduce.target import Job, Scaled, Story, Target
+from sfsl_research.reproduce.target import Job, Scaled, Story
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,7 +60,7 @@ def measure(job: Job) -> list[Row]:
                 len(PRESETS) * job.scale.cohorts,
             )
             rng = np.random.default_rng([job.seed, number])
-            sets = made_up_sets(rng, job.scale.most_clients, sizes.rows, sizes.set_size, sizes.unique)
+            sets = simulated_sets(rng, job.scale.most_clients, sizes.rows, sizes.set_size, sizes.unique)
             counted.append(_count(sets, privacy, SystemRandomness()))
         events = privacy.events(PAPER_OWNERS)
         rows.append(
@@ -84,9 +84,7 @@ def measure(job: Job) -> list[Row]:
     return rows
 
 
-def _count(
-    sets: Mapping[str, NDArray[np.int64]], privacy: IndexPrivacy, randomness: Randomness
-) -> dict[str, float]:
+def _count(sets: Mapping[str, Indices], privacy: IndexPrivacy, randomness: Randomness) -> dict[str, float]:
     """What one cohort of real perturbers asks for, row by row of the union."""
     union = np.unique(np.concatenate([*sets.values()]))
     owners, asked, owners_asked = (np.zeros(len(union), np.int64) for _ in range(3))
@@ -162,10 +160,10 @@ def tell(rows: Sequence[Row]) -> Story:
         "a real row and any other row of the union is asked for; epsilon of one round and of any number; p7 "
         "and p8, how likely an opened row tells that one client has it, or that some do not.",
         ours="Each number twice: computed by the exact accounting, and counted among the answers of 100 real "
-        "perturbers on made-up sets like the paper's (p5 to p8).",
+        "perturbers on simulated sets like the paper's (p5 to p8).",
         differs=[
             f"Computed and printed differ by {off:.1f} percentage points at most: it is the paper's table.",
-            f"Counted and computed differ by {100 * drift:.2f} points at most: made-up sets, and chance.",
+            f"Counted and computed differ by {100 * drift:.2f} points at most: simulated sets, and chance.",
             "p7 is zero at CPP2 to CPP4 to the table's digits, not exactly; and neither number speaks of "
             "several rounds, in which unions tell more (docs/privacy.md).",
         ],
@@ -199,15 +197,3 @@ def _line(row: Row, source: str, shares: Sequence[str], epsilons: Sequence[str])
 
 def _epsilon(value: float) -> str:
     return f"{value:.2f}" if np.isfinite(value) else "∞"
-
-
-TARGET = Target(
-    name="table-privacy",
-    title="Privacy levels",
-    about="p5 to p8 and epsilon of CPP1 to CPP5, computed exactly and counted among real answers",
-    takes={"small": "2 s", "paper": "5 s"},
-    rows=Row,
-    measure=measure,
-    draw=draw,
-    tell=tell,
-)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -65,6 +65,15 @@ class Scaled(msgspec.Struct, frozen=True, kw_only=True):
 
     scale: str
     seed: int
+
+
+Row = TypeVar("Row", bound=Scaled)
+
+
+def row_from(kind: type[Row], job: Job, found: object, **more: Any) -> Row:
+    """A target's row: the columns that ``found`` has under the same name, and ``more``."""
+    same = {name: getattr(found, name) for name in kind.__struct_fields__ if hasattr(found, name)}
+    return kind(**(same | {"scale": job.scale.name, "seed": job.seed} | more))
 
 
 def number(value: float | None, digits: int = 2) -> str:

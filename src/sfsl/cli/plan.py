@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from sfsl.cli.output import console, emit_json, progress_console, table
+from sfsl.cli.parsing import counts_of_rounds, privacy_level
 from sfsl.cli.privacy_output import plain
 from sfsl.errors import InputError
 from sfsl.plan import (
@@ -20,7 +21,6 @@ from sfsl.plan import (
     rounds_per_day,
     shared_load,
 )
-from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.rounds.exchanges import Exchange
 from sfsl.submodel import ModelSpec, Table
 
@@ -80,7 +80,7 @@ def plan(
             clients=clients,
             model=model,
             loads=loads,
-            privacy=_privacy(privacy),
+            privacy=privacy_level(privacy),
             dropout=_dropout(dropout or []),
             min_contributors=min_contributors,
             largest_set=largest_set,
@@ -88,7 +88,7 @@ def plan(
             bins=bins,
             precision="float16" if half else "float32",
         )
-    counts = _whole_numbers(rounds)
+    counts = counts_of_rounds(rounds)
     per_day = rounds_per_day(fleet, settings.clients, period)
     with progress_console().status("measuring this machine"):
         made = make_plan(settings)
@@ -266,15 +266,6 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).isdigit()
 
 
-def _privacy(text: str) -> IndexPrivacy:
-    if text in PRESETS:
-        return PRESETS[text]
-    parts = text.split(",")
-    if len(parts) != 4 or not all(_is_number(part) for part in parts):
-        raise InputError(f"--privacy {text!r} is neither a preset ({', '.join(PRESETS)}) nor p1,p2,p3,p4")
-    return IndexPrivacy(*(float(part) for part in parts))
-
-
 def _dropout(given: list[str]) -> dict[str, float]:
     rates = {}
     for text in given:
@@ -283,13 +274,6 @@ def _dropout(given: list[str]) -> dict[str, float]:
             raise InputError(f"--dropout {text!r} is neither a share nor EXCHANGE=SHARE")
         rates[exchange or Exchange.SUBMODEL] = float(share)
     return rates
-
-
-def _whole_numbers(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) for part in parts):
-        raise InputError(f"--rounds {text!r} is not a list of whole numbers like 1,10,100")
-    return [int(part) for part in parts]
 
 
 def register(app: typer.Typer) -> None:

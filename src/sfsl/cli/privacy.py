@@ -1,12 +1,12 @@
 """``sfsl privacy …``: what index privacy costs and gives, and whether it keeps its word."""
 
-from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from sfsl.cli.output import emit_json, progress_console
+from sfsl.cli.parsing import counts_of_rounds, privacy_level
 from sfsl.cli.privacy_output import (
     level_figures,
     plain,
@@ -19,7 +19,6 @@ from sfsl.cli.privacy_output import (
 from sfsl.errors import InputError
 from sfsl.privacy import (
     PRESETS,
-    IndexPrivacy,
     Setting,
     Workload,
     frontier,
@@ -55,8 +54,8 @@ def show(
     json: Json = False,
 ) -> None:
     """The paper's table for any parameters: p5 to p8 and epsilon, exact over any number of rounds."""
-    chosen = {name: _level(name) for name in levels or PRESETS}
-    counts = _whole_numbers(rounds, "--rounds")
+    chosen = {name: privacy_level(name) for name in levels or PRESETS}
+    counts = counts_of_rounds(rounds)
     owners = owner_distribution(single_owner, mean_owners, cohort)
     events = {name: privacy.events(owners, cohort) for name, privacy in chosen.items()}
     if plot is not None:
@@ -155,8 +154,8 @@ def audit(
 
     Exits with status 1 if the answers are not what the accounting claims.
     """
-    privacy = _level(level)
-    counts = _whole_numbers(rounds, "--rounds")
+    privacy = privacy_level(level)
+    counts = counts_of_rounds(rounds)
     if perturber not in SUBJECTS:
         raise InputError(f"no perturber {perturber!r}; there are {', '.join(SUBJECTS)}")
     setting = Setting(fleet, cohort, domain, set_size, skew, max(counts), dropout)
@@ -190,28 +189,3 @@ def audit(
         say_where(plot)
     if found.violated:
         raise typer.Exit(1)
-
-
-def _level(text: str) -> IndexPrivacy:
-    if text in PRESETS:
-        return PRESETS[text]
-    parts = text.split(",")
-    if len(parts) != 4:
-        raise InputError(
-            f"{text!r} is neither a preset ({', '.join(PRESETS)}) nor four probabilities p1,p2,p3,p4"
-        )
-    try:
-        numbers = [float(Fraction(part)) for part in parts]
-    except (ValueError, ZeroDivisionError):
-        raise InputError(f"{text!r}: probabilities are written like 0.9375 or 15/16") from None
-    return IndexPrivacy(*numbers)
-
-
-def _whole_numbers(text: str, option: str) -> list[int]:
-    try:
-        numbers = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        numbers = [0]
-    if numbers[0] < 1:
-        raise InputError(f"{option} {text!r}: expected whole numbers from 1 up, such as 1,10,100")
-    return numbers

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from sfsl.cli.output import console, emit_json, table
+from sfsl.durable.files import write_whole
 from sfsl.errors import InputError
 from sfsl.report.comparison import (
     client_table,
@@ -35,7 +36,7 @@ def report(
         out.mkdir(parents=True, exist_ok=True)
         written = save(drawn, out)
         text = page(read, compared, {name: as_png(figure) for name, figure in drawn.items()})
-        (out / PAGE).write_text(text, encoding="utf-8")
+        write_whole(out / PAGE, text.encode())
     except OSError as error:
         raise InputError(f"cannot write to {out}: {error.strerror}; choose another folder, --out") from None
     if json:

@@ -10,7 +10,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainin
 from sfsl.cli.output import table
 from sfsl.errors import NotFinite
 from sfsl.rounds.exchanges import ORDER, Exchange
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 from sfsl.run.summary import Privacy, Summary
 
 NONE = "–"
@@ -20,7 +20,7 @@ _SUMS = {"masked": "masked sums", "plain": "PLAIN SUMS", "none": "nothing hidden
 class RunProgress:
     """A live line on a terminal; elsewhere a plain line for each round that was evaluated or aborted."""
 
-    def __init__(self, console: Console, lines: list[RoundLine], rounds: int) -> None:
+    def __init__(self, console: Console, lines: list[RoundRecord], rounds: int) -> None:
         self._console = console
         self._live = console.is_terminal
         self._auc = next((line.auc for line in reversed(lines) if line.auc is not None), None)
@@ -36,7 +36,7 @@ class RunProgress:
         self._rounds = rounds
         self._bar = self._progress.add_task("", total=rounds, completed=len(lines), state="")
 
-    def seen(self, line: RoundLine) -> None:
+    def seen(self, line: RoundRecord) -> None:
         if line.auc is not None:
             self._auc = line.auc
         state = f"AUC {number(self._auc)}  loss {number(line.loss)}"

@@ -1,6 +1,5 @@
 """``sfsl serve``: the server of a deployment."""
 
-import asyncio
 import logging
 import sys
 from pathlib import Path
@@ -9,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sfsl.errors import InputError
-from sfsl.settings.serve import SECTION, ServeConfig, from_all_sections, section_toml
+from sfsl.settings.serve import SECTION, section_toml, serve_settings
 from sfsl.settings.toml import overridden, read_sections
 
 if TYPE_CHECKING:
-    from sfsl.serve.start import Deployment
+    from sfsl.deploy.serving import Serving
 
 
 def register(app: typer.Typer) -> None:
@@ -58,11 +57,9 @@ def serve(
     clients; once more aborts it. Killed, the server comes back with the last whole round.
     """
     sections = overridden(read_sections(config), settings or ())
-    given = {"state": out and str(out), "catalogue": catalogue and str(catalogue), "host": host, "port": port}
-    for key, value in given.items():
-        if value is not None:
-            sections.setdefault(SECTION, {})[key] = value
-    chosen = from_all_sections(sections)
+    if catalogue is not None:
+        sections.setdefault(SECTION, {})["catalogue"] = str(catalogue)
+    chosen = serve_settings(sections, out=out, host=host, port=port)
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
@@ -71,30 +68,32 @@ def serve(
     for other in ("asyncio", "uvicorn"):  # what strangers send is counted, not logged line by line
         logging.getLogger(other).setLevel(logging.ERROR)
     try:
-        from sfsl.serve.start import open_deployment
+        import sfsl.deploy.serving as server
     except ImportError as error:
         raise InputError(
             f"a server needs more packages ({error}); install them with: "
             "pip install 'sfsl[network,store,train]'"
         ) from None
     typer.echo(f"Reading {chosen.serve.catalogue or 'data'} and settings …", err=True)
-    deployment = open_deployment(chosen, Path(chosen.serve.state))
-    if deployment.coordinator.finished:
-        deployment.close()
+    listened: list[str] = []
+
+    def ready(serving: "Serving") -> None:
+        listened.append(serving.url)
+        _say(serving)
+
+    last = server.serve(chosen, ready=ready)
+    if listened:
+        typer.echo(f"Stopped after round {last}.", err=True)
+    else:
         typer.echo(
-            f"serve.rounds = {chosen.serve.rounds}, and round {deployment.coordinator.check_ins.round} is in "
-            f"the store in {chosen.serve.state}: nothing to do. To go on, raise serve.rounds; 0 has no end.",
+            f"serve.rounds = {chosen.serve.rounds}, and round {last} is in the store in "
+            f"{chosen.serve.state}: nothing to do. To go on, raise serve.rounds; 0 has no end.",
             err=True,
         )
-        return
-    try:
-        asyncio.run(deployment.run(lambda url: _say(url, chosen, deployment)))
-    finally:
-        deployment.close()
-    typer.echo(f"Stopped after round {deployment.coordinator.check_ins.round}.", err=True)
 
 
-def _say(url: str, config: ServeConfig, deployment: "Deployment") -> None:
+def _say(serving: "Serving") -> None:
+    url, config, deployment = serving.url, serving.config, serving.deployment
     own, coordinator, model = config.serve, deployment.coordinator, deployment.model
     parameters = model.dense + sum(table.rows * table.width for table in model.tables)
     who = (
@@ -112,24 +111,19 @@ def _say(url: str, config: ServeConfig, deployment: "Deployment") -> None:
         f"  privacy     rows with at least {deployment.min_contributors} contributors; "
         f"{'active' if own.active else 'honest-but-curious'} mode",
         f"  enrolment   {own.enrolment}: {who}",
-        f"  TLS         {_tls(config, deployment)}",
+        f"  TLS         {_tls(serving)}",
         f"Join with:  sfsl join --server {url} --data FILE --state DIR"
-        + ("" if own.plain else f" --ca {_authority(config)}"),
+        + ("" if own.plain else f" --ca {serving.authority or 'authority.pem'}"),
     ]
     for line in lines:
         typer.echo(line, err=True)
 
 
-def _tls(config: ServeConfig, deployment: "Deployment") -> str:
-    own = config.serve
+def _tls(serving: "Serving") -> str:
+    own = serving.config.serve
     if own.plain:
         return "NONE: for tests, or behind a proxy on this machine"
-    if deployment.own_authority is None:
+    if serving.authority is None:
         return own.certificate
-    made = "made just now" if deployment.own_authority else "made before"
-    return f"an authority of its own, {made}, for tests on this machine; clients need {_authority(config)}"
-
-
-def _authority(config: ServeConfig) -> str:
-    own = config.serve
-    return str(Path(own.state) / "tls" / "authority.pem") if own.own_tls else "authority.pem"
+    made = "made just now" if serving.deployment.own_authority else "made before"
+    return f"an authority of its own, {made}, for tests on this machine; clients need {serving.authority}"

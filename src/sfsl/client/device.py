@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from sfsl.arrays import Indices, Values
 from sfsl.rounds import Download, ScoreBins, Trained
 from sfsl.submodel import RowSet, TrainedRows
 from sfsl.training import (
@@ -16,7 +17,7 @@ from sfsl.training import (
     score_histograms,
     score_samples,
 )
-from sfsl.training.task import ClientData, Indices, Rows, Task, Values
+from sfsl.training.task import ClientData, Rows, Task
 
 
 @dataclass(frozen=True)

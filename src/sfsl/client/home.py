@@ -73,23 +73,30 @@ class Home:
     def personal(self, model: ModelSpec) -> PersonalRows:
         return PersonalRows.open(self.folder / "rows", model, self._randomness)
 
-    def samples(self, source: Path, state: ClientState, today: date) -> tuple[Path, bool]:
-        """The samples to take part with today: a copy of ``source`` as it was when the period began here.
+    def samples(self, source: Path | bytes, state: ClientState, today: date) -> tuple[Path, bool]:
+        """The samples to take part with today: a copy of ``source``, a file or its content, as it was when
+        the period began here.
 
         Also whether ``source`` has changed since. New data waits: answers that changed with the data would
         betray the change.
         """
         copy = self.folder / "data"
         try:
-            if source.stat().st_size > _LARGEST_DATA:
-                raise InputError(f"{source} has more than {_LARGEST_DATA >> 30} GiB")
-            data = source.read_bytes()
+            data = source if isinstance(source, bytes) else _read(source)
+            if len(data) > _LARGEST_DATA:
+                raise InputError(f"samples of more than {_LARGEST_DATA >> 30} GiB")
             if copy.exists() and state.period == state.calendar.period(today):
                 return copy, copy.read_bytes() != data
         except OSError as error:
             raise InputError(f"cannot read {error.filename}: {error.strerror}") from None
         replace_file(copy, data)
         return copy, False
+
+
+def _read(source: Path) -> bytes:
+    if source.stat().st_size > _LARGEST_DATA:
+        raise InputError(f"{source} has more than {_LARGEST_DATA >> 30} GiB")
+    return source.read_bytes()
 
 
 def require_readable(source: Path) -> None:
@@ -108,8 +115,5 @@ def read_roster(path: Path) -> dict[str, bytes]:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Durably, whole, and for its owner only."""
-    file = DurableFile(path)
-    try:
+    with DurableFile(path) as file:
         file.replace(data)
-    finally:
-        file.close()

@@ -6,10 +6,9 @@ from typing import Protocol
 
 from numpy.typing import ArrayLike
 
+from sfsl.arrays import Bits, Indices
 from sfsl.crypto.randomness import Randomness
 from sfsl.privacy import ClientState, Decoys, IndexPrivacy, Tables
-from sfsl.privacy.response import Bitmap
-from sfsl.privacy.tables import Indices
 from sfsl.rounds.client import Answers
 
 
@@ -87,7 +86,7 @@ class DurableMemory:
 
     def answer(
         self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
-    ) -> dict[str, Bitmap]:
+    ) -> dict[str, Bits]:
         return self.state.answer(round_id, unions, randomness)
 
     def keep(self, snapshot: bytes | None) -> None:

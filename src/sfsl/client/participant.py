@@ -61,6 +61,11 @@ class Attempt:
     """How one check-in ended. ``outcome`` "declined": by this client, for the reason ``why``.
 
     ``whole``: this client went through the round to its last exchange. ``work``: by message, in order.
+
+    >>> import sfsl
+    >>> attempts = [sfsl.Attempt("committed", round=7, whole=True), sfsl.Attempt("declined", "0 of 1 left")]
+    >>> sum(one.whole for one in attempts)
+    1
     """
 
     outcome: Outcome | str

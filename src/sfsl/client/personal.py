@@ -1,25 +1,22 @@
 """A client's own rows, which never leave the device: kept durably, whole or not at all."""
 
-import hashlib
 import os
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Annotated, Self
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
-from sfsl.client.trainer import Indices, Values
-from sfsl.codec import Codec, Message
+from sfsl.arrays import Indices, Values, find
+from sfsl.codec import Message
 from sfsl.crypto.randomness import Randomness
+from sfsl.durable.closing import Closing
+from sfsl.durable.records import RecordFormat
 from sfsl.durable.secret_file import DurableFile
-from sfsl.errors import InputError, RemoteError, StateError
+from sfsl.errors import InputError, StateError
 from sfsl.submodel import ModelSpec, Table
 from sfsl.submodel.initial import initial_rows
-
-MAGIC = b"sfsl rows\r\n\x1a\n\x00\x00\x00"  # 16 bytes, as a client state has its own
-LARGEST = 1 << 28
 
 
 class _Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,10 +32,16 @@ class _Record(Message, frozen=True, tag="personal-rows"):
     tables: dict[Annotated[str, Meta(max_length=64)], _Rows]
 
 
-_CODEC = Codec(_Record)
+_FORMAT = RecordFormat(
+    _Record,
+    b"sfsl rows\r\n\x1a\n\x00\x00\x00",  # 16 bytes, as a client state has its own
+    largest=1 << 28,
+    what="a file of personal rows",
+    lost="Without it, personal rows start anew",
+)
 
 
-class PersonalRows:
+class PersonalRows(Closing):
     """The personal rows of one client. Rows that it never trained follow from ``seed``.
 
     Without a file they last as long as this object, which is for simulations.
@@ -59,7 +62,7 @@ class PersonalRows:
                 made = cls(model, randomness.bytes(32), file)
                 made._write({})
                 return made
-            record = _decode(file.read(LARGEST), str(file.path))
+            record = _FORMAT.decode(file.read(_FORMAT.largest), str(file.path))
             found = cls(model, record.seed, file)
             found._kept = {
                 name: _arrays(found._table(name), rows, str(file.path))
@@ -75,8 +78,8 @@ class PersonalRows:
         values = initial_rows(self._seed, self._table(table), rows)
         if table in self._kept:
             own, kept = self._kept[table]
-            held = np.isin(rows, own)
-            values[held] = kept[np.searchsorted(own, rows[held])]
+            at, held = find(rows, own)
+            values[held] = kept[at[held]]
         return values
 
     def keep(self, learned: Mapping[str, tuple[Indices, Values]]) -> None:
@@ -97,14 +100,6 @@ class PersonalRows:
         if self._file is not None:
             self._file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return "PersonalRows(redacted)"
 
@@ -120,24 +115,7 @@ class PersonalRows:
             name: _Rows(values.shape[1], rows.astype("<i8").tobytes(), values.astype("<f4").tobytes())
             for name, (rows, values) in kept.items()
         }
-        body = _CODEC.encode(_Record(self._seed, tables))
-        self._file.replace(MAGIC + hashlib.sha256(body).digest() + body)
-
-
-def _decode(data: bytes, where: str) -> _Record:
-    head = len(MAGIC) + 32
-    if not data.startswith(MAGIC):
-        raise StateError(f"{where} does not hold personal rows of this package")
-    if hashlib.sha256(data[head:]).digest() != data[len(MAGIC) : head]:
-        raise StateError(
-            f"{where} is damaged: its checksum does not fit. Without it, personal rows start anew"
-        )
-    try:
-        record = _CODEC.decode(data[head:], limit=LARGEST)
-    except RemoteError as error:
-        raise StateError(f"{where} does not hold personal rows: {error}") from None
-    assert isinstance(record, _Record)  # noqa: S101 -- the codec knows no other type
-    return record
+        self._file.replace(_FORMAT.encode(_Record(self._seed, tables)))
 
 
 def _arrays(table: Table, given: _Rows, where: str) -> tuple[Indices, Values]:

@@ -4,13 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from sfsl.arrays import Indices, Values
 from sfsl.rounds import Download, Trained
-
-Indices = NDArray[np.int64]
-Values = NDArray[np.float32]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
+from sfsl.arrays import Indices, Values
 from sfsl.client.device import Device
-from sfsl.client.trainer import Indices, Lesson, Values
+from sfsl.client.trainer import Lesson
 from sfsl.errors import Refused
 from sfsl.rounds import Download
 from sfsl.training import LocalSettings, train_client

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from sfsl.arrays import Indices
 from sfsl.data.assemble import offsets_of, require_usable
 from sfsl.data.interactions import Interactions
 from sfsl.data.lines import BadField, binary_label, number_id, numbered_lines, shown
 from sfsl.data.report import LoadReport
-from sfsl.data.samples import Indices
 
 EMPTY = "0"
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.arrays import Bits, Indices, Reals
 from sfsl.data.interactions import Interactions
 from sfsl.data.report import LoadReport
-from sfsl.data.samples import Column, Indices
+from sfsl.data.samples import Column
 from sfsl.errors import InputError
 
 
@@ -58,7 +59,7 @@ def offsets_of(group: Indices, groups: int) -> Indices:
     return np.concatenate([[0], np.cumsum(np.bincount(group, minlength=groups))]).astype(np.int64)
 
 
-def clicks_before(user: Indices, time: NDArray[np.float64], clicked: NDArray[np.bool_]) -> Indices:
+def clicks_before(user: Indices, time: Reals, clicked: Bits) -> Indices:
     """How many clicks stand before each sample in an array sorted by user and time.
 
     Clicks at the very same moment do not count: they may be this sample's own, or the click that a

@@ -13,11 +13,11 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.arrays import Indices
 from sfsl.crypto.kdf import digest
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
 from sfsl.data.lines import BadField, number_id, text_id
-from sfsl.data.samples import Indices
 from sfsl.data.words import Speech
 from sfsl.errors import InputError
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfsl.arrays import Bits, Indices
 from sfsl.data.interactions import MAX_HISTORY, Interactions
-from sfsl.data.samples import Indices
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,7 +119,7 @@ def _once(keys: Indices) -> Indices:
     return np.asarray(ordered[fresh])
 
 
-def _covered(start: Indices, stop: Indices, length: int) -> NDArray[np.bool_]:
+def _covered(start: Indices, stop: Indices, length: int) -> Bits:
     """Which places lie in any of these stretches."""
     depth = np.zeros(length + 1, np.int64)
     np.add.at(depth, start, 1)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sfsl.data.samples import NO_ROW, Column, Indices, Samples
+from sfsl.arrays import Bits, Indices, Reals
+from sfsl.data.samples import NO_ROW, Column, Samples
 from sfsl.errors import InputError
 
 # The last fifty clicks say what a user is after; longer histories cost time in proportion.
@@ -29,14 +30,14 @@ class Interactions:
     offsets: Indices
     item: NDArray[np.int32]
     label: NDArray[np.int8]
-    time: NDArray[np.float64]
+    time: Reals
     click_offsets: Indices
     clicks: NDArray[np.int32]
     history_start: NDArray[np.int32]
     history_stop: NDArray[np.int32]
     category_of: NDArray[np.int32] | None = None
     categories: Column | None = None
-    probability: NDArray[np.float64] | None = None
+    probability: Reals | None = None
 
     def __len__(self) -> int:
         return len(self.item)
@@ -80,7 +81,7 @@ class Interactions:
             follows = {"item_category": "item", "history_category": "history"}
         return Samples(columns, tables, follows)
 
-    def select(self, chosen: NDArray[np.bool_]) -> "Interactions":
+    def select(self, chosen: Bits) -> "Interactions":
         """Only the chosen samples. All users stay, so that their numbers do."""
         kept = np.concatenate([[0], np.cumsum(chosen)])
         return replace(

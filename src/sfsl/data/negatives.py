@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from sfsl.arrays import Indices
 from sfsl.data.interactions import Interactions
-from sfsl.data.samples import Indices
 from sfsl.errors import InputError
 
 TRIES = 20

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sfsl.arrays import Indices, Reals
 from sfsl.data.assemble import clicks_before, require_usable
 from sfsl.data.catalogue import CATEGORY, ITEM, WORD, Catalogue, CatalogueTable
 from sfsl.data.interactions import Interactions
@@ -118,9 +119,9 @@ def _row(table: CatalogueTable, text: str, known: int | None) -> int:
 
 
 def _interactions(
-    item: NDArray[np.int64],
+    item: Indices,
     label: NDArray[np.int8],
-    time: NDArray[np.float64],
+    time: Reals,
     items: int,
     category_of: NDArray[np.integer] | None,
 ) -> Interactions:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sfsl.arrays import Bits, Indices, find
 from sfsl.errors import InputError
 
-Indices = NDArray[np.int64]
 Column = NDArray[Any]
 
 # Fills up sequences; no row has this number.
@@ -23,6 +23,12 @@ class Samples:
     ``tables`` says which columns hold row numbers, and of which table. ``follows`` names columns that
     stand in step with another: the category of each item in a history has its place only while that
     item has it.
+
+    >>> import numpy as np, sfsl
+    >>> columns = {"film": np.array([3, 7, 3]), "label": np.array([1, 0, 1], np.float32)}
+    >>> seen = sfsl.Samples(columns, tables={"film": "film"})
+    >>> len(seen), seen.rows()["film"].tolist()
+    (3, [3, 7])
     """
 
     columns: Mapping[str, Column]
@@ -63,7 +69,7 @@ class Samples:
         for name, table in self.tables.items():
             if table not in rows or name in self.follows:
                 continue
-            present = _held(columns[name], rows[table])
+            present = find(columns[name], rows[table])[1]
             if present.ndim == 1:
                 stays &= present
                 continue
@@ -118,15 +124,7 @@ class Samples:
         return Samples(columns, self.tables, self.follows)
 
 
-def _held(values: Column, rows: Indices) -> NDArray[np.bool_]:
-    """Whether each value is among ``rows`` (ascending): for few values, faster than ``np.isin``."""
-    if not len(rows):
-        return np.zeros(values.shape, np.bool_)
-    found = np.minimum(np.searchsorted(rows, values), len(rows) - 1)
-    return np.asarray(rows[found] == values)
-
-
-def _closed_up(sequences: Column, present: NDArray[np.bool_]) -> Column:
+def _closed_up(sequences: Column, present: Bits) -> Column:
     """What is present, in its order and moved to the front; the rest filled up."""
     order = np.argsort(~present, axis=1, kind="stable")
     moved = np.take_along_axis(np.where(present, sequences, NO_ROW), order, axis=1)
@@ -135,8 +133,8 @@ def _closed_up(sequences: Column, present: NDArray[np.bool_]) -> Column:
 
 def _positions(values: Column, rows: Indices, table: str) -> Indices:
     """Where each value stands in ``rows`` (ascending, all of them there)."""
-    found = np.searchsorted(rows, values)
-    if len(values) and (not len(rows) or np.any(rows[np.minimum(found, len(rows) - 1)] != values)):
+    found, held = find(values, rows)
+    if not held.all():
         raise InputError(f"samples touch rows of table {table!r} that are not at hand; keep() them first")
     return found.astype(np.int64)
 

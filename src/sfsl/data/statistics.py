@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sfsl.arrays import Indices
 from sfsl.data.interactions import Interactions
-from sfsl.data.samples import Indices
 
 
 @dataclass(frozen=True)

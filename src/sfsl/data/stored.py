@@ -4,7 +4,6 @@ Millions of samples are at hand at once, and take memory only as far as they are
 """
 
 import hashlib
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfsl.data.interactions import Interactions
+from sfsl.durable.files import folder_made_whole
 from sfsl.errors import InputError
 
 MANIFEST = "manifest.json"
@@ -36,21 +36,17 @@ def store_interactions(data: Interactions, folder: str | Path, *, about: str) ->
     folder = Path(folder)
     if folder.exists():
         raise InputError(f"{folder} exists already; choose another folder, or remove it")
-    aside = folder.with_name(folder.name + ".new")
     try:
-        shutil.rmtree(aside, ignore_errors=True)  # of an earlier attempt that was cut short
-        aside.mkdir(parents=True)
-        files = {}
-        for name in Interactions.__dataclass_fields__:
-            array = getattr(data, name)
-            if array is not None:
-                np.save(aside / f"{name}.npy", array, allow_pickle=False)
-                files[name] = _File(array.dtype.str, array.shape, _sum(aside / f"{name}.npy"))
-        manifest = _Manifest(_FORMAT, about, files)
-        (aside / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
-        aside.rename(folder)
+        with folder_made_whole(folder) as aside:
+            files = {}
+            for name in Interactions.__dataclass_fields__:
+                array = getattr(data, name)
+                if array is not None:
+                    np.save(aside / f"{name}.npy", array, allow_pickle=False)
+                    files[name] = _File(array.dtype.str, array.shape, _sum(aside / f"{name}.npy"))
+            manifest = _Manifest(_FORMAT, about, files)
+            (aside / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
     except (OSError, ValueError) as error:
-        shutil.rmtree(aside, ignore_errors=True)
         raise InputError(f"cannot write {folder}: {error}") from None
 
 

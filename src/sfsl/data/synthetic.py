@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from sfsl.arrays import Indices, Reals
 from sfsl.data.interactions import Interactions
-from sfsl.data.samples import Indices
 from sfsl.errors import InputError, ParameterError
 
 # Streams of random numbers from one seed, told apart by their first word.
@@ -83,9 +83,9 @@ class _Shown:
     """What one user was shown, in order; ``first`` is where its samples begin."""
 
     item: Indices
-    probability: NDArray[np.float64]
+    probability: Reals
     label: NDArray[np.int8]
-    time: NDArray[np.float64]
+    time: Reals
     first: int
 
 
@@ -163,7 +163,7 @@ class SyntheticTaobao:
         item[again] = item[earlier[again]]
         return item
 
-    def _items_at(self, place: NDArray[np.float64]) -> Indices:
+    def _items_at(self, place: Reals) -> Indices:
         found = np.searchsorted(self._reach, place, side="right") - 1
         return np.minimum(found, self.settings.items - 1).astype(np.int64)
 
@@ -173,7 +173,7 @@ class SyntheticTaobao:
         return float(np.exp(np.sqrt(variance) * rng.standard_normal() - variance / 2))
 
 
-def bayes_auc(probability: NDArray[np.float64]) -> float:
+def bayes_auc(probability: Reals) -> float:
     """The expected AUC of scoring samples by their true probabilities; no score does better.
 
     Over all pairs: the chance that the one is clicked and the other not, where the one has the larger

@@ -8,7 +8,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sfsl.data.samples import NO_ROW, Column, Indices, Samples
+from sfsl.arrays import Indices
+from sfsl.data.samples import NO_ROW, Column, Samples
 from sfsl.data.shakespeare import Role
 from sfsl.errors import InputError
 

@@ -5,13 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sfsl.arrays import Counts, Reals
 from sfsl.errors import ParameterError
 from sfsl.privacy import owner_distribution
 from sfsl.submodel import ModelSpec, RowMaps
-
-Counts = NDArray[np.float64]
 
 # Owners of a row that several clients have, on average: with 86.7 % of the union held by one client this
 # gives the paper's 1.17 owners per row.
@@ -25,7 +23,7 @@ class SharedLoad:
     """A shared table: rows a client has on average, and rows of the cohort's union by number of owners."""
 
     per_client: float
-    owners: Counts
+    owners: Reals
 
     @property
     def union(self) -> float:
@@ -38,8 +36,8 @@ class DerivedLoad:
     the union's source rows that each follows from."""
 
     per_client: float
-    sources: NDArray[np.int64]
-    rows: Counts
+    sources: Counts
+    rows: Reals
 
 
 Load = SharedLoad | DerivedLoad
@@ -112,9 +110,7 @@ def derived_load(
     return DerivedLoad(per_client, sources.astype(np.int64), counts * size / float(counts @ sources))
 
 
-def measured_loads(
-    model: ModelSpec, maps: RowMaps, sets: Sequence[Mapping[str, NDArray[np.int64]]]
-) -> dict[str, Load]:
+def measured_loads(model: ModelSpec, maps: RowMaps, sets: Sequence[Mapping[str, Counts]]) -> dict[str, Load]:
     """The same figures counted in one cohort: ``sets`` holds each client's real rows by shared table."""
     if len(sets) < 2:
         raise ParameterError("a cohort to count in has at least 2 clients")
@@ -136,7 +132,7 @@ def measured_loads(
     return loads
 
 
-def _covered(sizes: Counts, per_client: float, clients: int) -> float:
+def _covered(sizes: Reals, per_client: float, clients: int) -> float:
     """Derived rows that some client has, if each has ``per_client`` of them, large ones more often."""
     low, high = 0.0, 1e9
     for _ in range(100):
@@ -148,7 +144,7 @@ def _covered(sizes: Counts, per_client: float, clients: int) -> float:
     return float(-np.expm1(-high * sizes * clients).sum())
 
 
-def _fitted(exponential: Counts, size: float, union: float) -> float:
+def _fitted(exponential: Reals, size: float, union: float) -> float:
     """The power of exponential sizes at which ``size`` source rows have ``union`` derived rows."""
     even, uneven = 0.0, 8.0
     for _ in range(50):

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sfsl.plan.loads import Counts, DerivedLoad, SharedLoad
+from sfsl.arrays import Reals
+from sfsl.plan.loads import DerivedLoad, SharedLoad
 from sfsl.plan.settings import PlanSettings
 from sfsl.rounds.exchanges import Exchange
 from sfsl.secagg.contributors import opened_alone
@@ -57,7 +58,7 @@ def expected_rows(settings: PlanSettings, heard: Mapping[str, int]) -> RoundRows
     )
 
 
-def _figures(rows: Counts, real: float, least: int, vanish: float, participants: int) -> TableRows:
+def _figures(rows: Reals, real: float, least: int, vanish: float, participants: int) -> TableRows:
     count = np.arange(len(rows))
     kept = count >= least
     return TableRows(
@@ -72,7 +73,7 @@ def _figures(rows: Counts, real: float, least: int, vanish: float, participants:
     )
 
 
-def _default(settings: PlanSettings, requesters: Mapping[str, Counts]) -> int:
+def _default(settings: PlanSettings, requesters: Mapping[str, Reals]) -> int:
     """Spec 5.3, on the numbers of rows that are expected by number of requesters."""
     rows = np.sum(list(requesters.values()), axis=0) if requesters else np.zeros(1)
     alone = rows * opened_alone(np.arange(len(rows)), settings.tolerated)
@@ -80,7 +81,7 @@ def _default(settings: PlanSettings, requesters: Mapping[str, Counts]) -> int:
     return max(2, int(np.flatnonzero(expected <= settings.bound)[0]))
 
 
-def _of_shared(load: SharedLoad, settings: PlanSettings, heard: Mapping[str, int]) -> Counts:
+def _of_shared(load: SharedLoad, settings: PlanSettings, heard: Mapping[str, int]) -> Reals:
     """Rows of the union by number of requesters among those who take part in the update."""
     uniting, asking = heard[Exchange.INBOUND], heard[Exchange.UNION]
     united = _thinned(load.owners, uniting / settings.clients)
@@ -97,7 +98,7 @@ def _of_shared(load: SharedLoad, settings: PlanSettings, heard: Mapping[str, int
 
 def _of_derived(
     load: DerivedLoad, source: SharedLoad, settings: PlanSettings, heard: Mapping[str, int]
-) -> Counts:
+) -> Reals:
     """A derived row is asked for where one of its source rows is."""
     p5, p6 = settings.privacy.p5, settings.privacy.p6
     survive = heard[Exchange.INBOUND] / settings.clients
@@ -117,7 +118,7 @@ def _of_derived(
     return rows
 
 
-def _chance_to_have(load: DerivedLoad) -> Counts:
+def _chance_to_have(load: DerivedLoad) -> Reals:
     """Per derived row the chance that a client has it: larger where more sources lead to it."""
     low, high = 0.0, 1.0
     for _ in range(60):
@@ -126,11 +127,11 @@ def _chance_to_have(load: DerivedLoad) -> Counts:
             low = each
         else:
             high = each
-    has: Counts = np.asarray(1 - (1 - high) ** load.sources, np.float64)
+    has: Reals = np.asarray(1 - (1 - high) ** load.sources, np.float64)
     return has
 
 
-def _thinned(rows: Counts, share: float) -> Counts:
+def _thinned(rows: Reals, share: float) -> Reals:
     """Rows by number of owners, once each owner is still there with probability ``share``."""
     left = np.zeros_like(rows)
     for owners in np.flatnonzero(rows):
@@ -138,13 +139,13 @@ def _thinned(rows: Counts, share: float) -> Counts:
     return left
 
 
-def binomial(count: int, chance: float) -> Counts:
+def binomial(count: int, chance: float) -> Reals:
     """The distribution of successes in ``count`` trials."""
     wins = np.arange(count + 1)
     if chance <= 0 or chance >= 1:
-        certain: Counts = (wins == (count if chance >= 1 else 0)).astype(np.float64)
+        certain: Reals = (wins == (count if chance >= 1 else 0)).astype(np.float64)
         return certain
     factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, count + 1)))])
     choose = factorials[-1] - factorials - factorials[::-1]
-    shares: Counts = np.exp(choose + wins * np.log(chance) + wins[::-1] * np.log1p(-chance))
+    shares: Reals = np.exp(choose + wins * np.log(chance) + wins[::-1] * np.log1p(-chance))
     return shares

@@ -153,7 +153,7 @@ def _round_params(settings: PlanSettings, union: UnionParams, min_contributors: 
         union=union,
         update=UpdateParams(rows=rows, dense=dense),
         min_contributors=min_contributors,
-        training={"rate": 1.0},
+        training=dict.fromkeys(("rate", "batch_size", "epochs", "clip"), 1.0),
         precision=settings.precision,
         scores=ScoreBins(bins=settings.bins) if settings.bins else None,
     )

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sfsl.privacy.response import Bitmap
-from sfsl.privacy.simulation import Clients, SeenRound
+from sfsl.arrays import Bits, Indices, Reals, Values
+from sfsl.privacy.simulation import SeenRound
 
 # How far above chance two bitmaps must agree to count as one client's: once in 10^9 pairs by accident.
 LINK_DEVIATIONS = 6.0
@@ -26,12 +25,12 @@ class Deduction:
     one client explains all that was seen.
     """
 
-    possible: Bitmap
-    proved: Bitmap
-    named: Bitmap
+    possible: Bits
+    proved: Bits
+    named: Bits
 
 
-def intersection(rounds: Sequence[SeenRound], clients: int) -> Bitmap:
+def intersection(rounds: Sequence[SeenRound], clients: int) -> Bits:
     """The paper's attack: a client's rows lie in every union it was part of."""
     claimed = _took_part(rounds, clients)
     for seen in rounds:
@@ -56,21 +55,21 @@ def deduce(rounds: Sequence[SeenRound], clients: int, *, unions_exact: bool) -> 
     return Deduction(possible, proved, proved | guessed)
 
 
-def _took_part(rounds: Sequence[SeenRound], clients: int) -> Bitmap:
+def _took_part(rounds: Sequence[SeenRound], clients: int) -> Bits:
     took_part = np.zeros((clients, len(rounds[0].union)), np.bool_)
     for seen in rounds:
         took_part[seen.members] = True
     return took_part
 
 
-def _apply_union(possible: Bitmap, proved: Bitmap, seen: SeenRound) -> None:
+def _apply_union(possible: Bits, proved: Bits, seen: SeenRound) -> None:
     """A row outside the union has no owner among the members, one inside has at least one."""
     possible[seen.members] &= seen.union
     left = possible[seen.members]
     proved[seen.members] |= left & seen.union & (left.sum(axis=0) == 1)
 
 
-def _apply_counts(possible: Bitmap, proved: Bitmap, seen: SeenRound) -> None:
+def _apply_counts(possible: Bits, proved: Bits, seen: SeenRound) -> None:
     """A count says how many of those who asked are owners: all who are left, or all who are known."""
     left = seen.asked & possible[seen.members]
     proved[seen.members] |= left & seen.union & (left.sum(axis=0) == seen.counts)
@@ -79,7 +78,7 @@ def _apply_counts(possible: Bitmap, proved: Bitmap, seen: SeenRound) -> None:
     possible[seen.members] &= ~(seen.asked & complete & ~known)
 
 
-def _sole_owners(rounds: Sequence[SeenRound], clients: int, *, unions_exact: bool) -> Bitmap:
+def _sole_owners(rounds: Sequence[SeenRound], clients: int, *, unions_exact: bool) -> Bits:
     """Who could be a row's only owner: asks whenever the count is one and is there when the row is."""
     fits = _took_part(rounds, clients)
     for seen in rounds:
@@ -114,9 +113,7 @@ def link_pseudonyms(rounds: Sequence[SeenRound]) -> list[SeenRound]:
     return linked
 
 
-def _deviations(
-    answers: NDArray[np.float32], union: NDArray[np.float32], memory: NDArray[np.float32], covered: Bitmap
-) -> NDArray[np.float64]:
+def _deviations(answers: Values, union: Values, memory: Values, covered: Bits) -> Reals:
     """Correlation of each answer with each remembered identity, in standard deviations from none."""
     mask = covered.astype(np.float32)
     dots = (answers @ memory.T).astype(np.float64)
@@ -126,7 +123,7 @@ def _deviations(
         return np.where(power > 0, dots / np.sqrt(power) * np.sqrt(common), -np.inf)
 
 
-def _match(deviations: NDArray[np.float64], identities: int) -> Clients:
+def _match(deviations: Reals, identities: int) -> Indices:
     """Give each member the identity it fits best, best fits first; whoever fits none is new."""
     names = np.full(len(deviations), -1, np.int64)
     if identities:

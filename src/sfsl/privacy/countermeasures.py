@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sfsl.arrays import Bits
 from sfsl.errors import ParameterError
 from sfsl.privacy.attacks import deduce, intersection, link_pseudonyms
 from sfsl.privacy.parameters import IndexPrivacy
-from sfsl.privacy.response import Bitmap, Decoys, Perturber
+from sfsl.privacy.response import Decoys, Perturber
 from sfsl.privacy.simulation import TABLE, Fleet, Schedule, SeenRound, fixed_group, play, random_cohorts
 
 
@@ -136,6 +137,6 @@ def _report(
     )
 
 
-def _success(claimed: Bitmap, owns: Bitmap) -> Success:
+def _success(claimed: Bits, owns: Bits) -> Success:
     hits, claims, truth = int((claimed & owns).sum()), int(claimed.sum()), int(owns.sum())
     return Success(claims, hits / claims if claims else None, hits / truth if truth else 0.0)

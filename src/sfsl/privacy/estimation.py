@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sfsl.arrays import Counts
 from sfsl.crypto.secret import Secret
 from sfsl.errors import ParameterError
 from sfsl.privacy.intervals import lower_bound, upper_bound
@@ -19,8 +19,6 @@ from sfsl.privacy.response import KEY_BYTES, Perturber
 from sfsl.privacy.simulation import ONE_TABLE, TABLE, Fleet, SeenRound
 
 _AUDITED_CLIENTS = 16
-
-Tally = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def _yeses(
     rounds: Sequence[int],
     per_client: int,
     rng: np.random.Generator,
-) -> Iterator[tuple[int, Tally, Tally]]:
+) -> Iterator[tuple[int, Counts, Counts]]:
     """Ask one client about the same rows again and again; at each of ``rounds``, yeses per row so far."""
     rows = np.arange(2 * per_client)
     real = np.zeros(len(rows), np.bool_)
@@ -90,7 +88,7 @@ def _yeses(
             yield number, tally[real], tally[~real]
 
 
-def _bound(choosing: Tally, testing: Tally, confidence: float) -> tuple[float, str]:
+def _bound(choosing: Counts, testing: Counts, confidence: float) -> tuple[float, str]:
     """Choose the most telling event on one half of the clients and test it on the other.
 
     Both hold two histograms, of real and of other rows. Choosing and testing on the same data would find
@@ -112,11 +110,11 @@ def _bound(choosing: Tally, testing: Tally, confidence: float) -> tuple[float, s
     return (max(0.0, math.log(least / most)) if least > 0 else 0.0), event
 
 
-def _upper_tail(histogram: Tally) -> Tally:
+def _upper_tail(histogram: Counts) -> Counts:
     return np.cumsum(histogram[::-1])[::-1]
 
 
-def _lower_tail(histogram: Tally) -> Tally:
+def _lower_tail(histogram: Counts) -> Counts:
     return np.cumsum(histogram)
 
 

@@ -14,14 +14,14 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.arrays import Bits, Indices, ascends
 from sfsl.crypto.kdf import derive
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InputError, ParameterError
 from sfsl.privacy.parameters import IndexPrivacy
-from sfsl.privacy.tables import Indices, Tables
+from sfsl.privacy.tables import Tables
 
-Bitmap = NDArray[np.bool_]
 Words = NDArray[np.uint64]
 
 KEY_BYTES = 32
@@ -79,20 +79,20 @@ class Perturber:
             name: np.unique(rows) for name, rows in tables.per_shared_table(real, "the real set").items()
         }
 
-    def permanent(self, table: str, rows: Indices) -> Bitmap:
+    def permanent(self, table: str, rows: Indices) -> Bits:
         """The period's answers for these rows of a shared table, the same whenever it is asked."""
         real = np.isin(rows, self._real[table])
         words = keyed_words(derive(self._key, "permanent-answers", table.encode()), rows)
         return np.where(real, _below(words, self._privacy.p1), _below(words, self._privacy.p2))
 
-    def answer(self, unions: Mapping[str, ArrayLike], randomness: Randomness) -> dict[str, Bitmap]:
+    def answer(self, unions: Mapping[str, ArrayLike], randomness: Randomness) -> dict[str, Bits]:
         """This round's answers: for each shared table a bitmap over its union, fresh in every call."""
         return {
             name: self._instantaneous(self.permanent(name, union), randomness)
             for name, union in self.check_unions(unions).items()
         }
 
-    def _instantaneous(self, permanent: Bitmap, randomness: Randomness) -> Bitmap:
+    def _instantaneous(self, permanent: Bits, randomness: Randomness) -> Bits:
         words = np.frombuffer(randomness.bytes(8 * len(permanent)), "<u8")
         return np.where(permanent, _below(words, self._privacy.p3), _below(words, self._privacy.p4))
 
@@ -102,7 +102,7 @@ class Perturber:
         if not any(map(len, checked.values())):
             raise InputError("the union is empty: there is nothing to answer")
         for name, union in checked.items():
-            if not np.all(union[1:] > union[:-1]):
+            if not ascends(union):
                 raise InputError(f"the union of table {name!r} must be in ascending order, each row once")
         return checked
 
@@ -141,7 +141,7 @@ def keyed_words(key: Secret, numbers: Indices) -> Words:
     return sealed[::2].astype(np.uint64)
 
 
-def _below(words: Words, probability: float) -> Bitmap:
+def _below(words: Words, probability: float) -> Bits:
     """Whether each word falls below floor(probability * 2^64): exact for 0 and for 1 (spec privacy 3.2)."""
     threshold = int(probability * _WORD_VALUES)
     if threshold == _WORD_VALUES:

@@ -8,19 +8,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from sfsl.arrays import Bits, Indices
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.secret import Secret
 from sfsl.errors import ParameterError
 from sfsl.privacy.parameters import IndexPrivacy
-from sfsl.privacy.response import KEY_BYTES, Bitmap, Decoys, Perturber
-from sfsl.privacy.tables import Indices, Tables
+from sfsl.privacy.response import KEY_BYTES, Decoys, Perturber
+from sfsl.privacy.tables import Tables
 
 TABLE = "rows"
 ONE_TABLE = Tables(shared=(TABLE,))
-
-Clients = NDArray[np.int64]
 
 
 class Forgetful(Perturber):
@@ -28,7 +27,7 @@ class Forgetful(Perturber):
 
     __slots__ = ()
 
-    def answer(self, unions: Mapping[str, ArrayLike], randomness: Randomness) -> dict[str, Bitmap]:
+    def answer(self, unions: Mapping[str, ArrayLike], randomness: Randomness) -> dict[str, Bits]:
         forgotten = Perturber(Secret(randomness.bytes(KEY_BYTES)), self._privacy, self._tables, self._real)
         return forgotten.answer(unions, randomness)
 
@@ -38,7 +37,7 @@ class Truthful(Perturber):
 
     __slots__ = ()
 
-    def permanent(self, table: str, rows: Indices) -> Bitmap:
+    def permanent(self, table: str, rows: Indices) -> Bits:
         return np.isin(rows, self._real[table])
 
 
@@ -50,7 +49,7 @@ class Fleet:
     """Clients 0, 1, … and which of the rows that matter (``columns``) each one owns."""
 
     columns: Indices
-    owns: Bitmap  # clients × columns
+    owns: Bits  # clients × columns
 
     def rows_of(self, client: int) -> Indices:
         rows: Indices = self.columns[self.owns[client]]
@@ -83,24 +82,24 @@ class SeenRound:
     ``counts`` holds the opened sum of owner weights: how many of those who asked own the row.
     """
 
-    members: Clients
-    union: Bitmap  # columns
-    asked: Bitmap  # members × columns
-    counts: NDArray[np.int64]  # columns
+    members: Indices
+    union: Bits  # columns
+    asked: Bits  # members × columns
+    counts: Indices  # columns
 
 
 @dataclass(frozen=True)
 class Schedule:
     """Who takes part in which round, and whether each round is in a period of its own."""
 
-    cohorts: Sequence[Clients]
+    cohorts: Sequence[Indices]
     new_period_each_round: bool = False
     decoys: Decoys | None = None
 
 
 def random_cohorts(
     fleet: int, cohort: int, rounds: int, rng: np.random.Generator, *, always: int = 0
-) -> list[Clients]:
+) -> list[Indices]:
     """Random cohorts; with ``always``, a server that is after the first clients has them in each one."""
     followed = np.arange(always)
     return [
@@ -109,7 +108,7 @@ def random_cohorts(
     ]
 
 
-def fixed_group(cohort: int, rounds: int, dropout: float, rng: np.random.Generator) -> list[Clients]:
+def fixed_group(cohort: int, rounds: int, dropout: float, rng: np.random.Generator) -> list[Indices]:
     """The same clients in every round, less those who drop out before the union is opened."""
     return [np.flatnonzero(rng.random(cohort) >= dropout) for _ in range(rounds)]
 

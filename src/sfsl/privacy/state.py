@@ -15,28 +15,27 @@ process of its own, ``keep`` and ``go_on`` hand a round over from one to the nex
 import os
 from collections.abc import Mapping
 from datetime import date
-from types import TracebackType
-from typing import Self
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sfsl.arrays import Bits, Indices
 from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.secret import Secret
+from sfsl.durable.closing import Closing
 from sfsl.durable.secret_file import DurableFile
 from sfsl.errors import Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError
-from sfsl.privacy import state_file
 from sfsl.privacy.ledger import Budget, Ledger
 from sfsl.privacy.parameters import IndexPrivacy
 from sfsl.privacy.period import Calendar
-from sfsl.privacy.response import KEY_BYTES, Bitmap, Decoys, Perturber
-from sfsl.privacy.state_file import FrozenPeriod, StateRecord
-from sfsl.privacy.tables import Indices, Tables
+from sfsl.privacy.response import KEY_BYTES, Decoys, Perturber
+from sfsl.privacy.state_file import FORMAT, FrozenPeriod, StateRecord
+from sfsl.privacy.tables import Tables
 
 
-class ClientState:
+class ClientState(Closing):
     """One client's period, key and ledger, on disk and locked. Not for use by two threads at once."""
 
     def __init__(self, file: DurableFile, record: StateRecord, budget: Budget) -> None:
@@ -64,7 +63,7 @@ class ClientState:
             if file.exists():
                 raise StateError(f"{file.path} exists; open it, a second key would undo the first")
             record = StateRecord(client=client, calendar=calendar, ledger=Ledger(), period=None)
-            file.replace(state_file.encode(record))
+            file.replace(FORMAT.encode(record))
         except BaseException:
             file.close()
             raise
@@ -80,7 +79,7 @@ class ClientState:
                     f"there is no state at {file.path}. Create one if this client never took part; if it "
                     "did, only from the next period on, since its permanent answers of this one are lost"
                 )
-            record = state_file.decode(file.read(state_file.LARGEST), str(file.path))
+            record = FORMAT.decode(file.read(FORMAT.largest), str(file.path))
             if record.client != client:
                 raise StateError(f"{file.path} is the state of client {record.client!r}, not of {client!r}")
         except BaseException:
@@ -207,7 +206,7 @@ class ClientState:
 
     def answer(
         self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
-    ) -> dict[str, Bitmap]:
+    ) -> dict[str, Bits]:
         """Debit one answer, durably, and only then return it: a bitmap over each shared table's union."""
         perturber, privacy = self._begun()
         if round_id != self._round:
@@ -250,20 +249,12 @@ class ClientState:
 
     def _replace(self, **changes: object) -> None:
         record = msgspec.structs.replace(self._record, **changes)
-        self._file.replace(state_file.encode(record))
+        self._file.replace(FORMAT.encode(record))
         self._record = record
 
     def close(self) -> None:
         self._file.close()
         self._perturber = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"ClientState({self._record.client!r}, period={self.period}, redacted)"

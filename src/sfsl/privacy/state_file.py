@@ -1,18 +1,16 @@
 """The bytes of a client's state (spec privacy 6.1)."""
 
-import hashlib
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from sfsl.codec import Codec, Message
-from sfsl.errors import RemoteError, StateError, WrongVersion
+from sfsl.codec import Message
+from sfsl.durable.records import RecordFormat
 from sfsl.privacy.ledger import Ledger
 from sfsl.privacy.period import Calendar
 
 MAGIC = b"sfsl state\r\n\x1a\n\x00\x00"  # 16 bytes; a text-mode copy would break them
-LARGEST = 1 << 24
 
 ClientName = Annotated[str, Meta(min_length=1, max_length=128)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
@@ -51,29 +49,11 @@ class StateRecord(Message, frozen=True, tag="client-state", omit_defaults=True):
     going_on: Digest | None = None
 
 
-_CODEC = Codec(StateRecord)
-
-
-def encode(record: StateRecord) -> bytes:
-    body = _CODEC.encode(record)
-    return MAGIC + hashlib.sha256(body).digest() + body
-
-
-def decode(data: bytes, where: str) -> StateRecord:
-    """Return the record, or say what the file is instead."""
-    if not data.startswith(MAGIC):
-        raise StateError(f"{where} is not a client state of this package (or its first bytes are damaged)")
-    checksum, body = data[len(MAGIC) : len(MAGIC) + 32], data[len(MAGIC) + 32 :]
-    if hashlib.sha256(body).digest() != checksum:
-        raise StateError(
-            f"{where} is damaged: its checksum does not fit. Do not restore an old copy, which has lost "
-            "count; sit out until the next period and create a new state then"
-        )
-    try:
-        record = _CODEC.decode(body, limit=LARGEST)
-    except WrongVersion as error:
-        raise StateError(f"{where} was written by another version of this package: {error}") from None
-    except RemoteError as error:
-        raise StateError(f"{where} does not hold a client state: {error}") from None
-    assert isinstance(record, StateRecord)  # noqa: S101 -- the codec knows no other type
-    return record
+FORMAT = RecordFormat(
+    StateRecord,
+    MAGIC,
+    largest=1 << 24,
+    what="a client state",
+    lost="Do not restore an old copy, which has lost count; sit out until the next period and create a new "
+    "state then",
+)

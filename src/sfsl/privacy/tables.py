@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from sfsl.arrays import Indices, whole_numbers
 from sfsl.errors import InputError, ParameterError
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -48,16 +46,7 @@ class Tables:
         missing = [name for name in self.shared if name not in given]
         if missing:
             raise InputError(f"{what} lacks table {missing[0]!r}")
-        return {name: indices(given[name], f"{what}, table {name!r}") for name in self.shared}
-
-
-def indices(given: ArrayLike, what: str) -> Indices:
-    """Check that these are row numbers and return them as one flat array."""
-    array = np.asarray(given)
-    if array.size == 0:
-        return np.empty(0, np.int64)
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InputError(f"{what}: expected a flat array of whole numbers")
-    if int(array.min()) < 0 or int(array.max()) >= 2**63:
-        raise InputError(f"{what}: row numbers run from 0 to 2^63 - 1")
-    return array.astype(np.int64)
+        return {
+            name: whole_numbers(given[name], f"{what}, table {name!r}: row numbers", flat=True)
+            for name in self.shared
+        }

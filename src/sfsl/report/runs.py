@@ -11,7 +11,7 @@ import msgspec
 
 from sfsl.errors import InputError
 from sfsl.rounds.exchanges import ORDER, Exchange
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 
 # In the order in which they happen.
 EXCHANGES = (Exchange.CHECK_IN, *ORDER)
@@ -26,7 +26,7 @@ class Run:
     aborted rounds cost too, but means are over rounds that were not aborted."""
 
     name: str
-    lines: tuple[RoundLine, ...]
+    lines: tuple[RoundRecord, ...]
     config: dict[str, Any]
     summary: dict[str, Any]
     versions: dict[str, Any]
@@ -48,7 +48,7 @@ class Run:
         return sum(line.cohort for line in self.lines)
 
     @property
-    def done(self) -> list[RoundLine]:
+    def done(self) -> list[RoundRecord]:
         return [line for line in self.lines if line.aborted is None]
 
     @property
@@ -125,9 +125,9 @@ def _within(config: dict[str, Any], section: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _lines(path: Path) -> tuple[RoundLine, ...]:
-    decoder = msgspec.json.Decoder(RoundLine)
-    lines: list[RoundLine] = []
+def _lines(path: Path) -> tuple[RoundRecord, ...]:
+    decoder = msgspec.json.Decoder(RoundRecord)
+    lines: list[RoundRecord] = []
     # What stands after the last line break is a line that is being written, or that a crash cut off.
     for number, text in enumerate(_text(path).split("\n")[:-1], start=1):
         try:

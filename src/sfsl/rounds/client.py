@@ -1,56 +1,36 @@
 """One client of a round: a state machine without I/O (spec round 4).
 
 Training is not done here: ``handle_submodel`` returns what was downloaded, the caller trains, and
-``create_update`` takes the result.
+``create_update`` takes the result. ``states`` has what a client knows in each phase.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.arrays import Indices, Values
 from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import Words
-from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
+from sfsl.errors import InputError, InvalidMessage, Refused
+from sfsl.rounds import states
 from sfsl.rounds.index_space import IndexSpace
 from sfsl.rounds.messages import Invitation, Request, Submodel
-from sfsl.rounds.params import RoundParams, RoundPolicy
+from sfsl.rounds.params import RoundPolicy
 from sfsl.rounds.score_bins import ScoreBins
+from sfsl.rounds.states import Phase as Phase
+from sfsl.secagg import messages
 from sfsl.secagg.client import Client, Start
-from sfsl.secagg.messages import (
-    Consistency,
-    InboundShares,
-    Keys,
-    MaskedVector,
-    SealedShares,
-    Survivors,
-    UnmaskRequest,
-    UnmaskShares,
-)
+from sfsl.secagg.moves import Machine, State, require_round
 from sfsl.secagg.rows import request_bitmaps
 from sfsl.submodel import ModelSpec, RowMaps, RowSet, TrainedRows, encode_update
 from sfsl.union.client import read_union
-from sfsl.union.encoding import Indices, index_set
+from sfsl.union.encoding import index_set
 from sfsl.union.messages import Union
-
-Values = NDArray[np.float32]
-
-
-class Phase(Enum):
-    NEW = auto()
-    CHECKED_IN = auto()
-    SHARED = auto()
-    UNITING = auto()
-    AWAITS_UNION = auto()
-    REQUESTED = auto()
-    TRAINING = auto()
-    UPLOADED = auto()
-    FINISHED = auto()
-    LEFT = auto()
 
 
 @dataclass(frozen=True)
@@ -89,11 +69,14 @@ class Answers(Protocol):
         """Which rows of each union it asks for."""
 
 
-class RoundClient:
+class RoundClient(Machine[State]):
     """Takes part in one round. ``answers`` is its privacy state, in which the period has begun.
 
-    ``rounding`` draws how numbers are rounded, where a simulation wants that to repeat itself.
+    ``rounding`` draws how numbers are rounded, where a simulation wants that to repeat itself. ``state`` is
+    that of a client that was put away.
     """
+
+    moves = states.CLIENT_MOVES
 
     def __init__(
         self,
@@ -104,9 +87,10 @@ class RoundClient:
         policy: RoundPolicy,
         randomness: Randomness,
         rounding: Randomness | None = None,
+        state: State | None = None,
     ) -> None:
-        self.phase = Phase.NEW
-        self._session = session
+        super().__init__(state or states.New())
+        self.session = session
         self._answers = answers
         self._model = model
         self._maps = maps
@@ -115,16 +99,16 @@ class RoundClient:
         self._rounding = rounding or randomness
         self._space = IndexSpace(model)
 
-    def create_keys(self) -> Keys:
-        self._require_phase(Phase.NEW)
-        keys = self._session.create_keys()
-        self.phase = Phase.CHECKED_IN
+    def create_keys(self) -> messages.Keys:
+        self._due(messages.Keys, states.New)
+        keys = self.session.create_keys()
+        self._enter(states.CheckedIn())
         return keys
 
     # -- exchange 1 ----------------------------------------------------------------------------
 
-    def handle_invitation(self, invitation: Invitation) -> SealedShares:
-        self._require_phase(Phase.CHECKED_IN)
+    def handle_invitation(self, invitation: Invitation) -> messages.SealedShares:
+        self._due(Invitation, states.CheckedIn)
         params, roster = invitation.round, invitation.roster
         self._policy.require(params, self._model)
         if roster.params.sums != params.sums():
@@ -133,113 +117,112 @@ class RoundClient:
             raise Refused("the union is over another index space than the model's shared tables")
         if roster.params.clients > params.update.rows.cohort:
             raise Refused("more clients than the quantization was planned for: the sum could overflow")
-        answer = self._session.handle_roster(roster)
-        self._params: RoundParams = params
-        self._encoding = params.union.build()
-        self._round_id = roster.params.round_id
-        self.phase = Phase.SHARED
+        after = states.Shared(params, params.union.build(), roster.params.round_id)
+        answer = self.session.handle_roster(roster)
+        self._enter(after)
         return answer
 
     # -- exchange 2 ----------------------------------------------------------------------------
 
-    def handle_inbound(self, inbound: InboundShares) -> MaskedVector:
+    def handle_inbound(self, inbound: messages.InboundShares) -> messages.MaskedVector:
         """The exposure is debited before the masked set leaves, and never refunded."""
-        self._require_phase(Phase.SHARED)
-        start = self._session.handle_inbound(inbound, self._params.context())
-        self.phase = Phase.LEFT  # whatever fails from here on, this client is a dropout
-        submitted = self._space.indices(self._answers.expose(self._round_id))
-        elements = index_set(submitted, self._space.domain, self._encoding.capacity)
-        vector = self._encoding.encode(elements, self._randomness)
-        answer = self._session.create_masked(start, vector)
-        self.phase = Phase.UNITING
+        state = self._due(messages.InboundShares, states.Shared)
+        start = self.session.handle_inbound(inbound, state.params.context())
+        with self._leaving():
+            submitted = self._space.indices(self._answers.expose(state.round_id))
+            elements = index_set(submitted, self._space.domain, state.encoding.capacity)
+            vector = state.encoding.encode(elements, self._randomness)
+            answer = self.session.create_masked(start, vector)
+        self._enter(states.Uniting(state.params, state.encoding, state.round_id))
         return answer
 
     # -- exchanges 3 and 6 ---------------------------------------------------------------------
 
-    def handle_survivors(self, lists: Survivors) -> Consistency:
-        return self._session.handle_survivors(lists)
+    def handle_survivors(self, lists: messages.Survivors) -> messages.Consistency:
+        self._due(messages.Survivors, State)
+        return self.session.handle_survivors(lists)
 
-    def handle_unmask(self, request: UnmaskRequest) -> UnmaskShares:
-        after = {Phase.UNITING: Phase.AWAITS_UNION, Phase.UPLOADED: Phase.FINISHED}
-        if self.phase not in after:
-            raise WrongPhase(f"nothing to open: this client is {self.phase.name}")
-        answer = self._session.handle_unmask(request)
-        self.phase = after[self.phase]
+    def handle_unmask(self, request: messages.UnmaskRequest) -> messages.UnmaskShares:
+        state = self._due(messages.UnmaskRequest, State)
+        answer = self.session.handle_unmask(request)
+        if isinstance(state, states.Invited):
+            self._enter(states.AwaitsUnion(state.params, state.encoding, state.round_id))
+        else:
+            self._enter(states.Finished())
         return answer
 
     # -- exchange 4 ----------------------------------------------------------------------------
 
     def handle_union(self, message: Union) -> Request:
         """Answer, with randomized response, for every row of the union; debited before it leaves."""
-        self._require_phase(Phase.AWAITS_UNION)
-        union = read_union(message, self._round_id, self._encoding)
+        state = self._due(Union, states.AwaitsUnion)
+        union = read_union(message, state.round_id, state.encoding)
         shared = self._space.rows(union)
         unions = self._maps.with_derived(shared)
-        self.phase = Phase.LEFT  # an answer is drawn once; whatever fails from here on, this client is out
-        answers = self._answers.answer(
-            self._round_id, {name: rows.rows for name, rows in shared.items()}, self._randomness
-        )
-        asked = self._maps.with_derived({name: rows.at(answers[name]) for name, rows in shared.items()})
-        self._require_size(asked)
-        self._layout = self._params.layout(unions)
-        self._asked, self._positions = (
-            asked,
-            tuple(unions[table.name].positions_of(asked[table.name].rows) for table in self._model.summed),
-        )
-        bitmaps = request_bitmaps(self._layout, self._positions)
-        self._union_digest = digest("union indices", message.packed)
-        self.phase = Phase.REQUESTED
-        return Request(self._round_id, self._session.position, bitmaps, self._session.sign_request(bitmaps))
+        with self._leaving():  # an answer is drawn once
+            answers = self._answers.answer(
+                state.round_id, {name: rows.rows for name, rows in shared.items()}, self._randomness
+            )
+            asked = self._maps.with_derived({name: rows.at(answers[name]) for name, rows in shared.items()})
+            self._require_size(asked)
+            layout = state.params.layout(unions)
+            positions = tuple(
+                unions[table.name].positions_of(asked[table.name].rows) for table in self._model.summed
+            )
+            bitmaps = request_bitmaps(layout, positions)
+            signature = self.session.sign_request(bitmaps)
+        told, packed = (state.params, state.encoding, state.round_id), digest("union indices", message.packed)
+        self._enter(states.Requested(*told, layout, asked, positions, packed))
+        return Request(state.round_id, self.session.position, bitmaps, signature)
 
     # -- exchange 5 ----------------------------------------------------------------------------
 
     def handle_submodel(self, submodel: Submodel) -> Download:
         """Check what was downloaded and hand it over for training."""
-        self._require_phase(Phase.REQUESTED)
-        if submodel.round_id != self._round_id:
-            raise WrongRound("a submodel of another round")
-        others = [place for place in submodel.participants if place != self._session.position]
-        requesters, requests = self._session.read_requesters(
-            self._layout, others, self._positions, submodel.requesters, submodel.requests
+        state = self._due(Submodel, states.Requested)
+        params, summed = state.params, self._model.summed
+        require_round(submodel.round_id, state.round_id, "a submodel")
+        others = [place for place in submodel.participants if place != self.session.position]
+        requesters, requests = self.session.read_requesters(
+            state.layout, others, state.positions, submodel.requesters, submodel.requests
         )
         rows = {
-            table.name: _floats(data, (len(self._asked[table.name]), table.width), self._params.precision)
-            for table, data in zip(
-                self._model.summed, _as_many(submodel.rows, self._model.summed), strict=True
-            )
+            table.name: _floats(data, (len(state.asked[table.name]), table.width), params.precision)
+            for table, data in zip(summed, _as_many(submodel.rows, summed), strict=True)
         }
         dense = _floats(submodel.dense, (self._model.dense,), "float32")
         # The dense model and the union are the same for all: whoever was told otherwise adds up to noise.
-        context = digest(
-            "update", self._params.context(), self._union_digest, digest("dense", submodel.dense)
-        )
-        self._start = Start(
-            self._layout, submodel.participants, self._positions, requesters, context, requests
-        )
-        self.phase = Phase.TRAINING
-        return Download(self._asked, rows, dense, dict(self._params.training), self._params.scores)
+        context = digest("update", params.context(), state.union, digest("dense", submodel.dense))
+        start = Start(state.layout, submodel.participants, state.positions, requesters, context, requests)
+        self._enter(states.Training(params, state.asked, start))
+        return Download(state.asked, rows, dense, dict(params.training), params.scores)
 
-    def create_update(self, trained: Trained) -> MaskedVector:
-        self._require_phase(Phase.TRAINING)
+    def create_update(self, trained: Trained) -> messages.MaskedVector:
+        state = self._due(Start, states.Training)
         words = encode_update(
             self._model,
-            self._params.update,
+            state.params.update,
             dense=trained.dense,
             samples=trained.samples,
             trained=trained.rows,
             randomness=self._rounding,
         )
-        scores = histogram_words(trained.scores, self._params.bins, words.dense.dtype)
-        tables = words.over([self._asked[table.name] for table in self._model.summed])
-        answer = self._session.create_masked(self._start, np.concatenate([words.dense, scores]), tables)
-        self.phase = Phase.UPLOADED
+        scores = histogram_words(trained.scores, state.params.bins, words.dense.dtype)
+        tables = words.over([state.asked[table.name] for table in self._model.summed])
+        answer = self.session.create_masked(state.start, np.concatenate([words.dense, scores]), tables)
+        self._enter(states.Uploaded())
         return answer
 
     # ------------------------------------------------------------------------------------------
 
-    def _require_phase(self, phase: Phase) -> None:
-        if self.phase is not phase:
-            raise WrongPhase(f"this client is {self.phase.name}, this needs {phase.name}")
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """Whatever fails in here, this client is a dropout: what it exposes or draws is not made twice."""
+        try:
+            yield
+        except BaseException:
+            self._enter(states.Left())
+            raise
 
     def _require_size(self, asked: Mapping[str, RowSet]) -> None:
         """Declined, never trimmed: what is left out would depend on the client's data."""

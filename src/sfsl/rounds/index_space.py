@@ -4,10 +4,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from sfsl.arrays import LARGEST_DOMAIN, Indices
 from sfsl.errors import ParameterError
 from sfsl.submodel import ModelSpec, RowSet
-from sfsl.union.encoding import Indices
-from sfsl.union.sizing import LARGEST_DOMAIN
 
 
 class IndexSpace:

@@ -9,21 +9,7 @@ from msgspec import Meta
 
 from sfsl.codec import Codec, Message
 from sfsl.rounds.params import RoundParams
-from sfsl.secagg.messages import (
-    Consistency,
-    InboundShares,
-    Keys,
-    MaskedVector,
-    Position,
-    Positions,
-    Roster,
-    SealedShares,
-    Signature,
-    SignedRequest,
-    Survivors,
-    UnmaskRequest,
-    UnmaskShares,
-)
+from sfsl.secagg.messages import SESSION, Position, Positions, Roster, Signature, SignedRequest
 from sfsl.secagg.params import MAX_CLIENTS, RoundId
 from sfsl.submodel.tables import MAX_TABLES
 from sfsl.union.messages import Union
@@ -58,17 +44,4 @@ class Submodel(Message, frozen=True, tag="submodel"):
     requests: Annotated[tuple[SignedRequest, ...], Meta(max_length=MAX_CLIENTS)]
 
 
-CODEC = Codec(
-    Keys,
-    Invitation,
-    SealedShares,
-    InboundShares,
-    MaskedVector,
-    Survivors,
-    Consistency,
-    UnmaskRequest,
-    UnmaskShares,
-    Union,
-    Request,
-    Submodel,
-)
+CODEC = Codec(Invitation, *SESSION, Union, Request, Submodel)

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sfsl.arrays import Counts
 from sfsl.crypto.ring import Words
 from sfsl.rounds.params import RoundParams
 from sfsl.submodel import Applied, ModelSums, RowSet, RowStore, apply_sums, decode_sums
 
-Counts = NDArray[np.int64]
 Histograms = tuple[Counts, Counts]
 
 

@@ -1,16 +1,29 @@
-"""What is written down about a round. Other fields in a file are of another version, and left alone."""
+"""What is written down about a round, and the tally from which it is made.
 
-from typing import Annotated
+``RoundRecord`` is the only record of a round: a line of ``metrics.jsonl``, which every carrier writes alike.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Protocol
 
 import msgspec
+import numpy as np
 from msgspec import Meta
+
+from sfsl.rounds.outcome import RoundOutcome
+from sfsl.scores import auc_error_bound, auc_from_histograms
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Number = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 
+# Where it could be farther off than this, an AUC from histograms says nothing, and is not shown.
+WORST_AUC_ERROR = 0.1
 
-class RoundLine(msgspec.Struct, frozen=True):
+
+class RoundRecord(msgspec.Struct, frozen=True):
     """What one round did and cost. Bytes and client seconds are per client that answered, by exchange.
 
     ``late``: messages that came when their phase was over. ``declined``: clients by why they took no part;
@@ -24,6 +37,13 @@ class RoundLine(msgspec.Struct, frozen=True):
     closed.
     ``cohorts_aborted``: of a round of several cohorts, those that added nothing. ``workers_lost``: of a
     cluster, each with the clients it had.
+
+    >>> import sfsl
+    >>> def show(line: sfsl.RoundRecord):
+    ...     print(line.round, line.aborted, line.survivors)
+    >>> run = sfsl.train(rounds=1, clients=4, on_round=show, settings={
+    ...     "data.users": 12, "data.scale": 0.03, "model.kind": "logistic", "round.min_contributors": 1})
+    1 None 4
     """
 
     round: Annotated[int, Meta(ge=1)]
@@ -55,5 +75,145 @@ class RoundLine(msgspec.Struct, frozen=True):
     workers_lost: Count = 0
 
     def encode(self) -> bytes:
-        """JSON; what is not a number is null there."""
+        """Return the record as JSON; what is not a number is null there."""
         return msgspec.json.encode(self)
+
+
+class Learned(Protocol):
+    """What a tally wants to know of one client's training, which only a simulation can tell."""
+
+    @property
+    def samples(self) -> int: ...
+    @property
+    def loss(self) -> float: ...
+    @property
+    def diverged(self) -> bool: ...
+    @property
+    def unknown(self) -> int: ...
+
+
+@dataclass
+class RoundTally:
+    """What a round has done and cost so far: sums over clients, by exchange. Tallies of cohorts add up.
+
+    ``answered``: by exchange, the clients that costs are divided by. ``loss`` is summed over samples.
+    Seconds of clients are CPU time without training, ``server_seconds`` CPU time, ``training_seconds`` wall
+    time of all places that train together.
+    """
+
+    cohort: int = 0
+    answered: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    late: int = 0
+    declined: dict[str, int] = field(default_factory=dict)
+    diverged: int = 0
+    samples: int = 0
+    unknown_rows: int = 0
+    loss: float = 0.0
+    bytes_up: dict[str, float] = field(default_factory=dict)
+    bytes_down: dict[str, float] = field(default_factory=dict)
+    client_seconds: dict[str, float] = field(default_factory=dict)
+    server_seconds: dict[str, float] = field(default_factory=dict)
+    exchange_seconds: dict[str, float] = field(default_factory=dict)
+    training_seconds: float = 0.0
+    cohorts_aborted: int = 0
+    workers_lost: int = 0
+
+    def up(self, exchange: str, size: float) -> None:
+        _count(self.bytes_up, exchange, size)
+
+    def down(self, exchange: str, size: float) -> None:
+        _count(self.bytes_down, exchange, size)
+
+    def drop(self, exchange: str, clients: int = 1) -> None:
+        _count(self.dropped, exchange, clients)
+
+    def decline(self, reason: Exception | str) -> None:
+        _count(self.declined, reason if isinstance(reason, str) else type(reason).__name__, 1)
+
+    def learn(self, learned: Iterable[Learned], seconds: float) -> None:
+        """Add what clients say about their training, in which so many seconds went."""
+        for one in learned:
+            self.samples += one.samples
+            self.unknown_rows += one.unknown
+            self.diverged += one.diverged
+            self.loss += one.loss * one.samples if one.samples else 0.0
+        self.training_seconds += seconds
+
+    def add(self, other: "RoundTally") -> None:
+        """Add another cohort of the same round."""
+        for name, value in vars(other).items():
+            mine = getattr(self, name)
+            if isinstance(mine, dict):
+                for key, count in value.items():
+                    _count(mine, key, count)
+            else:
+                setattr(self, name, mine + value)
+
+    def record(
+        self, number: int, outcome: RoundOutcome | None, *, aborted: str | None = None, seconds: float = 0.0
+    ) -> RoundRecord:
+        """Return the record of round ``number``, which came to ``outcome`` or was aborted."""
+        loss = self.loss / self.samples if self.samples else math.nan
+        return RoundRecord(
+            round=number,
+            aborted=aborted,
+            cohort=self.cohort,
+            dropped=dict(self.dropped),
+            late=self.late,
+            declined=dict(self.declined),
+            diverged=self.diverged,
+            samples=self.samples,
+            unknown_rows=self.unknown_rows,
+            loss=loss if math.isfinite(loss) else None,
+            auc=None,
+            bytes_up=self._per_client(self.bytes_up),
+            bytes_down=self._per_client(self.bytes_down),
+            client_seconds=self._per_client(self.client_seconds),
+            server_seconds=dict(self.server_seconds),
+            training_seconds=self.training_seconds,
+            wall_seconds=seconds,
+            exchange_seconds=dict(self.exchange_seconds),
+            cohorts_aborted=self.cohorts_aborted,
+            workers_lost=self.workers_lost,
+            **_ending(outcome),
+        )
+
+    def _per_client(self, totals: dict[str, float]) -> dict[str, float]:
+        return {name: total / max(1, self.answered.get(name, 0)) for name, total in totals.items()}
+
+
+def secure_auc(outcome: RoundOutcome | None) -> tuple[float | None, float | None]:
+    """Return the AUC of the cohort's held-out samples, and how far it may be off."""
+    if outcome is None or outcome.scores is None:
+        return None, None
+    auc, error = auc_from_histograms(*outcome.scores), auc_error_bound(*outcome.scores)
+    if not math.isfinite(error):
+        return None, None
+    return (auc if error <= WORST_AUC_ERROR else None), error
+
+
+def refused(outcome: RoundOutcome | None) -> dict[str, int]:
+    """Count the rows, by table, whose sums no honest cohort can make; ``dense`` is 1 if its sum is such."""
+    if outcome is None:
+        return {}
+    return outcome.applied.refused | ({"dense": 1} if outcome.applied.dense_refused else {})
+
+
+def _ending(outcome: RoundOutcome | None) -> dict[str, Any]:
+    """Return the fields of a record that follow from the round's outcome, if it has one."""
+    auc, error = secure_auc(outcome)
+    contributors = {} if outcome is None else outcome.contributors
+    return {
+        "survivors": len(outcome.survivors) if outcome else 0,
+        "auc_secure": auc,
+        "auc_secure_error": error,
+        "union": {name: len(rows) for name, rows in outcome.union.items()} if outcome else {},
+        "opened": {name: int(np.count_nonzero(one)) for name, one in contributors.items()},
+        "moved": outcome.applied.moved if outcome else {},
+        "refused": refused(outcome),
+    }
+
+
+def _count(counts: dict[str, Any], name: str, more: float) -> None:
+    counts[name] = counts.get(name, 0) + more

@@ -2,43 +2,36 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, field
 
 from sfsl.codec import Codec, Message
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness
 from sfsl.errors import RemoteError, StateError, WrongPhase
-from sfsl.rounds.client import Answers, Phase, RoundClient
+from sfsl.rounds import states
+from sfsl.rounds.client import Answers, RoundClient
 from sfsl.rounds.params import RoundParams, RoundPolicy
+from sfsl.secagg.moves import State
 from sfsl.secagg.params import Layout
 from sfsl.secagg.snapshot import Blobs, SessionSnapshot, restore, snapshot
 from sfsl.submodel import ModelSpec, RowMaps, RowSet
 
 LARGEST = 1 << 30
-_WAITING = (
-    Phase.CHECKED_IN,
-    Phase.SHARED,
-    Phase.UNITING,
-    Phase.AWAITS_UNION,
-    Phase.REQUESTED,
-    Phase.UPLOADED,
-)
 
 
-class RoundSnapshot(Message, frozen=True, tag="round-snapshot"):
-    """``asked`` and ``positions`` are the rows it asked for, which nobody else knows for certain: they are
-    here only until the update is uploaded."""
+class RoundSnapshot(Message, frozen=True, kw_only=True, tag="round-snapshot"):
+    """A state in bytes: see ``states`` for what its parts mean and which phase needs them."""
 
     session: SessionSnapshot
     phase: Literal["CHECKED_IN", "SHARED", "UNITING", "AWAITS_UNION", "REQUESTED", "UPLOADED"]
-    params: RoundParams | None
-    layout: Layout | None
-    asked: dict[Annotated[str, Meta(max_length=64)], bytes]
-    positions: Blobs
-    union: bytes
+    params: RoundParams | None = None
+    layout: Layout | None = None
+    asked: dict[Annotated[str, Meta(max_length=64)], bytes] = field(default_factory=dict)
+    positions: Blobs = ()
+    union: bytes = b""
 
 
 _CODEC = Codec(RoundSnapshot)
@@ -62,21 +55,18 @@ class Own:
 
 
 def encode(client: RoundClient) -> bytes:
-    """Of a client that waits for the server's next message."""
-    phase = client.phase
-    if phase not in _WAITING:
-        raise WrongPhase(f"a client that is {phase.name} waits for no message")
-    asked = phase is Phase.REQUESTED
-    kept = RoundSnapshot(
-        session=snapshot(client._session),
-        phase=phase.name,  # type: ignore[arg-type]
-        params=None if phase in (Phase.CHECKED_IN, Phase.UPLOADED) else client._params,
-        layout=client._layout if asked else None,
-        asked={name: _bytes(rows.rows) for name, rows in client._asked.items()} if asked else {},
-        positions=tuple(map(_bytes, client._positions)) if asked else (),
-        union=client._union_digest if asked else b"",
-    )
-    return _CODEC.encode(kept)
+    """The state of a client that waits for the server's next message."""
+    state, known = client.state, dict[str, Any]()
+    if isinstance(state, states.New | states.Training | states.Finished | states.Left):
+        raise WrongPhase(f"a client that is {client.phase.name} waits for no message")
+    if isinstance(state, states.Invited):
+        known["params"] = state.params
+    if isinstance(state, states.Requested):
+        known |= {"layout": state.layout, "union": state.union}
+        known["asked"] = {name: _bytes(rows.rows) for name, rows in state.asked.items()}
+        known["positions"] = tuple(map(_bytes, state.positions))
+    phase: Any = state.phase.name
+    return _CODEC.encode(RoundSnapshot(session=snapshot(client.session), phase=phase, **known))
 
 
 def decode(data: bytes) -> RoundSnapshot:
@@ -100,17 +90,27 @@ def revive(kept: RoundSnapshot, own: Own) -> RoundClient:
         )
     except RemoteError as error:
         raise StateError(f"what was kept of a round cannot be used: {error}") from None
-    client = RoundClient(session, own.answers, own.model, own.maps, own.policy, own.randomness, own.rounding)
-    client.phase = Phase[kept.phase]
-    if kept.session.roster is not None:
-        client._round_id = kept.session.roster.params.round_id
-    if kept.params is not None:
-        client._params, client._encoding = kept.params, kept.params.union.build()
-    if kept.layout is not None:
-        client._layout, client._union_digest = kept.layout, kept.union
-        client._asked = {name: RowSet(_rows(rows)) for name, rows in kept.asked.items()}
-        client._positions = tuple(_rows(rows).astype(np.intp) for rows in kept.positions)
-    return client
+    return RoundClient(
+        session,
+        own.answers,
+        own.model,
+        own.maps,
+        own.policy,
+        own.randomness,
+        own.rounding,
+        _state(kept),
+    )
+
+
+def _state(kept: RoundSnapshot) -> State:
+    if kept.params is None or kept.session.roster is None:
+        return states.CheckedIn() if kept.phase == "CHECKED_IN" else states.Uploaded()
+    told = (kept.params, kept.params.union.build(), kept.session.roster.params.round_id)
+    if kept.layout is None:
+        return {"SHARED": states.Shared, "UNITING": states.Uniting}.get(kept.phase, states.AwaitsUnion)(*told)
+    asked = {name: RowSet(_rows(rows)) for name, rows in kept.asked.items()}
+    positions = tuple(_rows(rows).astype(np.intp) for rows in kept.positions)
+    return states.Requested(*told, kept.layout, asked, positions, kept.union)
 
 
 def _bytes(rows: np.ndarray) -> bytes:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from sfsl.arrays import Indices
 from sfsl.data.catalogue import Catalogue, CatalogueStatistics
 from sfsl.errors import ParameterError
 from sfsl.privacy import IndexPrivacy
@@ -9,7 +10,6 @@ from sfsl.run.fleet import scheme_privacy
 from sfsl.run.planning import ROUNDS, planned_dropout
 from sfsl.secagg.contributors import default_min_contributors
 from sfsl.settings.run import RunConfig
-from sfsl.training.task import Indices
 
 
 def plan_min_contributors(config: RunConfig, catalogue: Catalogue) -> int:

@@ -1,4 +1,4 @@
-"""The model in a store, looked at as a whole: its AUC on the central test set, its state dict."""
+"""The model in a store as plain tensors."""
 
 from collections.abc import Mapping
 
@@ -7,31 +7,8 @@ import torch
 from torch import Tensor
 
 from sfsl.errors import InputError
-from sfsl.run.fleet import Fleet
 from sfsl.submodel import RowSet, RowStore
-from sfsl.training import auc, score_samples
 from sfsl.training.task import Task
-
-_SAMPLES_AT_ONCE = 4096
-
-
-def central_auc(fleet: Fleet, store: RowStore) -> float:
-    """Of all held-out samples of all users; NaN where there are none of one kind.
-
-    Only a simulation can do this: it reads personal rows, and samples that are on the devices otherwise.
-    """
-    dense = store.read_dense().values
-    scores, labels = [np.zeros(0)], [np.zeros(0)]
-    for start in range(0, len(fleet.test), _SAMPLES_AT_ONCE):
-        some = np.arange(start, min(start + _SAMPLES_AT_ONCE, len(fleet.test)))
-        samples = fleet.test.samples(some)
-        rows, unknown = fleet.task.needed_rows(samples)
-        if unknown:  # rows that the model does not have
-            samples = samples.keep(rows)
-        values = {name: store.read_rows(name, RowSet(one)).values for name, one in rows.items()}
-        scores.append(score_samples(fleet.task, dense, rows, values, samples))
-        labels.append(samples.local_columns(rows)["label"])
-    return auc(np.concatenate(scores), np.concatenate(labels))
 
 
 def state_dict(task: Task, store: RowStore, max_bytes: int) -> Mapping[str, Tensor]:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from sfsl.arrays import Indices
 from sfsl.client.device import Device
 from sfsl.data import (
     Interactions,
@@ -31,12 +32,14 @@ from sfsl.errors import InputError
 from sfsl.models import build_task
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.settings.run import DataSettings, RunConfig
-from sfsl.simulate.centralized import Pool
-from sfsl.training.task import ClientData, Indices, Task
+from sfsl.simulate.engine import Pool
+from sfsl.training.task import ClientData, Task
 
 # More than the largest cohort, so that a device is made once per round it is in.
 _DEVICES_AT_HAND = 1024
 _MIX = 1002  # its stream of the run's seed
+# Stands for the file where a fleet was handed over in Python.
+GIVEN = "<given to sfsl.train>"
 
 
 class Devices(Mapping[str, Device]):
@@ -98,10 +101,24 @@ class Collected:
 
 @dataclass(frozen=True)
 class Fleet:
-    """A model and who trains it. ``train`` and ``test`` are everyone's samples, for what only a
-    simulation can do: centralized training, and the AUC of a central test set.
+    """A model and who trains it. ``Fleet.of`` makes one of your own.
 
-    ``report`` says what a file held that could not be used; simulated data has none.
+    ``train`` and ``test`` are everyone's samples, for what only a simulation can do: centralized training,
+    and the AUC of a central test set. ``report`` says what a file held that could not be used; synthetic
+    data has none.
+
+    >>> import numpy as np, sfsl, torch
+    >>> class Rating(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.film = torch.nn.Embedding(10, 1, device="meta")    # its rows live in a store
+    ...     def forward(self, batch):
+    ...         return self.film(batch["film"]).sum(dim=-1)
+    >>> task = sfsl.Task(Rating(), (sfsl.Table(name="film", rows=10, width=1),))
+    >>> seen = sfsl.Samples({"film": np.array([3, 7]), "label": np.float32([1, 0])}, {"film": "film"})
+    >>> fleet = sfsl.Fleet.of(task, train={"ann": seen, "bob": seen}, held_out={})
+    >>> sorted(fleet.devices), len(fleet.train)
+    (['ann', 'bob'], 4)
     """
 
     task: Task
@@ -138,6 +155,12 @@ def _require_own_rows(devices: Mapping[str, Device]) -> None:
 def build_fleet(config: RunConfig) -> Fleet:
     own = {"python": _own_fleet, "shakespeare": _speech_fleet}
     fleet = own.get(config.data.source, _click_fleet)(config)
+    require_clients(config, fleet)
+    return fleet
+
+
+def require_clients(config: RunConfig, fleet: Fleet) -> None:
+    """Refuse settings for which the fleet has too few clients."""
     clients, period = config.round.all_clients, config.run.period
     if len(fleet.devices) < clients:
         raise InputError(
@@ -149,7 +172,6 @@ def build_fleet(config: RunConfig) -> Fleet:
             f"run.period = {period} rounds of {clients} clients need as many different clients, and there "
             f"are {len(fleet.devices)}; shorten the period, or take smaller cohorts"
         )
-    return fleet
 
 
 def _click_fleet(config: RunConfig) -> Fleet:
@@ -181,6 +203,11 @@ def _speech_fleet(config: RunConfig) -> Fleet:
 def _own_fleet(config: RunConfig) -> Fleet:
     """From a file of the user's, which is run as Python runs any file it is told to."""
     path = Path(config.data.path)
+    if config.data.path == GIVEN:
+        raise InputError(
+            "this run was given its fleet in Python; go on with it there, with the same fleet: "
+            "sfsl.train(fleet, out=..., resume=True)"
+        )
     if not path.is_file():
         raise InputError(f"cannot read {path}: no such file")
     found = runpy.run_path(str(path)).get("fleet")

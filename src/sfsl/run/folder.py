@@ -1,6 +1,5 @@
 """The folder of a run: made whole or not at all, and each file in it replaced whole."""
 
-import os
 import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
@@ -9,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from sfsl import __version__
-from sfsl.durable.files import write_whole
+from sfsl.durable.files import folder_made_whole, write_whole
 from sfsl.errors import InputError
 from sfsl.settings.run import RunConfig
 from sfsl.settings.toml import read_config, to_toml
@@ -30,13 +29,10 @@ class RunFolder:
     def create(cls, path: Path, config: RunConfig) -> "RunFolder":
         """A folder with settings and versions in it. Made aside and renamed, so that a crash leaves none."""
         require_free(path)
-        aside = path.with_name(path.name + ".new")
         try:
-            shutil.rmtree(aside, ignore_errors=True)  # of an earlier attempt that was cut short
-            aside.mkdir(parents=True)
-            (aside / "config.toml").write_text(to_toml(config), encoding="utf-8")
-            (aside / "versions.json").write_bytes(_json(versions()))
-            os.rename(aside, path)
+            with folder_made_whole(path) as aside:
+                (aside / "config.toml").write_text(to_toml(config), encoding="utf-8")
+                (aside / "versions.json").write_bytes(_json(versions()))
         except OSError as error:
             raise InputError(f"cannot make the folder {path}: {error.strerror}") from None
         return cls(path)

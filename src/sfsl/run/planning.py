@@ -4,13 +4,14 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from sfsl.arrays import Indices
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds.exchanges import Exchange
 from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.run.selection import choose_cohort
 from sfsl.secagg.contributors import DEFAULT_DROPOUT, default_min_contributors
 from sfsl.settings.run import RunConfig
-from sfsl.training.task import Indices, Task
+from sfsl.training.task import Task
 
 # Cohorts to look at: those of the first rounds are as good a sample as any.
 ROUNDS = 3

@@ -5,33 +5,26 @@ from collections.abc import Mapping
 import msgspec
 import torch
 
-from sfsl.carriers.local.cohorts import RoundEngine
 from sfsl.carriers.local.engine import LocalEngine
 from sfsl.carriers.ray.settings import ClusterSettings
-from sfsl.crypto.kdf import digest
 from sfsl.data.compact import compact
-from sfsl.errors import InputError, StoreError
+from sfsl.errors import InputError
 from sfsl.privacy import IndexPrivacy
 from sfsl.run.fleet import Devices, Fleet, Interacted, client_privacy, scheme_privacy
 from sfsl.run.folder import RunFolder
 from sfsl.run.planning import plan_min_contributors
-from sfsl.service.metrics_file import read_lines
+from sfsl.service import folder as folders
+from sfsl.settings.rounds import round_rules, store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
+from sfsl.simulate.engine import Engine
 from sfsl.simulate.faults import FaultPlan
 from sfsl.simulate.resident import ResidentClients
 from sfsl.simulate.resident.rounds import ResidentRounds
 from sfsl.simulate.resident.scoring import ResidentTest
-from sfsl.simulate.settings import RoundSettings
+from sfsl.simulate.settings import SimulationSettings
 from sfsl.simulate.simulation import Simulation
-from sfsl.submodel import (
-    Averaging,
-    LmdbStore,
-    Quantization,
-    ServerStep,
-    StoreSpec,
-    UpdateParams,
-)
+from sfsl.submodel import LmdbStore
 from sfsl.training import LocalSettings
 
 # Samples of a central test set on a device; more say no more about an AUC.
@@ -48,35 +41,26 @@ def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
 
 
 def open_store(folder: RunFolder, config: RunConfig, fleet: Fleet) -> LmdbStore:
-    """The run's store; a new one if the run was stopped before it had any."""
-    spec = StoreSpec(
-        model=fleet.task.spec,
-        seed=digest("seed of a run", str(config.run.seed).encode()),
-        row_slots=slots(config, config.server.row_step),
-        dense_slots=slots(config, config.server.dense_step),
-        devices=True,
-    )
-    if folder.store.exists():
-        return LmdbStore.open(folder.store, spec)
-    if read_lines(folder.metrics_file):
-        raise StoreError(f"{folder.path} has metrics but no store: it was deleted; restore it")
-    return LmdbStore.create(folder.store, spec, fleet.task.initial_dense())
-
-
-Engine = RoundEngine | CentralizedEngine | ResidentRounds
+    """Open the run's store; a new one if the run was stopped before it had any."""
+    spec = store_spec(config, fleet.task.spec, devices=True)
+    return folders.open_store(folder.path, spec, fleet.task.initial_dense)
 
 
 def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
-    """What runs this scheme's rounds."""
+    """Build what runs this scheme's rounds."""
     seed = config.run.seed
     if config.run.device:
         return _on_device(config, fleet, store)
     if config.round.scheme == "centralized":
         central = central_settings(config, len(fleet.train), len(fleet.devices))
-        return CentralizedEngine(fleet.task, fleet.train, store, central, seed=seed)
-    settings = round_settings(config, client_privacy(config, sorted(fleet.devices)))
+        return CentralizedEngine(fleet.task, fleet.train, store, central, seed=seed, test=fleet.test)
+    settings = simulation_settings(config, client_privacy(config, sorted(fleet.devices)))
     simulation = Simulation(fleet.task, fleet.devices, store, settings, seed=seed)
-    return LocalEngine(simulation) if config.run.engine == "local" else _on_cluster(config, simulation)
+    if config.run.engine == "local":
+        return LocalEngine(simulation, fleet.test)
+    from sfsl.carriers.ray.engine import RayEngine
+
+    return RayEngine(simulation, cluster_settings(config), clients=config.round.clients, test=fleet.test)
 
 
 def require_engine(config: RunConfig) -> None:
@@ -88,12 +72,6 @@ def require_engine(config: RunConfig) -> None:
     except ImportError:
         raise InputError("run.engine = \"ray\" needs ray; install it with: pip install 'sfsl[ray]'") from None
     require_reachable(address_of(cluster_settings(config)))
-
-
-def _on_cluster(config: RunConfig, simulation: Simulation) -> RoundEngine:
-    from sfsl.carriers.ray.engine import RayEngine
-
-    return RayEngine(simulation, cluster_settings(config), clients=config.round.clients)
 
 
 def cluster_settings(config: RunConfig) -> ClusterSettings:
@@ -120,7 +98,7 @@ def _on_device(config: RunConfig, fleet: Fleet, store: LmdbStore) -> ResidentRou
         ResidentClients(compact(fleet.train.data, config.data.max_history), device),
         fleet.devices.numbers,
         store,
-        round_settings(config, {}),
+        simulation_settings(config, {}),
         scheme_privacy(config),
         ResidentTest(fleet.task, fleet.test, device, most=_MOST_TESTED, seed=config.run.seed),
         clients=config.round.clients,
@@ -128,30 +106,14 @@ def _on_device(config: RunConfig, fleet: Fleet, store: LmdbStore) -> ResidentRou
     )
 
 
-def round_settings(config: RunConfig, privacy: Mapping[str, IndexPrivacy]) -> RoundSettings:
-    one, server = config.round, config.server
-    averaging = Averaging(weights=config.weights, kappa=server.kappa, max_move=server.max_move or None)
-    rows, dense = (
-        Quantization.finest(one.ring, cohort=one.clients, clip=one.clip, max_weight=weight)
-        for weight in (averaging.largest_weight(one.max_samples), one.max_samples)
-    )
-    return RoundSettings(
-        update=UpdateParams(
-            rows=rows,
-            dense=dense,
-            averaging=averaging,
-            row_step=server_step(server.row_step, server.row_rate),
-            dense_step=server_step(server.dense_step, config.dense_rate),
-        ),
+def simulation_settings(config: RunConfig, privacy: Mapping[str, IndexPrivacy]) -> SimulationSettings:
+    """Return what a simulation of this run file is given."""
+    one = config.round
+    return SimulationSettings(
+        rules=round_rules(config, threshold=one.threshold_clients),
         local=LocalSettings(**msgspec.structs.asdict(config.training)),
         privacy=privacy,
-        min_contributors=1 if one.min_contributors == "auto" else one.min_contributors,
         sums="masked" if one.masked else "plain",
-        kappa_rounds=server.kappa_rounds,
-        threshold=one.threshold_clients,
-        encoding="whole" if one.scheme in ("sfl", "fl") else one.encoding,
-        bins=one.bins,
-        precision=one.precision,
         period=config.run.period,
         max_rows=one.max_rows,
         cohorts=one.cohorts,
@@ -172,14 +134,3 @@ def central_settings(config: RunConfig, samples: int, clients: int) -> CentralSe
         decay=training.decay,
         clip=training.clip,
     )
-
-
-def slots(config: RunConfig, kind: str) -> int:
-    """Numbers of optimizer state that the store keeps for each parameter."""
-    if config.round.scheme == "centralized":
-        return 2 if config.centralized.optimizer == "adam" else 0
-    return server_step(kind, 1.0).slots
-
-
-def server_step(kind: str, rate: float) -> ServerStep:
-    return msgspec.convert({"kind": kind, "rate": rate}, ServerStep)

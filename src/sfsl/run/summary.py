@@ -9,7 +9,7 @@ import msgspec
 from sfsl.errors import NotFinite
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.rounds.exchanges import Exchange
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 from sfsl.settings.run import SECURE, RunConfig
 from sfsl.submodel import ModelSpec
 
@@ -122,7 +122,7 @@ class Summary(msgspec.Struct, frozen=True):
 def summarize(
     config: RunConfig,
     model: ModelSpec,
-    lines: Sequence[RoundLine],
+    lines: Sequence[RoundRecord],
     *,
     clients: int,
     invited: Mapping[str, int],
@@ -156,7 +156,7 @@ def summarize(
     )
 
 
-def _learning(lines: Sequence[RoundLine]) -> Learning:
+def _learning(lines: Sequence[RoundRecord]) -> Learning:
     central = [(line.auc, line.round) for line in lines if line.auc is not None]
     secure = [line for line in lines if line.auc_secure is not None]
     losses = [line.loss for line in lines if line.loss is not None]
@@ -175,7 +175,7 @@ def _learning(lines: Sequence[RoundLine]) -> Learning:
     )
 
 
-def _costs(done: Sequence[RoundLine], peak_memory: int) -> Costs:
+def _costs(done: Sequence[RoundRecord], peak_memory: int) -> Costs:
     trained = [line.training_seconds / _trainers(line) for line in done if _trainers(line)]
     return Costs(
         bytes_up=_mean([line.bytes_up for line in done]),
@@ -188,7 +188,7 @@ def _costs(done: Sequence[RoundLine], peak_memory: int) -> Costs:
     )
 
 
-def _trainers(line: RoundLine) -> int:
+def _trainers(line: RoundRecord) -> int:
     """Clients that trained: those in the sum, and those whose update was not fit for it.
 
     Who vanishes at the submodel does so before training; who vanishes later is in the sum. Who trained and
@@ -219,7 +219,9 @@ def _privacy(config: RunConfig, invited: Mapping[str, int]) -> Privacy:
     )
 
 
-def _full_model(model: ModelSpec, costs: Costs, done: Sequence[RoundLine], mask_seconds: float) -> FullModel:
+def _full_model(
+    model: ModelSpec, costs: Costs, done: Sequence[RoundRecord], mask_seconds: float
+) -> FullModel:
     """Every parameter down and up in 4-byte words, as the paper counts it, and the keys' traffic."""
     parameters = model.dense + sum(table.rows * table.width for table in model.tables)
     words = float(WORD_BYTES * parameters)

@@ -1,44 +1,37 @@
 """One client of a session: a state machine without I/O (spec 4).
 
 Each step takes the server's message and returns the client's answer, once. A message that does not
-belong, does not verify or asks for too much raises and leaves the client as it was.
+belong, does not verify or asks for too much raises and leaves the client as it was: see ``client_states``
+for what it knows in each phase.
 """
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sfsl.arrays import Bits, Positions
 from sfsl.crypto.aead import seal, unseal
 from sfsl.crypto.agreement import KeyPair, channel_keys, pair_mask_key
 from sfsl.crypto.identity import Identity, verify
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import Words, ring_named
 from sfsl.crypto.secret import Secret
-from sfsl.crypto.shamir import SHARE_BYTES, parse_share, split
+from sfsl.crypto.shamir import split
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
+from sfsl.secagg import client_states as at
+from sfsl.secagg import messages
 from sfsl.secagg.admission import ascending, require_members, require_policy
-from sfsl.secagg.masking import Masker, Rows, restrict, views
-from sfsl.secagg.messages import (
-    MAX_ID,
-    Consistency,
-    InboundShares,
-    Keys,
-    MaskedVector,
-    Roster,
-    SealedShares,
-    SignedRequest,
-    Survivors,
-    UnmaskRequest,
-    UnmaskShares,
-)
+from sfsl.secagg.client_states import Phase as Phase
+from sfsl.secagg.client_states import Start as Start
+from sfsl.secagg.client_states import parse_box, share, without_current
+from sfsl.secagg.masking import Masker, restrict, views
+from sfsl.secagg.messages import MAX_ID, Keys, Roster
+from sfsl.secagg.moves import Machine, State
 from sfsl.secagg.params import Layout, Policy
-from sfsl.secagg.rows import Bits, own_rows, parse_request, parse_requesters, request_bitmaps
+from sfsl.secagg.rows import own_rows, parse_request, parse_requesters, request_bitmaps
 from sfsl.secagg.transcript import (
-    binding,
     commitment,
     keys_parts,
     lists_parts,
@@ -47,50 +40,18 @@ from sfsl.secagg.transcript import (
     requests_digest,
     self_mask_key,
     sum_context,
+    verify_request,
 )
 
 log = logging.getLogger(__name__)
 
 
-class Phase(Enum):
-    NEW = auto()
-    CHECKED_IN = auto()
-    SHARED = auto()
-    READY = auto()
-    MASKED = auto()
-    CONFIRMED = auto()
-    FINISHED = auto()
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a client must know before it masks: who takes part, over which layout, and for each table
-    its own rows (ascending) and which other participants asked for them (participants x own rows).
-    ``context`` and, in active mode, the digest of all ``requests`` are bound into the masks."""
-
-    layout: Layout
-    participants: tuple[int, ...]
-    rows: tuple[Rows, ...] = ()
-    requesters: tuple[Bits, ...] = ()
-    context: bytes = b""
-    requests: bytes = b""
-
-
-@dataclass(frozen=True)
-class _Secrets:
-    """Private halves. The channel key stays here; masks and seeds are shared among the peers.
-
-    By the number of their sum. A client that was restored has only those that it still needs.
-    """
-
-    channel: KeyPair | None
-    masks: Mapping[int, KeyPair]
-    seeds: Mapping[int, Secret]
-
-
-class Client:
+class Client(Machine[State]):
     """``policy`` is what this client insists on. With an ``identity`` it insists on active mode, and
-    ``identities`` are the public keys of the others, known in advance and not from the server."""
+    ``identities`` are the public keys of the others, known in advance and not from the server.
+    ``state`` is that of a client that was put away: without it a new one draws its secrets."""
+
+    moves = at.MOVES
 
     def __init__(
         self,
@@ -101,112 +62,106 @@ class Client:
         sums: int = 1,
         identity: Identity | None = None,
         identities: Mapping[str, bytes] | None = None,
+        state: State | None = None,
     ) -> None:
         if not isinstance(client_id, str) or not 1 <= len(client_id) <= MAX_ID:
             raise InputError(f"a client id is a string of 1 to {MAX_ID} characters")
         if (identity is None) != (identities is None):
             raise InputError("active mode needs both the own identity and the identities of the others")
-        self.phase = Phase.NEW
+        super().__init__(state or _drawn(randomness, sums), active=identity is not None)
         self._id = client_id
         self._policy = policy
         self._randomness = randomness
         self._identity = identity
         self._identities = identities
-        self._secrets = _Secrets(
-            KeyPair.generate(randomness),
-            {number: KeyPair.generate(randomness) for number in range(sums)},
-            {number: Secret(randomness.bytes(32)) for number in range(sums)},
-        )
-        self._sums = sums
-        self._sum = 0
 
     @property
     def position(self) -> int:
         """This client's place in the roster, once it has joined."""
-        return self._position
+        return self._state.position if isinstance(self._state, at.Finished) else self._joined().place.own
 
     # -- check-in ------------------------------------------------------------------------------
 
     def create_keys(self) -> Keys:
         """Public keys for one session; a client answers one roster per set of keys, ever."""
-        self._require_phase(Phase.NEW)
-        channel, every = self._channel.public, range(self._sums)
-        masks = tuple(self._secrets.masks[number].public for number in every)
-        commitments = tuple(commitment(self._secrets.seeds[number]) for number in every)
+        state = self._due(Keys, at.New)
+        channel, masks = state.channel.public, tuple(one.mask.public for one in state.secrets)
+        commitments = tuple(commitment(one.seed) for one in state.secrets)
         unsigned = Keys(self._id, channel, masks, commitments, None)
         signature = self._identity.sign("keys", *keys_parts(unsigned)) if self._identity else None
-        self._keys = Keys(self._id, channel, masks, commitments, signature)
-        self.phase = Phase.CHECKED_IN
-        return self._keys
+        keys = Keys(self._id, channel, masks, commitments, signature)
+        self._enter(at.CheckedIn(state.channel, state.secrets, keys))
+        return keys
 
     # -- exchange 1: roster -> sealed shares ---------------------------------------------------
 
-    def handle_roster(self, roster: Roster, rows: Sequence[ArrayLike] = ()) -> SealedShares:
+    def handle_roster(self, roster: Roster, rows: Sequence[ArrayLike] = ()) -> messages.SealedShares:
         """Share this session's secrets among the peers. ``rows``: the rows asked for, per table."""
-        self._require_phase(Phase.CHECKED_IN)
+        state = self._due(Roster, at.CheckedIn)
         params = roster.params
-        require_policy(params, self._policy, self._sums, active=self._identity is not None)
-        require_members(roster, self._keys, self._identities)
+        require_policy(params, self._policy, len(state.secrets), active=self._identity is not None)
+        require_members(roster, state.keys, self._identities)
         layout = params.first_layout
         asked = own_rows(layout, rows)
-        own = place_of(self._id, roster)
-        bound = binding(roster)
+        place = at.Place.of(self._id, roster)
         points = [point(member.position) for member in roster.members]
         # Per secret the shares for all members; per member then one box with its share of each secret.
+        secrets = [secret for one in state.secrets for secret in (one.mask.private, one.seed)]
         columns = zip(
-            *(split(secret, params.threshold, points, self._randomness) for secret in self._shared()),
-            strict=True,
+            *(split(secret, params.threshold, points, self._randomness) for secret in secrets), strict=True
         )
         boxes = []
         inbound_keys = {}
-        kept = b""
+        kept = {}
         for member, column in zip(roster.members, columns, strict=True):
-            if member.position == own:
-                kept = b"".join(column)
+            if member.position == place.own:
+                kept[place.own] = Secret(b"".join(column))
                 continue
-            sending, receiving = channel_keys(self._channel, member.keys.channel, bound)
+            sending, receiving = channel_keys(state.channel, member.keys.channel, place.binding)
             inbound_keys[member.position] = receiving
-            box = seal(sending, b"".join(column), "shares", params.round_id, own, member.position)
+            box = seal(sending, b"".join(column), "shares", params.round_id, place.own, member.position)
             boxes.append(box)
-        self._take_up(roster)
-        self._inbound_keys = inbound_keys
-        self._shares = {own: parse_box(kept, len(params.sums))}
-        self._asked = asked
         request = request_bitmaps(layout, asked)
-        self.phase = Phase.SHARED
-        log.debug("client %s at position %d shared its secrets", self._id, own)
-        return SealedShares(params.round_id, own, tuple(boxes), request, self.sign_request(request))
+        after = at.Shared(place, 0, state.secrets, kept, inbound_keys, asked)
+        signature = self._sign_request(after, request)
+        self._enter(after)
+        log.debug("client %s at position %d shared its secrets", self._id, place.own)
+        return messages.SealedShares(params.round_id, place.own, tuple(boxes), request, signature)
 
     # -- exchange 2: inbound shares -> masked vector -------------------------------------------
 
-    def handle_inbound(self, inbound: InboundShares, context: bytes = b"") -> Start:
+    def handle_inbound(self, inbound: messages.InboundShares, context: bytes = b"") -> Start:
         """Open the boxes of the peers that are still there; they take part in the first sum."""
-        self._require_phase(Phase.SHARED)
-        self._require_round(inbound.round_id)
-        senders = inbound.senders
-        if not ascending(senders) or not set(senders) <= self._members.keys() - {self._position}:
+        state = self._due(messages.InboundShares, at.Shared)
+        place, params, senders = state.place, state.place.params, inbound.senders
+        _require_current(state, inbound.round_id, 0)
+        if not ascending(senders) or not set(senders) <= set(place.peers):
             raise InvalidMessage("boxes from clients that are not this client's peers")
         if len(inbound.boxes) != len(senders):
             raise InvalidMessage(f"{len(inbound.boxes)} boxes from {len(senders)} senders")
-        participants = tuple(sorted((*senders, self._position)))
-        self._require_enough(len(participants))
-        layout = self._params.first_layout
+        participants = tuple(sorted((*senders, place.own)))
+        self._require_enough(place, len(participants))
+        layout = params.first_layout
         requesters, requests = self.read_requesters(
-            layout, senders, self._asked, inbound.requesters, inbound.requests
+            layout, senders, state.asked, inbound.requesters, inbound.requests
         )
-        boxes = zip(senders, inbound.boxes, strict=True)
-        self._shares |= {sender: self._open_box(sender, box) for sender, box in boxes}
-        self._alive = participants
-        self.phase = Phase.READY
-        return Start(layout, participants, self._asked, requesters, context, requests)
+        shares = dict(state.shares)
+        for sender, box in zip(senders, inbound.boxes, strict=True):
+            plain = unseal(state.inbound_keys[sender], box, "shares", params.round_id, sender, place.own)
+            shares[sender] = parse_box(plain, len(params.sums))
+        self._enter(at.Ready(place, 0, state.secrets, shares, participants))
+        return Start(layout, participants, state.asked, requesters, context, requests)
 
-    def create_masked(self, start: Start, dense: ArrayLike, tables: Sequence[ArrayLike] = ()) -> MaskedVector:
+    def create_masked(
+        self, start: Start, dense: ArrayLike, tables: Sequence[ArrayLike] = ()
+    ) -> messages.MaskedVector:
         """Mask the vector of the current sum: ``dense`` words and, per table, values of the own rows."""
-        self._require_phase(Phase.READY)
-        params = self._params.sums[self._sum]
+        state = self._due(Start, at.Ready)
+        place, number = state.place, state.sum
+        params = place.params.sums[number]
         ring = ring_named(params.ring)
-        self._require_start(start)
-        kept = self._rows_to_upload(start)
+        self._require_start(state, start)
+        kept = rows_to_upload(start, params.min_contributors)
         own_rows = tuple(rows[keep] for rows, keep in zip(start.rows, kept, strict=True))
         shape = restrict(start.layout, own_rows)
         vector = ring.zeros(shape.words)
@@ -214,56 +169,59 @@ class Client:
         dense_part[:] = _shaped(ring.vector(dense, "the dense part"), dense_part.shape, "the dense part")
         if len(tables) != len(table_parts):
             raise InputError(f"values of {len(tables)} tables, the sum has {len(table_parts)}")
-        for number, (values, part, keep) in enumerate(zip(tables, table_parts, kept, strict=True)):
-            what = f"table {number}"
+        for table, (values, part, keep) in enumerate(zip(tables, table_parts, kept, strict=True)):
+            what = f"table {table}"
             part[:] = _shaped(ring.vector(values, what), (len(keep), part.shape[1]), what)[keep]
 
-        listed = start.participants if self._params.neighbours is None else None
+        listed = start.participants if place.params.neighbours is None else None
         context = sum_context(params.label, start.layout, listed, start.context, start.requests)
         masker = Masker(ring, vector, shape)
-        seed = self._secrets.seeds[self._sum]
-        masker.add(self_mask_key(seed, self._binding, context, self._position), [None] * len(own_rows))
-        peers = [peer for peer in start.participants if peer != self._position]
+        own, *later = state.secrets
+        masker.add(self_mask_key(own.seed, place.binding, context, place.own), [None] * len(own_rows))
+        peers = [peer for peer in start.participants if peer != place.own]
         for index, peer in enumerate(peers):
             selection = [
                 np.flatnonzero(matrix[index][keep])
                 for matrix, keep in zip(start.requesters, kept, strict=True)
             ]
-            key = pair_mask_key(
-                self._secrets.masks[self._sum],
-                self._members[peer].masks[self._sum],
-                self._binding,
-                context,
-                min(peer, self._position),
-                max(peer, self._position),
+            published, low, high = (
+                place.members[peer].masks[number],
+                min(peer, place.own),
+                max(peer, place.own),
             )
-            if self._position < peer:
+            key = pair_mask_key(own.mask, published, place.binding, context, low, high)
+            if place.own < peer:
                 masker.add(key, selection)
             else:
                 masker.subtract(key, selection)
-        self._alive = start.participants
-        self.phase = Phase.MASKED
-        return MaskedVector(self._params.round_id, self._sum, self._position, ring.to_bytes(vector))
+        answer = messages.MaskedVector(place.params.round_id, number, place.own, ring.to_bytes(vector))
+        self._enter(at.Masked(place, number, tuple(later), state.shares, start.participants))
+        return answer
 
     # -- rows: who asked for what (spec 5.2) ---------------------------------------------------
 
     def sign_request(self, bitmaps: Sequence[bytes]) -> bytes | None:
         """Active mode: vouch for the request of the current sum, so that no server can invent one."""
+        return self._sign_request(self._joined(), bitmaps)
+
+    def _sign_request(self, state: at.Joined, bitmaps: Sequence[bytes]) -> bytes | None:
         if self._identity is None or not bitmaps:
             return None
-        return self._identity.sign("request", *request_parts(self._binding, self._sum, bitmaps))
+        return self._identity.sign("request", *request_parts(state.place.binding, state.sum, bitmaps))
 
     def read_requesters(
         self,
         layout: Layout,
         others: Sequence[int],
-        rows: Sequence[Rows],
+        rows: Sequence[Positions],
         told: bytes,
-        signed: Sequence[SignedRequest],
+        signed: Sequence[messages.SignedRequest],
     ) -> tuple[tuple[Bits, ...], bytes]:
         """Per table which of the ``others`` asked for which of the own rows: as the server tells it, or in
         active mode as each of them signed it, with the digest of all requests."""
-        if not set(others) <= self._members.keys() - {self._position}:
+        state = self._joined()
+        place = state.place
+        if not set(others) <= set(place.peers):
             raise InvalidMessage("participants that are not this client's peers")
         if self._identity is None or not layout.tables:
             if signed:
@@ -272,83 +230,77 @@ class Client:
         if told or len(signed) != len(others):
             raise InvalidMessage(f"{len(signed)} signed requests of {len(others)} other participants")
         asked = []
-        bitmaps = {self._position: request_bitmaps(layout, rows)}
+        bitmaps = {place.own: request_bitmaps(layout, rows)}
         for other, request in zip(others, signed, strict=True):
-            public = (self._identities or {})[self._members[other].client]
-            parts = request_parts(self._binding, self._sum, request.bitmaps)
-            verify(public, request.signature, "request", *parts)
+            public = (self._identities or {})[place.members[other].client]
+            verify_request(public, place.binding, state.sum, request.bitmaps, request.signature)
             asked.append(parse_request(layout, request.bitmaps))
             bitmaps[other] = request.bitmaps
         matrices = tuple(
             np.array([lines[table][own] for lines in asked], np.bool_).reshape(len(others), len(own))
             for table, own in enumerate(rows)
         )
-        return matrices, requests_digest([bitmaps[place] for place in sorted(bitmaps)])
+        return matrices, requests_digest([bitmaps[position] for position in sorted(bitmaps)])
 
     # -- exchange 3: who survived -> shares ----------------------------------------------------
 
-    def handle_survivors(self, lists: Survivors) -> Consistency:
+    def handle_survivors(self, lists: messages.Survivors) -> messages.Consistency:
         """Active mode: sign the lists, so that everyone can see that all were shown the same."""
-        self._require_phase(Phase.MASKED)
-        if self._identity is None:
-            raise WrongPhase("a consistency check in honest-but-curious mode")
-        self._require_round(lists.round_id, lists.sum)
-        self._require_partition(lists.survivors, lists.dropped)
-        self._confirmed = (lists.survivors, lists.dropped)
-        self.phase = Phase.CONFIRMED
-        signature = self._identity.sign("survivors", *self._list_parts(lists.survivors, lists.dropped))
-        return Consistency(self._params.round_id, self._sum, self._position, signature)
+        state = self._due(messages.Survivors, at.Masked)
+        _require_current(state, lists.round_id, lists.sum)
+        self._require_partition(state, lists.survivors, lists.dropped)
+        assert self._identity is not None  # noqa: S101 -- the table has this in active mode only
+        signature = self._identity.sign("survivors", *_list_parts(state, lists))
+        answer = messages.Consistency(state.place.params.round_id, state.sum, state.place.own, signature)
+        confirmed = (lists.survivors, lists.dropped)
+        self._enter(at.Confirmed(state.place, state.sum, state.secrets, state.shares, state.alive, confirmed))
+        return answer
 
-    def handle_unmask(self, request: UnmaskRequest) -> UnmaskShares:
+    def handle_unmask(self, request: messages.UnmaskRequest) -> messages.UnmaskShares:
         """Open each survivor's self-mask and each dropout's mask key: one share per client, once."""
-        self._require_phase(Phase.MASKED if self._identity is None else Phase.CONFIRMED)
-        self._require_round(request.round_id, request.sum)
+        state = self._due(messages.UnmaskRequest, at.Masked)
+        place = state.place
+        _require_current(state, request.round_id, request.sum)
         survivors, dropped = request.survivors, request.dropped
-        self._require_partition(survivors, dropped)
-        if self._identity is not None:
-            self._require_signatures(request)
+        self._require_partition(state, survivors, dropped)
+        if isinstance(state, at.Confirmed):
+            self._require_signatures(state, request)
         alive = set(survivors)
-        shares = tuple(
-            self._shares[position][self._sum][position in alive]
-            for position in sorted((*survivors, *dropped))
-        )
-        answer = UnmaskShares(self._params.round_id, self._sum, self._position, shares)
-        self._alive = survivors
-        self._sum += 1
-        self.phase = Phase.READY
-        if self._sum == len(self._params.sums):
-            self.phase = Phase.FINISHED
-            del self._secrets, self._shares, self._inbound_keys  # nothing of this session is needed again
+        opened = tuple(share(state.shares[one], one in alive) for one in sorted((*survivors, *dropped)))
+        answer = messages.UnmaskShares(place.params.round_id, state.sum, place.own, opened)
+        following = state.sum + 1
+        if following < len(place.params.sums):
+            shares = without_current(state.shares)
+            self._enter(at.Ready(place, following, state.secrets, shares, survivors))
+        else:
+            self._enter(at.Finished(place.own))
         log.debug("client %s opened %d self-masks, %d mask keys", self._id, len(alive), len(dropped))
         return answer
 
     # -- what a client insists on --------------------------------------------------------------
 
-    def _require_phase(self, phase: Phase) -> None:
-        if self.phase is not phase:
-            raise WrongPhase(f"client {self._id!r} is {self.phase.name}, this needs {phase.name}")
+    def _joined(self) -> at.Joined:
+        if not isinstance(self._state, at.Joined):
+            raise WrongPhase(f"{self!r} is in no session")
+        return self._state
 
-    def _require_round(self, round_id: bytes, sum_index: int | None = None) -> None:
-        if round_id != self._params.round_id or sum_index not in (None, self._sum):
-            raise WrongRound("a message of another round or another sum")
-
-    def _require_enough(self, count: int) -> None:
+    def _require_enough(self, place: at.Place, count: int) -> None:
         """The least cohort, checked again wherever clients may have been lost on the way."""
-        least = self._params.threshold
-        if self._params.neighbours is None:
+        least = place.params.threshold
+        if place.params.neighbours is None:
             least = max(least, self._policy.min_clients)
         if count < least:
             raise Refused(f"{count} clients are left, this client wants at least {least}")
 
-    def _require_start(self, start: Start) -> None:
-        params = self._params.sums[self._sum]
+    def _require_start(self, state: at.Ready, start: Start) -> None:
+        params = state.place.params.sums[state.sum]
         if params.layout is not None and start.layout != params.layout:
             raise InvalidMessage("the sum starts with another layout than was announced")
-        if not ascending(start.participants) or not set(start.participants) <= set(self._alive):
+        if not ascending(start.participants) or not set(start.participants) <= set(state.alive):
             raise InvalidMessage("a participant that never shared its secrets, or dropped out before")
-        if self._position not in start.participants:
+        if state.place.own not in start.participants:
             raise InvalidMessage("this client is not among the participants")
-        self._require_enough(len(start.participants))
+        self._require_enough(state.place, len(start.participants))
         shapes = [(len(start.participants) - 1, len(rows)) for rows in start.rows]
         tables = len(start.layout.tables)
         if not len(start.rows) == len(start.requesters) == tables or any(
@@ -362,81 +314,52 @@ class Client:
             # Declined, never trimmed: a trimmed answer would depend on private data.
             raise Refused(f"an upload of {upload} words, this client allows {self._policy.max_words}")
 
-    def _rows_to_upload(self, start: Start) -> list[Bits]:
-        """Per table which own rows have enough requesters; a row that would be opened alone stays."""
-        least = self._params.sums[self._sum].min_contributors
-        return [matrix.sum(axis=0) + 1 >= least for matrix in start.requesters]
-
-    def _require_partition(self, survivors: Sequence[int], dropped: Sequence[int]) -> None:
+    def _require_partition(self, state: at.Masked, survivors: Sequence[int], dropped: Sequence[int]) -> None:
         """Survivors and dropouts are exactly those this client masked with: no overlap, no one missing."""
         if not (ascending(survivors) and ascending(dropped)):
             raise Refused("survivors or dropouts are listed out of order or twice")
-        if sorted((*survivors, *dropped)) != list(self._alive):
+        if sorted((*survivors, *dropped)) != list(state.alive):
             raise Refused("survivors and dropouts are not exactly the clients this client masked with")
-        if self._position not in survivors:
+        if state.place.own not in survivors:
             raise Refused("this client answered and is listed as dropped")
-        self._require_enough(len(survivors))
+        self._require_enough(state.place, len(survivors))
 
-    def _require_signatures(self, request: UnmaskRequest) -> None:
+    def _require_signatures(self, state: at.Confirmed, request: messages.UnmaskRequest) -> None:
         """At least a threshold of survivors signed the very lists this client signed."""
-        if (request.survivors, request.dropped) != self._confirmed:
+        if (request.survivors, request.dropped) != state.confirmed:
             raise Refused("the lists to open are not the lists that were confirmed")
         signers = [position for position, _ in request.signatures]
         if not ascending(signers) or not set(signers) <= set(request.survivors):
             raise Refused("signatures by clients that are not survivors, or twice by one")
-        self._require_enough(len(signers))
-        parts = self._list_parts(request.survivors, request.dropped)
+        self._require_enough(state.place, len(signers))
+        parts = _list_parts(state, request)
         for position, signature in request.signatures:
-            public = (self._identities or {})[self._members[position].client]
+            public = (self._identities or {})[state.place.members[position].client]
             verify(public, signature, "survivors", *parts)
-
-    # -- small things --------------------------------------------------------------------------
-
-    @property
-    def _channel(self) -> KeyPair:
-        channel = self._secrets.channel
-        assert channel is not None  # noqa: S101 -- it is dropped only when all boxes are sealed
-        return channel
-
-    def _take_up(self, roster: Roster) -> None:
-        """What follows from a roster that was accepted."""
-        self._roster, self._params, self._binding = roster, roster.params, binding(roster)
-        self._position = place_of(self._id, roster)
-        self._members = {member.position: member.keys for member in roster.members}
-
-    def _shared(self) -> list[Secret]:
-        """All shared secrets in box order: per sum the mask key, then the self-mask seed."""
-        secrets = self._secrets
-        return [
-            secret
-            for number in range(self._sums)
-            for secret in (secrets.masks[number].private, secrets.seeds[number])
-        ]
-
-    def _open_box(self, sender: int, box: bytes) -> list[tuple[bytes, bytes]]:
-        key = self._inbound_keys[sender]
-        plain = unseal(key, box, "shares", self._params.round_id, sender, self._position)
-        return parse_box(plain, len(self._params.sums))
-
-    def _list_parts(self, survivors: Sequence[int], dropped: Sequence[int]) -> list[bytes]:
-        return lists_parts(self._binding, self._sum, survivors, dropped)
 
     def __repr__(self) -> str:
         return f"Client({self._id!r}, {self.phase.name})"
 
 
-def place_of(client_id: str, roster: Roster) -> int:
-    return next(member.position for member in roster.members if member.keys.client == client_id)
+def _drawn(randomness: Randomness, sums: int) -> at.New:
+    """All secrets of a new client; in this order, so that seeded sources give what they always gave."""
+    channel = KeyPair.generate(randomness)
+    masks = [KeyPair.generate(randomness) for _ in range(sums)]
+    return at.New(channel, tuple(at.SumSecrets(mask, Secret(randomness.bytes(32))) for mask in masks))
 
 
-def parse_box(plain: bytes, sums: int) -> list[tuple[bytes, bytes]]:
-    """Per sum the share of the mask key (index False) and of the self-mask seed (index True)."""
-    if len(plain) != 2 * sums * SHARE_BYTES:
-        raise InvalidMessage("a box of the wrong length")
-    shares = [plain[start : start + SHARE_BYTES] for start in range(0, len(plain), SHARE_BYTES)]
-    for share in shares:
-        parse_share(share)
-    return list(zip(shares[::2], shares[1::2], strict=True))
+def _require_current(state: at.Joined, round_id: bytes, number: int) -> None:
+    if (round_id, number) != (state.place.params.round_id, state.sum):
+        raise WrongRound("a message of another round or another sum")
+
+
+def rows_to_upload(start: Start, least: int) -> list[Bits]:
+    """Per table which own rows have enough requesters; a row that would be opened alone stays."""
+    return [matrix.sum(axis=0) + 1 >= least for matrix in start.requesters]
+
+
+def _list_parts(state: at.Masked, lists: messages.Survivors | messages.UnmaskRequest) -> list[bytes]:
+    return lists_parts(state.place.binding, state.sum, lists.survivors, lists.dropped)
 
 
 def _shaped(values: Words, shape: tuple[int, ...], what: str) -> Words:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.arrays import Positions, ascends, whole_numbers
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.crypto.ring import Words, ring_named
@@ -49,7 +50,14 @@ SPARSE_FAILURE = 2.0**-40
 
 @dataclass(frozen=True)
 class Aggregate:
-    """``total`` is the sum of the vectors of ``survivors``: everyone who uploaded."""
+    """``total`` is the sum of the vectors of ``survivors``: everyone who uploaded. ``cost`` has each client's
+    CPU seconds and bytes, and ``params`` what they agreed on.
+
+    >>> import sfsl
+    >>> result = sfsl.aggregate({"ann": [1, 2], "bob": [10, 20]})
+    >>> result.total.tolist(), result.params.threshold, result.cost.client_bytes_up["ann"] < 1000
+    ([11, 22], 2, True)
+    """
 
     total: Words
     survivors: frozenset[str]
@@ -91,6 +99,12 @@ def aggregate(
     ``neighbours`` asks for a sparse graph of that degree and is the caller's responsibility; above 512
     clients degree and threshold are planned together (``plan_graph``). The ``dropped_…`` clients vanish
     at that step, for trying out.
+
+    >>> import sfsl
+    >>> vectors = {"ann": [1, 2], "bob": [10, 20], "cyd": [100, 200]}
+    >>> result = sfsl.aggregate(vectors, threshold=2, dropped_before_upload={"bob"})
+    >>> result.total.tolist(), sorted(result.survivors)
+    ([101, 202], ['ann', 'cyd'])
     """
     checked = {name: ring_named(ring).vector(vector, f"client {name!r}") for name, vector in vectors.items()}
     shapes = {vector.shape for vector in checked.values()}
@@ -169,21 +183,19 @@ def aggregate_rows(
 
 def _checked_rows(
     requests: Mapping[str, ArrayLike], values: Mapping[str, ArrayLike], rows: int, ring: str
-) -> tuple[dict[str, NDArray[np.intp]], dict[str, Words], int]:
+) -> tuple[dict[str, Positions], dict[str, Words], int]:
     """Requests in ascending order, with their values in the same order."""
     if requests.keys() != values.keys():
         raise InputError(f"requests and values name different clients: {requests.keys() ^ values.keys()}")
-    asked: dict[str, NDArray[np.intp]] = {}
+    asked: dict[str, Positions] = {}
     blocks: dict[str, Words] = {}
     widths = set()
     for name, request in requests.items():
-        some = np.asarray(request)
-        if some.ndim != 1 or (some.size and some.dtype.kind not in "ui"):
-            raise InputError(f"client {name!r}: a request is a list of row numbers")
+        some = whole_numbers(request, f"client {name!r}: row numbers", rows, flat=True)
         order = np.argsort(some, kind="stable")
-        some = some[order].astype(np.intp)
-        if some.size and (some[0] < 0 or some[-1] >= rows or np.any(some[1:] == some[:-1])):
-            raise InputError(f"client {name!r}: rows must be distinct and in 0..{rows - 1}")
+        some = some[order].astype(np.intp, copy=False)
+        if not ascends(some):
+            raise InputError(f"client {name!r}: rows must be distinct")
         block = ring_named(ring).vector(values[name], f"client {name!r}")
         if block.ndim != 2 or len(block) != len(some):
             raise InputError(f"client {name!r}: {len(some)} rows asked for, values of shape {block.shape}")

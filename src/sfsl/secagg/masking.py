@@ -2,20 +2,17 @@
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
+from sfsl.arrays import Positions
 from sfsl.crypto.prg import CHUNK_BYTES, MaskStream
 from sfsl.crypto.ring import Ring, Words
 from sfsl.crypto.secret import Secret
 from sfsl.secagg.params import Layout, TableShape
 
-Rows = NDArray[np.intp]
 # Per table: the rows a stream covers, ascending, or None for all of them.
-Selection = Sequence[Rows | None]
+Selection = Sequence[Positions | None]
 
 
-def restrict(layout: Layout, rows: Sequence[Rows]) -> Layout:
+def restrict(layout: Layout, rows: Sequence[Positions]) -> Layout:
     """The layout of what one client uploads: the dense part and its own rows."""
     tables = zip(layout.tables, rows, strict=True)
     return Layout(
@@ -69,7 +66,7 @@ class Masker:
             combine(piece, masks)
 
     def _some(
-        self, stream: MaskStream, table: Words, rows: Rows, combine: Callable[[Words, Words], None]
+        self, stream: MaskStream, table: Words, rows: Positions, combine: Callable[[Words, Words], None]
     ) -> None:
         width = table.shape[1]
         step = len(self._buffer) // width

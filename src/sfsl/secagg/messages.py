@@ -128,9 +128,9 @@ class UnmaskShares(Message, frozen=True, tag="unmask-shares"):
     shares: Annotated[tuple[Share, ...], Meta(max_length=MAX_CLIENTS)]
 
 
-CODEC = Codec(
+# What every protocol around a session carries; the roster travels bare, or inside an invitation.
+SESSION: tuple[type[Message], ...] = (
     Keys,
-    Roster,
     SealedShares,
     InboundShares,
     MaskedVector,
@@ -139,6 +139,7 @@ CODEC = Codec(
     UnmaskRequest,
     UnmaskShares,
 )
+CODEC = Codec(Roster, *SESSION)
 
 
 def size_limit(params: SessionParams, layout: Layout, word_bytes: int) -> int:

@@ -4,33 +4,30 @@ import struct
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from sfsl.arrays import Bits, Positions, ascends, whole_numbers
 from sfsl.errors import InputError, InvalidMessage
 from sfsl.packing import pack_bits, packed_size, unpack_bits
-from sfsl.secagg.masking import Rows
 from sfsl.secagg.params import Layout
 
-Bits = NDArray[np.bool_]
 _HEAD = struct.Struct("<BQ")  # which bits are listed, and how many
 
 
-def own_rows(layout: Layout, rows: Sequence[ArrayLike]) -> tuple[Rows, ...]:
+def own_rows(layout: Layout, rows: Sequence[ArrayLike]) -> tuple[Positions, ...]:
     """A client's own request, checked: per table ascending row numbers without repeats."""
     if len(rows) != len(layout.tables):
         raise InputError(f"rows of {len(rows)} tables were asked for, the sum has {len(layout.tables)}")
     checked = []
     for number, (some, table) in enumerate(zip(rows, layout.tables, strict=True)):
-        array = np.asarray(some)
-        if array.ndim != 1 or (array.size and array.dtype.kind not in "ui"):
-            raise InputError(f"rows of table {number}: a list of whole numbers is needed")
-        if array.size and (np.any(array[1:] <= array[:-1]) or array[0] < 0 or array[-1] >= table.rows):
-            raise InputError(f"rows of table {number}: ascending, without repeats, in 0..{table.rows - 1}")
-        checked.append(array.astype(np.intp))
+        array = whole_numbers(some, f"table {number}: rows asked for", table.rows, flat=True)
+        if not ascends(array):
+            raise InputError(f"table {number}: rows asked for are ascending, without repeats")
+        checked.append(array.astype(np.intp, copy=False))
     return tuple(checked)
 
 
-def request_bitmaps(layout: Layout, rows: Sequence[Rows]) -> tuple[bytes, ...]:
+def request_bitmaps(layout: Layout, rows: Sequence[Positions]) -> tuple[bytes, ...]:
     bitmaps = []
     for table, some in zip(layout.tables, rows, strict=True):
         bits = np.zeros(table.rows, np.bool_)
@@ -76,7 +73,7 @@ def requesters_size(ones: int, size: int) -> int:
     return _HEAD.size + packed_size(min(ones, size - ones), size) if size else 0
 
 
-def parse_requesters(data: bytes, others: int, rows: Sequence[Rows]) -> tuple[Bits, ...]:
+def parse_requesters(data: bytes, others: int, rows: Sequence[Positions]) -> tuple[Bits, ...]:
     """Per table a matrix, other participants x own rows."""
     sizes = [others * len(some) for some in rows]
     bits = _parse_bits(data, sum(sizes))

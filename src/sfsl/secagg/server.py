@@ -1,19 +1,18 @@
 """The server of a session: a state machine without I/O (spec 4).
 
 ``receive`` takes one client's message or raises and changes nothing. ``close_phase`` ends a phase:
-whoever was not heard is a dropout from there on. The phases of one sum:
-
-    SHARES -> MASKED -> [CONSISTENCY, active mode] -> UNMASK -> OPENED
-
-``OPENED`` is followed by ``start_sum`` where the session has another sum. An abort is final.
+whoever did not answer is a dropout from there on. ``server_states`` has the phases as a table, and what
+the server knows in each. An open sum is followed by ``start_sum`` where the session has another one. An
+abort is final.
 """
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
-from enum import Enum, auto
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
+from sfsl.arrays import Bits
 from sfsl.codec import Message
 from sfsl.crypto.agreement import KeyPair, pair_mask_key, require_contributory
 from sfsl.crypto.identity import verify
@@ -21,40 +20,27 @@ from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import parse_share
 from sfsl.errors import (
     Aborted,
-    AuthenticationFailed,
-    ConflictingMessage,
     InvalidMessage,
     KeyMismatch,
     ParameterError,
     TooFewClients,
     UnexpectedSender,
     WrongPhase,
-    WrongRound,
 )
+from sfsl.secagg import messages
+from sfsl.secagg import server_states as at
 from sfsl.secagg.graph import peers
 from sfsl.secagg.masking import Masker, views
-from sfsl.secagg.messages import (
-    CODEC,
-    Consistency,
-    InboundShares,
-    Keys,
-    MaskedVector,
-    Member,
-    Roster,
-    SealedShares,
-    SignedRequest,
-    Survivors,
-    UnmaskRequest,
-    UnmaskShares,
-)
+from sfsl.secagg.messages import CODEC, Keys, Roster
+from sfsl.secagg.moves import Machine, require_round, require_same
 from sfsl.secagg.params import Layout, SessionParams
 from sfsl.secagg.rebuilding import Rebuilding
-from sfsl.secagg.rows import Bits, pack_requesters, parse_request
+from sfsl.secagg.rows import pack_requesters, parse_request
+from sfsl.secagg.server_states import Phase as Phase
 from sfsl.secagg.total import Opened, RunningTotal
 from sfsl.secagg.transcript import (
     binding,
     lists_parts,
-    request_parts,
     requests_digest,
     require_distinct,
     require_key_pair,
@@ -62,33 +48,24 @@ from sfsl.secagg.transcript import (
     require_seed,
     self_mask_key,
     sum_context,
+    verify_request,
 )
 
 log = logging.getLogger(__name__)
 
-
-class Phase(Enum):
-    SHARES = auto()
-    MASKED = auto()
-    CONSISTENCY = auto()
-    UNMASK = auto()
-    OPENED = auto()
-    ABORTED = auto()
+Invited = TypeVar("Invited")
+Answer = messages.SealedShares | messages.MaskedVector | messages.Consistency | messages.UnmaskShares
+# The state after a phase was closed, and what each position is sent.
+Closed = tuple[at.ServerState, dict[int, Message]]
 
 
-PHASE_OF: dict[type[Message], Phase] = {
-    SealedShares: Phase.SHARES,
-    MaskedVector: Phase.MASKED,
-    Consistency: Phase.CONSISTENCY,
-    UnmaskShares: Phase.UNMASK,
-}
-
-
-class Server:
+class Server(Machine[at.ServerState]):
     """Runs one session for the clients whose ``keys`` were taken at check-in.
 
     ``context`` is what the masks of the first sum are bound to besides parameters and roster.
     """
+
+    moves = at.MOVES
 
     def __init__(
         self,
@@ -107,7 +84,7 @@ class Server:
             require_keys(one, len(params.sums), identities)
             for public in (one.channel, *one.masks):
                 require_contributory(public)
-        self.phase = Phase.SHARES
+        super().__init__(at.Sharing(0, {}, frozenset(range(params.clients)), {}), active=params.active)
         self._params = params
         self._identities = identities
         self._context = context
@@ -119,19 +96,8 @@ class Server:
             raise ParameterError(
                 f"threshold {params.threshold} on a graph where a client has only {smallest} share holders"
             )
-        self._members = tuple(Member(position, one) for position, one in enumerate(self._keys))
+        self._members = tuple(messages.Member(position, one) for position, one in enumerate(self._keys))
         self._binding = binding(Roster(params, self._members))
-        self._sum_index = 0
-        self._accepted: dict[tuple[Phase, int, int], bytes] = {}
-        self._awaited = set(range(params.clients))
-        self._boxes: dict[int, dict[int, bytes]] = {}
-        self._requests: dict[int, tuple[Bits, ...]] = {}
-        self._signed: dict[int, SignedRequest] = {}
-        self._survivors: tuple[int, ...] = ()
-        self._dropped: tuple[int, ...] = ()
-        self._signatures: dict[int, bytes] = {}
-        self._shares: dict[int, dict[int, int]] = {}
-        self._opened: Opened | None = None
 
     def rosters(self) -> dict[str, Roster]:
         """Exchange 1, outbound. On the complete graph everyone gets the very same roster."""
@@ -146,24 +112,32 @@ class Server:
             for position, one in enumerate(self._keys)
         }
 
+    def invitations(self, invite: Callable[[Roster], Invited]) -> dict[str, Invited]:
+        """What ``invite`` makes of each client's roster; of one that many are sent it is made once."""
+        rosters = self.rosters()
+        made = {id(roster): invite(roster) for roster in {id(one): one for one in rosters.values()}.values()}
+        return {name: made[id(roster)] for name, roster in rosters.items()}
+
     # -- inbound -------------------------------------------------------------------------------
 
     def receive(self, client: str, message: Message) -> None:
         """Accept one message, or raise and leave the state as it was. The same message again is silent."""
-        if not isinstance(message, SealedShares | MaskedVector | Consistency | UnmaskShares):
+        if not isinstance(message, Answer):
             raise WrongPhase(f"{type(message).__name__} is not a client's message")
         position = self._require_sender(client, message.sender)
-        self._require_round(client, message.round_id)
-        phase = PHASE_OF[type(message)]
-        sum_index = 0 if isinstance(message, SealedShares) else message.sum
-        slot = (phase, sum_index, position)
+        require_round(message.round_id, self._params.round_id, f"what client {client!r} answers")
+        number = 0 if isinstance(message, messages.SealedShares) else message.sum
+        slot = (at.PHASE_OF[type(message)], number, position)
         fingerprint = hashlib.sha256(CODEC.encode(message)).digest()
-        if slot in self._accepted:
-            self._require_same(client, fingerprint, self._accepted[slot])
+        if slot in self._state.accepted:
+            require_same(fingerprint, self._state.accepted[slot], client)
             return
         self._require_due(client, slot)
-        self._accept(position, message)
-        self._accepted[slot] = fingerprint
+        state = self._state
+        assert isinstance(state, at.Waiting)  # noqa: S101 -- for nothing else a message is due
+        said = self._read(state, position, message)
+        state.inbox[position] = said
+        state.accepted[slot] = fingerprint
 
     def _require_sender(self, client: str, claimed: int) -> int:
         """``client`` is who the transport authenticated; the message must not claim to be another."""
@@ -172,109 +146,107 @@ class Server:
             raise UnexpectedSender(f"client {client!r} is not who this message says")
         return position
 
-    def _require_round(self, client: str, round_id: bytes) -> None:
-        if round_id != self._params.round_id:
-            raise WrongRound(f"client {client!r} answers another round")
-
-    def _require_same(self, client: str, fingerprint: bytes, accepted: bytes) -> None:
-        """Two different vectors under one mask would be a two-time pad; a repeated message is nothing new."""
-        if fingerprint != accepted:
-            raise ConflictingMessage(f"a second, different message from client {client!r}")
-
-    def _require_due(self, client: str, slot: tuple[Phase, int, int]) -> None:
+    def _require_due(self, client: str, slot: at.Slot) -> None:
         """Neither early nor late, and from someone who missed nothing so far."""
-        phase, sum_index, position = slot
-        if (phase, sum_index) != self._now:
-            raise WrongPhase(f"{phase.name} of sum {sum_index} from {client!r}, now is {self.phase.name}")
-        if position not in self._awaited:
+        state, (phase, number, position) = self._state, slot
+        if (phase, number) != (state.phase, state.sum):
+            raise WrongPhase(f"{phase.name} of sum {number} from {client!r}, now is {state.phase.name}")
+        if isinstance(state, at.Waiting) and position not in state.awaited:
             raise UnexpectedSender(f"client {client!r} dropped out earlier in this round")
 
-    def _accept(
-        self, position: int, message: SealedShares | MaskedVector | Consistency | UnmaskShares
-    ) -> None:
-        if isinstance(message, SealedShares):
-            group = self._peers[position]
-            if len(message.boxes) != len(group):
-                raise InvalidMessage(f"{len(message.boxes)} boxes for {len(group)} peers")
-            layout = self._params.first_layout
-            request = parse_request(layout, message.request)
-            if layout.tables and self._identities is not None:
-                self._signed[position] = self._signed_request(position, message)
-            self._boxes[position] = dict(zip(group, message.boxes, strict=True))
-            self._requests[position] = request
-        elif isinstance(message, MaskedVector):
-            self._sum.add(position, self._sum.parse(position, message.words))
-        elif isinstance(message, Consistency):
-            public = (self._identities or {})[self._keys[position].client]
-            verify(public, message.signature, "survivors", *self._list_parts())
-            self._signatures[position] = message.signature
-        else:
-            listed = self._listed(position)
-            if len(message.shares) != len(listed):
-                raise InvalidMessage(f"{len(message.shares)} shares where {len(listed)} were asked for")
-            shares = [parse_share(share) for share in message.shares]
-            self._shares[position] = dict(zip(listed, shares, strict=True))
+    def _read(
+        self,
+        state: at.Waiting,
+        position: int,
+        message: Answer,
+    ) -> at.Sealed | bytes | dict[int, int] | None:
+        """What a message says, if its content can be. A vector is in the total then."""
+        if isinstance(message, messages.SealedShares):
+            return self._sealed(position, message)
+        assert isinstance(state, at.Summing)  # noqa: S101 -- as is every other phase that waits
+        if isinstance(message, messages.MaskedVector):
+            state.total.add(position, state.total.parse(position, message.words))
+            return None
+        if isinstance(message, messages.Consistency):
+            assert isinstance(state, at.Listed)  # noqa: S101
+            parts = lists_parts(self._binding, state.sum, state.survivors, state.dropped)
+            verify(self._public(position), message.signature, "survivors", *parts)
+            return message.signature
+        listed = self._listed(state, position)
+        if len(message.shares) != len(listed):
+            raise InvalidMessage(f"{len(message.shares)} shares where {len(listed)} were asked for")
+        return dict(zip(listed, map(parse_share, message.shares), strict=True))
 
-    def _signed_request(self, position: int, message: SealedShares) -> SignedRequest:
-        if message.request_signature is None:
-            raise AuthenticationFailed("an unsigned request for rows in active mode")
-        public = (self._identities or {})[self._keys[position].client]
-        parts = request_parts(self._binding, 0, message.request)
-        verify(public, message.request_signature, "request", *parts)
-        return SignedRequest(message.request, message.request_signature)
+    def _sealed(self, position: int, message: messages.SealedShares) -> at.Sealed:
+        group = self._peers[position]
+        if len(message.boxes) != len(group):
+            raise InvalidMessage(f"{len(message.boxes)} boxes for {len(group)} peers")
+        layout = self._params.first_layout
+        request = parse_request(layout, message.request)
+        signed = None
+        if layout.tables and self._identities is not None:
+            signature = message.request_signature
+            verify_request(self._public(position), self._binding, 0, message.request, signature)
+            signed = messages.SignedRequest(message.request, signature or b"")
+        return at.Sealed(dict(zip(group, message.boxes, strict=True)), request, signed)
+
+    def _public(self, position: int) -> bytes:
+        return (self._identities or {})[self._keys[position].client]
 
     # -- phases --------------------------------------------------------------------------------
 
     def close_phase(self) -> dict[str, Message]:
         """End the phase and return what each remaining client is to be sent; or abort, for good."""
-        heard = tuple(sorted(place for phase, index, place in self._accepted if (phase, index) == self._now))
-        if self.phase in (Phase.OPENED, Phase.ABORTED):
-            raise WrongPhase(f"nothing to close: the session is {self.phase.name.lower()}")
-        log.debug("round %s, %s: heard %d", self._params.round_id.hex(), self.phase.name, len(heard))
+        state = self._state
+        if not isinstance(state, at.Waiting):
+            raise WrongPhase(f"nothing to close: the session is {state.phase.name.lower()}")
+        heard = tuple(sorted(state.inbox))
+        log.debug("round %s, %s: %d answered", self._params.round_id.hex(), state.phase.name, len(heard))
+        after: at.ServerState
+        outbound: dict[int, Message] = {}
         try:
-            self._require_enough(len(heard))
-            if self.phase is Phase.SHARES:
-                return self._deliver_shares(heard)
-            if self.phase is Phase.MASKED:
-                return self._announce_survivors(heard)
-            if self.phase is Phase.CONSISTENCY:
-                return self._ask_to_unmask(heard)
-            self._open()
-            return {}
+            if len(heard) < self._params.threshold:
+                raise TooFewClients(
+                    f"{len(heard)} clients answered in phase {state.phase.name.lower()}, "
+                    f"{self._params.threshold} are needed; {self._closed(state)}"
+                )
+            if isinstance(state, at.Sharing):
+                after, outbound = self._deliver_shares(state, heard)
+            elif isinstance(state, at.Masking):
+                after, outbound = self._announce_survivors(state, heard)
+            elif isinstance(state, at.Confirming):
+                after, outbound = self._ask_to_unmask(state, heard, tuple(sorted(state.inbox.items())))
+            else:
+                assert isinstance(state, at.Unmasking)  # noqa: S101 -- no other phase waits
+                after = self._open(state)
         except Aborted:
-            self.phase = Phase.ABORTED
+            self._stop()
             raise
+        self._enter(after)
+        return {self._keys[position].client: message for position, message in outbound.items()}
 
-    @property
-    def _now(self) -> tuple[Phase, int]:
-        return self.phase, self._sum_index
+    def _stop(self) -> None:
+        self._enter(at.Stopped(self._state.sum, self._state.accepted))
 
-    def _require_enough(self, heard: int) -> None:
-        if heard < self._params.threshold:
-            raise TooFewClients(
-                f"{heard} clients answered in phase {self.phase.name.lower()}, "
-                f"{self._params.threshold} are needed; {self._closed()}"
-            )
+    def _closed(self, state: at.ServerState) -> str:
+        label = self._params.sums[state.sum].label
+        return f"the sum {label!r} stays closed" if state.sum else "no sum was opened"
 
-    def _closed(self) -> str:
-        label = self._params.sums[self._sum_index].label
-        return f"the sum {label!r} stays closed" if self._sum_index else "no sum was opened"
-
-    def _deliver_shares(self, heard: tuple[int, ...]) -> dict[str, Message]:
-        layout = self._params.first_layout
-        bitmaps = [self._signed[k].bitmaps for k in heard if k in self._signed]
-        requesters = self._begin(heard, layout, self._requests, self._context, bitmaps)
-        outbound: dict[str, Message] = {}
+    def _deliver_shares(self, state: at.Sharing, heard: tuple[int, ...]) -> Closed:
+        said = state.inbox
+        requests = {k: said[k].request for k in heard}
+        signed = {k: one for k in heard if (one := said[k].signed) is not None}
+        bitmaps = [one.bitmaps for one in signed.values()]
+        total = self._begin(0, heard, self._params.first_layout, requests, self._context, bitmaps)
+        requesters = _requesters(total)
+        outbound: dict[int, Message] = {}
         for position in heard:
-            senders = tuple(k for k in self._peers[position] if k in self._boxes)
-            boxes = tuple(self._boxes[k][position] for k in senders)
-            signed = tuple(self._signed[k] for k in senders if k in self._signed)
+            senders = tuple(k for k in self._peers[position] if k in said)
+            boxes = tuple(said[k].boxes[position] for k in senders)
             told = b"" if signed else requesters[position]
-            outbound[self._keys[position].client] = InboundShares(
-                self._params.round_id, senders, boxes, told, signed
-            )
-        self._boxes.clear()
-        return outbound
+            vouched = tuple(signed[k] for k in senders) if signed else ()
+            outbound[position] = messages.InboundShares(self._params.round_id, senders, boxes, told, vouched)
+        return at.Masking(0, state.accepted, frozenset(heard), {}, total), outbound
 
     def start_sum(
         self,
@@ -287,61 +259,57 @@ class Server:
 
         ``requests`` are bitmaps of rows per table. Returns what each is to be told of who else asked.
         """
-        if self.phase is not Phase.OPENED or self._sum_index + 1 == len(self._params.sums):
-            raise WrongPhase(f"no sum to start: {self.phase.name}, sum {self._sum_index}")
+        state = self._due(Layout, at.SumOpen)
+        number = state.sum + 1
+        if number == len(self._params.sums):
+            raise WrongPhase(f"no sum to start: all {number} of this session are open")
         places = sorted(self._place.get(client, -1) for client in participants)
-        if not set(places) <= self._shares.keys() or len(set(places)) != len(places):
+        if not set(places) <= state.answered or len(set(places)) != len(places):
             raise ParameterError("participants must have answered every exchange of the sum before")
-        announced = self._params.sums[self._sum_index + 1].layout
-        if announced not in (None, layout):
+        if self._params.sums[number].layout not in (None, layout):
             raise ParameterError("the sum starts with another layout than was announced")
-        asked = {k: parse_request(layout, requests.get(self._keys[k].client, ())) for k in places}
+        signed = {k: requests.get(self._keys[k].client, ()) for k in places}
+        asked = {k: parse_request(layout, bitmaps) for k, bitmaps in signed.items()}
         if len(places) < self._params.threshold:
-            self.phase = Phase.ABORTED
+            self._stop()
             raise TooFewClients(f"{len(places)} clients are left, {self._params.threshold} are needed")
-        self._sum_index += 1
-        self._shares, self._signatures = {}, {}
-        signed = [requests.get(self._keys[k].client, ()) for k in places]
-        told = self._begin(places, layout, asked, context, signed)
-        return {self._keys[place].client: one for place, one in told.items()}
+        total = self._begin(number, places, layout, asked, context, list(signed.values()))
+        self._enter(at.Masking(number, state.accepted, frozenset(places), {}, total))
+        return {self._keys[place].client: one for place, one in _requesters(total).items()}
 
     def _begin(
         self,
+        number: int,
         participants: Sequence[int],
         layout: Layout,
         requests: Mapping[int, tuple[Bits, ...]],
         context: bytes,
         signed: Sequence[Sequence[bytes]],
-    ) -> dict[int, bytes]:
-        params = self._params.sums[self._sum_index]
+    ) -> RunningTotal:
+        params = self._params.sums[number]
         listed = participants if self._params.neighbours is None else None
         all_requests = requests_digest(signed) if self._params.active and layout.tables else b""
         bound = sum_context(params.label, layout, listed, context, all_requests)
-        self._sum = RunningTotal(params, layout, participants, bound)
+        total = RunningTotal(params, layout, participants, bound)
         if layout.tables:
-            self._sum.set_requests(requests)
-        self._awaited = set(participants)
-        self.phase = Phase.MASKED
-        told = pack_requesters(self._sum.asked, len(self._sum.participants))
-        return dict(zip(self._sum.participants, told, strict=True))
+            total.set_requests(requests)
+        return total
 
-    def _announce_survivors(self, heard: tuple[int, ...]) -> dict[str, Message]:
-        alive = set(heard)
-        self._survivors = heard
-        self._dropped = tuple(k for k in self._sum.participants if k not in alive)
-        self._awaited = alive
-        self._require_openable(alive)
+    def _announce_survivors(self, state: at.Masking, heard: tuple[int, ...]) -> Closed:
+        alive = frozenset(heard)
+        dropped = tuple(k for k in state.total.participants if k not in alive)
+        self._require_openable(state, alive)
+        after = at.Confirming(state.sum, state.accepted, alive, {}, state.total, heard, dropped)
         if not self._params.active:
-            return self._ask_to_unmask(heard)
-        self.phase = Phase.CONSISTENCY
-        message = Survivors(self._params.round_id, self._sum_index, heard, self._dropped)
-        return {self._keys[position].client: message for position in heard}
+            return self._ask_to_unmask(after, heard, ())
+        message = messages.Survivors(self._params.round_id, state.sum, heard, dropped)
+        return after, dict.fromkeys(heard, message)
 
-    def _require_openable(self, alive: set[int]) -> None:
+    def _require_openable(self, state: at.Masking, alive: frozenset[int]) -> None:
         """On a sparse graph a secret may have lost its holders already: then nobody is asked for a share."""
         if self._params.neighbours is None:
             return
-        for position in self._sum.participants:
+        for position in state.total.participants:
             near = self._peers[position]
             holders = len(alive.intersection((position, *near)))
             needed = position in alive or not alive.isdisjoint(near)
@@ -351,29 +319,27 @@ class Server:
                     f"{self._params.threshold} are needed; no share was opened"
                 )
 
-    def _ask_to_unmask(self, heard: tuple[int, ...]) -> dict[str, Message]:
-        self.phase = Phase.UNMASK
-        self._awaited = set(heard)
-        signatures = tuple(sorted(self._signatures.items()))
-        outbound: dict[str, Message] = {}
+    def _ask_to_unmask(
+        self, state: at.Listed, heard: tuple[int, ...], signatures: tuple[tuple[int, bytes], ...]
+    ) -> Closed:
+        outbound: dict[int, Message] = {}
         for position in heard:
-            near = set(self._listed(position))
-            outbound[self._keys[position].client] = UnmaskRequest(
-                self._params.round_id,
-                self._sum_index,
-                tuple(k for k in self._survivors if k in near),
-                tuple(k for k in self._dropped if k in near),
-                signatures,
+            near = set(self._listed(state, position))
+            survivors = tuple(k for k in state.survivors if k in near)
+            dropped = tuple(k for k in state.dropped if k in near)
+            outbound[position] = messages.UnmaskRequest(
+                self._params.round_id, state.sum, survivors, dropped, signatures
             )
-        return outbound
+        lists = (state.survivors, state.dropped)
+        return at.Unmasking(state.sum, state.accepted, frozenset(heard), {}, state.total, *lists), outbound
 
-    def _open(self) -> None:
+    def _open(self, state: at.Unmasking) -> at.SumOpen:
         """Rebuild one secret per client, check it, and take the masks off the total."""
-        current = self._sum
+        current = state.total
         masker = Masker(current.ring, current.total, current.layout)
-        alive = set(self._survivors)
+        alive = set(state.survivors)
         # All secrets first: if one is missing or wrong, nothing has been opened.
-        seeds, keys = self._secrets()
+        seeds, keys = self._secrets(state)
         for position, seed in seeds.items():
             key = self_mask_key(seed, self._binding, current.context, position)
             masker.subtract(key, current.rows[position])
@@ -382,36 +348,36 @@ class Server:
                 if peer not in alive:
                     continue
                 low, high = min(position, peer), max(position, peer)
-                published = self._keys[peer].masks[self._sum_index]
+                published = self._keys[peer].masks[state.sum]
                 key = pair_mask_key(pair, published, self._binding, current.context, low, high)
                 # The survivor added the stream if it stands before the dropout; take that back.
                 remove = masker.subtract if peer == low else masker.add
                 remove(key, current.shared_rows(peer, position))
         dense, tables = views(current.total, current.layout)
-        self._opened = Opened(
+        opened = Opened(
             dense,
             tuple(tables),
-            current.contributors(self._survivors),
-            tuple(self._keys[position].client for position in self._survivors),
+            current.contributors(state.survivors),
+            tuple(self._keys[position].client for position in state.survivors),
         )
-        self.phase = Phase.OPENED
-        log.debug("round %s: opened a sum of %d", self._params.round_id.hex(), len(self._survivors))
+        log.debug("round %s: opened a sum of %d", self._params.round_id.hex(), len(alive))
+        return at.SumOpen(state.sum, state.accepted, opened, frozenset(state.inbox))
 
-    def _secrets(self) -> tuple[dict[int, Secret], dict[int, KeyPair]]:
+    def _secrets(self, state: at.Unmasking) -> tuple[dict[int, Secret], dict[int, KeyPair]]:
         """Each survivor's seed and each dropout's key pair, as published; or who dealt what does not fit."""
         rebuilding, wrong = Rebuilding(self._params.threshold), list[KeyMismatch]()
-        alive = set(self._survivors)
+        alive = set(state.survivors)
         seeds, keys = {}, {}
-        for position in self._sum.participants:
+        for position in state.total.participants:
             if position not in alive and not alive.intersection(self._peers[position]):
                 continue  # it shared masks with nobody who is left
-            published, shares = self._keys[position], self._shares_of(position)
+            published, shares = self._keys[position], self._shares_of(state, position)
             try:
                 if position in alive:
-                    seed = partial(_seed, published.commitments[self._sum_index])
+                    seed = partial(require_seed, published=published.commitments[state.sum])
                     seeds[position] = rebuilding.secret(published.client, shares, seed)
                 else:
-                    pair = partial(_pair, published.masks[self._sum_index])
+                    pair = partial(require_key_pair, published=published.masks[state.sum])
                     keys[position] = rebuilding.secret(published.client, shares, pair)
             except KeyMismatch as error:
                 wrong.append(error)
@@ -422,14 +388,14 @@ class Server:
             log.warning("round %s: corrected shares of %d clients", self._params.round_id.hex(), corrected)
         return seeds, keys
 
-    def _shares_of(self, position: int) -> dict[int, int]:
+    def _shares_of(self, state: at.Unmasking, position: int) -> dict[int, int]:
         """By holder, those that arrived of one client's secret."""
         group = sorted((position, *self._peers[position]))
-        shares = {k: self._shares[k][position] for k in group if position in self._shares.get(k, {})}
+        shares = {k: state.inbox[k][position] for k in group if position in state.inbox.get(k, {})}
         if len(shares) < self._params.threshold:
             raise TooFewClients(
                 f"{len(shares)} shares of client {self._keys[position].client!r} arrived, "
-                f"{self._params.threshold} are needed; {self._closed()}"
+                f"{self._params.threshold} are needed; {self._closed(state)}"
             )
         return shares
 
@@ -447,31 +413,25 @@ class Server:
 
     @property
     def opened(self) -> Opened:
-        if self._opened is None or self.phase is not Phase.OPENED:
+        if not isinstance(self._state, at.SumOpen):
             raise WrongPhase(f"no sum is open in phase {self.phase.name.lower()}")
-        return self._opened
+        return self._state.opened
 
     @property
     def answered(self) -> tuple[str, ...]:
         """Who answered every exchange of the opened sum and so may take part in what follows."""
-        return tuple(self._keys[place].client for place in sorted(self._shares)) if self._opened else ()
+        answered = self._state.answered if isinstance(self._state, at.SumOpen) else ()
+        return tuple(self._keys[place].client for place in sorted(answered))
 
-    def _listed(self, position: int) -> tuple[int, ...]:
+    def _listed(self, state: at.Summing, position: int) -> tuple[int, ...]:
         """Whose masks this client is asked to open: everyone it masked with, and itself."""
         near = {position, *self._peers[position]}
-        return tuple(k for k in self._sum.participants if k in near)
-
-    def _list_parts(self) -> list[bytes]:
-        return lists_parts(self._binding, self._sum_index, self._survivors, self._dropped)
+        return tuple(k for k in state.total.participants if k in near)
 
     def __repr__(self) -> str:
         return f"Server({self._params.clients} clients, {self.phase.name})"
 
 
-def _seed(published: bytes, secret: Secret) -> Secret:
-    require_seed(secret, published)
-    return secret
-
-
-def _pair(published: bytes, secret: Secret) -> KeyPair:
-    return require_key_pair(secret, published)
+def _requesters(total: RunningTotal) -> dict[int, bytes]:
+    """By participant: who else asked for its rows."""
+    return dict(zip(total.participants, pack_requesters(total.asked, len(total.participants)), strict=True))

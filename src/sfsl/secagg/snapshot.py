@@ -5,8 +5,8 @@ from one snapshot would be two vectors under the same masks. Whoever keeps it se
 ``privacy.ClientState`` does.
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from msgspec import Meta
@@ -17,59 +17,62 @@ from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InvalidMessage, WrongPhase
-from sfsl.secagg.client import Client, Phase, _Secrets, parse_box
+from sfsl.secagg import client_states as at
+from sfsl.secagg.client import Client
+from sfsl.secagg.client_states import Place, SumSecrets, parse_box
 from sfsl.secagg.messages import Box, Key, Keys, Positions, Roster
+from sfsl.secagg.moves import State
 from sfsl.secagg.params import MAX_CLIENTS, MAX_SUMS, Policy
 
 Blobs = Annotated[tuple[bytes, ...], Meta(max_length=64)]
 KeysOfSums = Annotated[tuple[Key, ...], Meta(max_length=MAX_SUMS)]
-_EMPTY = (b"", b"")
+T = TypeVar("T")
 
 
-class SessionSnapshot(Message, frozen=True, tag="session-snapshot"):
-    """``masks`` and ``seeds`` are those of sums that are not masked yet, the last ones; ``boxes`` the shares
-    of sums that are not opened yet, by ``holders``, who dealt them. ``inbound_keys`` open what the peers
-    seal, in roster order. ``asked``: rows per table of the first sum."""
+class SessionSnapshot(Message, frozen=True, kw_only=True, tag="session-snapshot"):
+    """A state in bytes: see ``client_states`` for what its parts mean. ``holders`` dealt the ``boxes``, and
+    ``inbound_keys`` are in roster order."""
 
     phase: Literal["CHECKED_IN", "SHARED", "READY", "MASKED", "CONFIRMED"]
-    sum: Annotated[int, Meta(ge=0, lt=MAX_SUMS)]
+    sum: Annotated[int, Meta(ge=0, lt=MAX_SUMS)] = 0
     keys: Keys
-    channel: Key | None
+    channel: Key | None = None
     masks: KeysOfSums
     seeds: KeysOfSums
-    roster: Roster | None
-    inbound_keys: Annotated[tuple[Key, ...], Meta(max_length=MAX_CLIENTS)]
-    holders: Positions
-    boxes: Annotated[tuple[Box, ...], Meta(max_length=MAX_CLIENTS)]
-    asked: Blobs
-    alive: Positions
-    confirmed: tuple[Positions, Positions] | None
+    roster: Roster | None = None
+    inbound_keys: Annotated[tuple[Key, ...], Meta(max_length=MAX_CLIENTS)] = ()
+    holders: Positions = ()
+    boxes: Annotated[tuple[Box, ...], Meta(max_length=MAX_CLIENTS)] = ()
+    asked: Blobs = ()
+    alive: Positions = ()
+    confirmed: tuple[Positions, Positions] | None = None
 
 
 def snapshot(client: Client) -> SessionSnapshot:
-    """Of a client that waits for a message."""
-    phase, now, secrets = client.phase, client._sum, getattr(client, "_secrets", None)
-    if phase in (Phase.NEW, Phase.FINISHED) or secrets is None:
-        raise WrongPhase(f"a client that is {phase.name} waits for no message")
-    joined = phase is not Phase.CHECKED_IN
-    # What was masked is masked once; from then on only the shares of its secrets are needed.
-    unmasked = range(now + (phase in (Phase.MASKED, Phase.CONFIRMED)), client._sums)
-    shares = client._shares if joined else {}
-    peers = sorted(client._inbound_keys) if phase is Phase.SHARED else []
+    """The state of a client that waits for a message."""
+    state = client.state
+    if not isinstance(state, at.CheckedIn | at.Joined):
+        raise WrongPhase(f"a client that is {client.phase.name} waits for no message")
+    known: dict[str, Any] = {}
+    if isinstance(state, at.CheckedIn):
+        known |= {"keys": state.keys, "channel": state.channel.private.reveal()}
+    else:
+        place, dealers = state.place, tuple(sorted(state.shares))
+        boxes = tuple(state.shares[dealer].reveal() for dealer in dealers)
+        known |= {"sum": state.sum, "keys": place.members[place.own], "roster": place.roster}
+        known |= {"holders": dealers, "boxes": boxes}
+    if isinstance(state, at.Shared):
+        known["inbound_keys"] = tuple(state.inbound_keys[peer].reveal() for peer in state.place.peers)
+        known["asked"] = tuple(rows.astype("<i8").tobytes() for rows in state.asked)
+    if isinstance(state, at.Ready | at.Masked):
+        known["alive"] = state.alive
+    if isinstance(state, at.Confirmed):
+        known["confirmed"] = state.confirmed
     return SessionSnapshot(
-        phase=phase.name,  # type: ignore[arg-type]
-        sum=now,
-        keys=client._keys,
-        channel=None if joined else client._channel.private.reveal(),
-        masks=tuple(secrets.masks[number].private.reveal() for number in unmasked),
-        seeds=tuple(secrets.seeds[number].reveal() for number in unmasked),
-        roster=client._roster if joined else None,
-        inbound_keys=tuple(client._inbound_keys[peer].reveal() for peer in peers),
-        holders=tuple(sorted(shares)),
-        boxes=tuple(b"".join(b"".join(pair) for pair in shares[one][now:]) for one in sorted(shares)),
-        asked=tuple(rows.astype("<i8").tobytes() for rows in client._asked) if phase is Phase.SHARED else (),
-        alive=() if phase in (Phase.CHECKED_IN, Phase.SHARED) else tuple(client._alive),
-        confirmed=client._confirmed if phase is Phase.CONFIRMED else None,
+        phase=state.phase.name,  # type: ignore[arg-type]
+        masks=tuple(one.mask.private.reveal() for one in state.secrets),
+        seeds=tuple(one.seed.reveal() for one in state.secrets),
+        **known,
     )
 
 
@@ -82,40 +85,35 @@ def restore(
     identities: Mapping[str, bytes] | None = None,
 ) -> Client:
     """The client that was, with the policy and the identities that are not part of a snapshot."""
-    client = Client.__new__(Client)
-    client.phase = Phase[kept.phase]
-    client._id, client._keys = kept.keys.client, kept.keys
-    client._policy, client._randomness = policy, randomness
-    client._identity, client._identities = identity, identities
-    client._sums, client._sum = len(kept.keys.masks), kept.sum
-    first = client._sums - len(kept.masks)
-    client._secrets = _Secrets(
-        None if kept.channel is None else KeyPair(Secret(kept.channel)),
-        {first + number: KeyPair(Secret(private)) for number, private in enumerate(kept.masks)},
-        {first + number: Secret(seed) for number, seed in enumerate(kept.seeds)},
+    client = kept.keys.client
+    return Client(
+        client, policy, randomness, identity=identity, identities=identities, state=_state(client, kept)
     )
+
+
+def _state(client: str, kept: SessionSnapshot) -> State:
+    secrets = tuple(
+        SumSecrets(KeyPair(Secret(mask)), Secret(seed))
+        for mask, seed in _pairs(kept.masks, kept.seeds, "seeds of masks")
+    )
+    if kept.channel is not None:
+        return at.CheckedIn(KeyPair(Secret(kept.channel)), secrets, kept.keys)
     if kept.roster is None:
-        return client
-    client._take_up(kept.roster)
-    client._inbound_keys = {}
-    if client.phase is Phase.SHARED:
-        peers = sorted(client._members.keys() - {client._position})
-        client._inbound_keys = {
-            peer: Secret(key) for peer, key in _pairs(peers, kept.inbound_keys, "keys of peers")
-        }
-    left = client._sums - kept.sum
-    client._shares = {
-        holder: [_EMPTY] * kept.sum + parse_box(box, left)
-        for holder, box in _pairs(kept.holders, kept.boxes, "boxes of shares")
+        raise InvalidMessage("a snapshot of a client that joined, without its roster")
+    place, left = Place.of(client, kept.roster), len(kept.keys.masks) - kept.sum
+    shares = {
+        dealer: parse_box(box, left) for dealer, box in _pairs(kept.holders, kept.boxes, "boxes of shares")
     }
-    client._asked = tuple(np.frombuffer(rows, "<i8").astype(np.intp) for rows in kept.asked)
-    client._alive = kept.alive
-    if kept.confirmed is not None:
-        client._confirmed = kept.confirmed
-    return client
+    if kept.phase == "SHARED":
+        keys = _pairs(place.peers, kept.inbound_keys, "keys of peers")
+        asked = tuple(np.frombuffer(rows, "<i8").astype(np.intp) for rows in kept.asked)
+        return at.Shared(place, 0, secrets, shares, {peer: Secret(key) for peer, key in keys}, asked)
+    if kept.phase == "CONFIRMED" and kept.confirmed is not None:
+        return at.Confirmed(place, kept.sum, secrets, shares, kept.alive, kept.confirmed)
+    return (at.Ready if kept.phase == "READY" else at.Masked)(place, kept.sum, secrets, shares, kept.alive)
 
 
-def _pairs(places: list[int] | Positions, values: tuple[bytes, ...], what: str) -> "zip[tuple[int, bytes]]":
+def _pairs(places: Sequence[T], values: Sequence[bytes], what: str) -> "zip[tuple[T, bytes]]":
     if len(places) != len(values):
         raise InvalidMessage(f"a snapshot with {len(values)} {what} of {len(places)}")
     return zip(places, values, strict=True)

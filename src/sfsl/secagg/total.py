@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from sfsl.arrays import Bits, Positions
 from sfsl.crypto.ring import Ring, Words, ring_named
-from sfsl.secagg.masking import Rows, Selection, restrict, views
+from sfsl.secagg.masking import Selection, restrict, views
 from sfsl.secagg.params import Layout, SumParams
-from sfsl.secagg.rows import Bits
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RunningTotal:
         self.total = self.ring.zeros(layout.words)
         self._lines = {position: line for line, position in enumerate(self.participants)}
         self.asked: tuple[Bits, ...] = ()
-        self.rows: dict[int, tuple[Rows, ...]] = dict.fromkeys(participants, ())
+        self.rows: dict[int, tuple[Positions, ...]] = dict.fromkeys(participants, ())
 
     def set_requests(self, requests: Mapping[int, tuple[Bits, ...]]) -> None:
         """Fix who uploads which rows: those it asked for that have enough requesters."""

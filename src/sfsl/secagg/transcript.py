@@ -71,6 +71,15 @@ def request_parts(bound: bytes, sum_index: int, bitmaps: Sequence[bytes]) -> lis
     return [bound, bytes((sum_index,)), *bitmaps]
 
 
+def verify_request(
+    public: bytes, bound: bytes, sum_index: int, bitmaps: Sequence[bytes], signature: bytes | None
+) -> None:
+    """Active mode: a request for rows is the client's own word, or it is none."""
+    if signature is None:
+        raise AuthenticationFailed("an unsigned request for rows in active mode")
+    verify(public, signature, "request", *request_parts(bound, sum_index, bitmaps))
+
+
 def position_bytes(positions: Sequence[int]) -> bytes:
     return b"".join(position.to_bytes(4, "big") for position in positions)
 
@@ -97,9 +106,10 @@ def require_distinct(keys: Sequence[Keys]) -> None:
         raise Refused("a client or a public key is listed twice")
 
 
-def require_seed(seed: Secret, published: bytes) -> None:
+def require_seed(seed: Secret, published: bytes) -> Secret:
     if commitment(seed) != published:
         raise KeyMismatch("a reconstructed self-mask seed does not match its commitment")
+    return seed
 
 
 def require_key_pair(private: Secret, published: bytes) -> KeyPair:

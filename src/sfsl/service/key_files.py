@@ -2,13 +2,13 @@
 
 import errno
 import os
-import secrets
 import stat
 from pathlib import Path
 
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.kdf import digest
 from sfsl.crypto.secret import Secret
+from sfsl.durable import files
 from sfsl.errors import InputError, KeyFileError
 
 _HEAD = "sfsl identity 1"
@@ -78,26 +78,8 @@ def read_secret(path: Path) -> Secret:
 
 def write_new(path: Path, data: bytes, *, secret: bool) -> None:
     """A new file, whole and durable or not at all; one that exists is left alone."""
-    # A name nobody can guess, so that nobody can have put something there.
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        descriptor = os.open(aside, flags, 0o600)
-        try:
-            os.fchmod(descriptor, 0o600 if secret else 0o644)
-            written = 0
-            while written < len(data):
-                written += os.write(descriptor, data[written:])
-            os.fsync(descriptor)
-            os.link(aside, path)  # unlike a rename it fails if someone was faster
-        finally:
-            os.close(descriptor)
-            os.unlink(aside)
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        files.write_new(path, data, mode=files.OWNER_ONLY if secret else 0o644)
     except FileExistsError:
         raise KeyFileError(
             f"{path} exists and is never overwritten; move it away, or choose another"

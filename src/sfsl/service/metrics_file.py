@@ -2,17 +2,17 @@
 
 import os
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
 import msgspec
 
+from sfsl.durable.closing import Closing
 from sfsl.durable.files import write_whole
 from sfsl.errors import InputError
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 
 
-def read_lines(path: Path) -> list[RoundLine]:
+def read_lines(path: Path) -> list[RoundRecord]:
     """The lines of rounds 1, 2, …; a last line that a crash cut short is left out."""
     try:
         data = path.read_bytes()
@@ -24,7 +24,7 @@ def read_lines(path: Path) -> list[RoundLine]:
     lines = []
     for number, text in enumerate(whole, 1):
         try:
-            line = msgspec.json.decode(text, type=RoundLine)
+            line = msgspec.json.decode(text, type=RoundRecord)
         except msgspec.MsgspecError as error:
             raise InputError(f"{path}, line {number}, cannot be read: {error}; restore the file") from None
         if line.round != number:
@@ -33,10 +33,10 @@ def read_lines(path: Path) -> list[RoundLine]:
     return lines
 
 
-class MetricsFile:
+class MetricsFile(Closing):
     """Appends lines. ``lines`` are those to begin with: the file is made anew from them, whole."""
 
-    def __init__(self, path: Path, lines: list[RoundLine]) -> None:
+    def __init__(self, path: Path, lines: list[RoundRecord]) -> None:
         try:
             write_whole(path, b"".join(line.encode() + b"\n" for line in lines))
             self._file: IO[bytes] = open(path, "ab", buffering=0)  # noqa: SIM115 -- closed in close
@@ -44,7 +44,7 @@ class MetricsFile:
             raise InputError(f"cannot write {path}: {error.strerror}; the rounds stand") from None
         self._path = path
 
-    def append(self, line: RoundLine) -> None:
+    def append(self, line: RoundRecord) -> None:
         try:
             self._file.write(line.encode() + b"\n")
             os.fsync(self._file.fileno())
@@ -56,11 +56,3 @@ class MetricsFile:
 
     def close(self) -> None:
         self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

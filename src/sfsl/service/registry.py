@@ -10,11 +10,10 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from sfsl.crypto.randomness import Randomness, SystemRandomness
-from sfsl.durable.lock import StoreLock
+from sfsl.durable.closing import Closing
+from sfsl.durable.lock import FileLock
 from sfsl.errors import InputError, InvalidMessage, Revoked, StoreCorrupt, UnknownClient
 from sfsl.service.enrolment import Enrolment
 from sfsl.service.registry_file import RegistryFile
@@ -37,13 +36,12 @@ class ClientRecord:
     acknowledged: int
 
 
-class Registry:
+class Registry(Closing):
     """One file, opened or made. Safe for several threads of one process."""
 
     def __init__(self, path: str | os.PathLike[str], *, randomness: Randomness | None = None) -> None:
-        # Two names of one file must meet at one lock.
-        real = Path(os.path.realpath(path))
-        self._lock: StoreLock | None = StoreLock(real)
+        self._lock: FileLock | None = FileLock(path)
+        real = self._lock.path
         try:
             if not real.exists():
                 RegistryFile.create(real, (randomness or SystemRandomness()).bytes(DEPLOYMENT_BYTES))
@@ -174,14 +172,6 @@ class Registry:
         self._file.close()
         if self._lock is not None:
             self._lock.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _number(db: sqlite3.Connection, client: str, *, active: bool = False) -> int:

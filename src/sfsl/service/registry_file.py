@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sfsl.durable.lock import StoreLock
+from sfsl.durable.files import put_in_place
+from sfsl.durable.lock import FileLock
 from sfsl.errors import StoreCorrupt, StoreError, StoreFull, StoreInUse
 
 APPLICATION = 0x5346534C  # "SFSL"
@@ -53,7 +54,7 @@ class RegistryFile:
     ``lock`` is None for a visitor beside the server: SQLite keeps the two apart for each transaction.
     """
 
-    def __init__(self, path: Path, lock: StoreLock | None) -> None:
+    def __init__(self, path: Path, lock: FileLock | None) -> None:
         self.path = path
         self._lock = lock
         self._process = os.getpid()
@@ -93,9 +94,7 @@ class RegistryFile:
                     connection.execute("COMMIT")
                 finally:
                     connection.close()  # the last one to close puts all into the one file
-            _flush(aside, os.O_RDONLY)
-            os.rename(aside, path)
-            _flush(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            put_in_place(aside, path)
         except OSError as error:
             raise StoreError(f"cannot create {path}: {error.strerror}; its folder must be writable") from None
 
@@ -222,11 +221,3 @@ def typed(path: Path, doing: str) -> Iterator[None]:
         raise StoreError(
             f"cannot {doing} {path}: {error}. What was committed stands; check the disk"
         ) from None
-
-
-def _flush(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

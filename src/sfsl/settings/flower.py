@@ -7,13 +7,12 @@ the app's own.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta
 
 from sfsl.codec import Checked
 from sfsl.errors import ParameterError
-from sfsl.service.folder import planned_rounds
-from sfsl.service.settings import CoordinatorSettings
+from sfsl.service.settings import ServiceSettings
+from sfsl.settings.rounds import service_settings
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.sections import about, section_from
 from sfsl.settings.serve import least_cohort
@@ -72,13 +71,11 @@ class FlowerConfig(Checked, frozen=True):
                 "has; give a number, 2 at least (sfsl plan helps)"
             )
 
-    def rounds(self) -> CoordinatorSettings:
+    def rounds(self) -> ServiceSettings:
         own, one = self.flower, self.run.round
-        return planned_rounds(
-            msgspec.structs.replace(
-                self.run, round=msgspec.structs.replace(one, threshold=one.threshold_clients)
-            ),
-            None if one.threshold == "auto" else one.threshold_clients,
+        return service_settings(
+            self.run,
+            threshold=None if one.threshold == "auto" else one.threshold,
             min_cohort=least_cohort(one.clients, own.min_cohort),
             largest_set=own.largest_set,
             active=bool(own.roster),

@@ -3,7 +3,8 @@
 import math
 import textwrap
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -12,6 +13,7 @@ from sfsl.codec import Checked
 from sfsl.errors import ParameterError
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.sections import about, description, section_from
+from sfsl.settings.toml import read_sections, with_settings
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Rate = Annotated[float, Meta(gt=0, le=1e6)]
@@ -188,6 +190,9 @@ def least_cohort(clients: int, chosen: int | Literal["auto"]) -> int:
     return min(clients, max(_LEAST_COHORT, math.ceil(_LEAST_SHARE * clients)))
 
 
+Given = ServeConfig | Mapping[str, Any] | str | Path
+
+
 def from_all_sections(sections: Mapping[str, object]) -> ServeConfig:
     """Settings from nested mappings as TOML gives them; what is not there has its default."""
     given = sections.get(SECTION, {})
@@ -200,6 +205,18 @@ def from_all_sections(sections: Mapping[str, object]) -> ServeConfig:
         rest["data"] = {"source": "catalogue", "path": serve.catalogue}
     run = from_sections(rest)
     return ServeConfig(run=run, serve=serve)
+
+
+def serve_settings(
+    given: Given, *, out: str | Path | None = None, host: str | None = None, port: int | None = None
+) -> ServeConfig:
+    """Settings from a run file or from Python; ``out`` (serve.state), ``host`` and ``port`` win over them."""
+    flags = {"state": None if out is None else str(out), "host": host, "port": port}
+    own = {key: value for key, value in flags.items() if value is not None}
+    if isinstance(given, ServeConfig):
+        return msgspec.structs.replace(given, serve=msgspec.structs.replace(given.serve, **own))
+    sections = read_sections(Path(given)) if isinstance(given, str | Path) else with_settings({}, given)
+    return from_all_sections(with_settings(sections, {SECTION: own}))
 
 
 def section_toml() -> str:

@@ -7,27 +7,22 @@ resumed, evaluated and exported alike.
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from sfsl.arrays import Indices
 from sfsl.errors import ParameterError
 from sfsl.rounds import ScoreBins
-from sfsl.simulate.settings import RoundReport
+from sfsl.rounds.record import RoundTally
+from sfsl.simulate.engine import Engine, Pool, RoundResult
 from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore
-from sfsl.training.task import ClientData, Indices, Task, parameter_of
+from sfsl.training.task import Task, parameter_of
 
 _ORDER = 4  # its stream of the run's seed
-
-
-class Pool(Protocol):
-    """Samples of all clients in one place, which only a simulation has."""
-
-    def __len__(self) -> int: ...
-    def samples(self, positions: Indices) -> ClientData: ...
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class CentralSettings:
         return -(-self.samples // self.batch_size)
 
 
-class CentralizedEngine:
+class CentralizedEngine(Engine):
     """Epochs over ``pool`` in an order that ``seed`` makes, cut into rounds.
 
     With Adam, rows that no sample of a round touches rest in it, state and all (lazily, as sparse
@@ -63,12 +58,20 @@ class CentralizedEngine:
     """
 
     def __init__(
-        self, task: Task, pool: Pool, store: RowStore, settings: CentralSettings, *, seed: int
+        self,
+        task: Task,
+        pool: Pool,
+        store: RowStore,
+        settings: CentralSettings,
+        *,
+        seed: int,
+        test: Pool | None = None,
     ) -> None:
+        self.task, self.store, self.test = task, store, test
         self._task, self._pool, self._store, self._settings = task, pool, store, settings
         self._seed = seed
 
-    def run(self, cohort: Sequence[str] = (), *, scores: ScoreBins | None = None) -> RoundReport:
+    def run(self, cohort: Sequence[str] = (), *, scores: ScoreBins | None = None) -> RoundResult:
         """As many samples as a cohort would bring. There are no clients, and nobody to ask."""
         start, store = time.perf_counter(), self._store
         number = store.round + 1
@@ -84,10 +87,10 @@ class CentralizedEngine:
         states = self._states(parameters, dense, blocks)
         columns = {name: torch.from_numpy(one) for name, one in data.local_columns(rows).items()}
         loss = self._train(number, parameters, states, columns, len(data))
-        report = RoundReport(number, 0, self._commit(number, parameters, states, blocks))
-        report.samples, report.loss, report.unknown_rows = len(data), loss, unknown
-        report.training_seconds = time.perf_counter() - start
-        return report
+        commit = self._commit(number, parameters, states, blocks)
+        tally = RoundTally(samples=len(data), loss=loss, unknown_rows=unknown)
+        tally.training_seconds = time.perf_counter() - start
+        return RoundResult(tally.record(number, None), tally, commit)
 
     def _positions(self, number: int) -> Indices:
         total, wanted = len(self._pool), self._settings.samples
@@ -141,7 +144,7 @@ class CentralizedEngine:
                 torch.nn.utils.clip_grad_norm_(parameters.values(), settings.clip)
             optimizer.step()
             total += float(losses.detach().sum())
-        return total / samples if samples else float("nan")
+        return total
 
     def _commit(
         self,

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.arrays import Indices
 from sfsl.client.device import Device
 from sfsl.crypto.kdf import digest
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.secret import Secret
 from sfsl.privacy import IndexPrivacy, Perturber, Tables
 from sfsl.simulate.seeded import SeededRandomness
-from sfsl.training.task import Indices, Task
+from sfsl.training.task import Task
 
 # Streams of a device's noise, told apart by their first number.
 _ANSWERS, _ROUNDING, _SHUFFLE = 1, 2, 3

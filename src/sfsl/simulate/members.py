@@ -9,10 +9,10 @@ from datetime import date
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.arrays import Indices
 from sfsl.crypto.randomness import Randomness
 from sfsl.errors import StateError
 from sfsl.privacy import IndexPrivacy
-from sfsl.privacy.tables import Indices
 from sfsl.rounds import RoundPolicy
 from sfsl.secagg import Policy
 from sfsl.simulate.chance import Chance, SimulatedAnswers

@@ -23,24 +23,25 @@ from sfsl.rounds import (
     require_rows,
 )
 from sfsl.rounds.exchanges import Exchange
-from sfsl.secagg import default_threshold
-from sfsl.simulate.settings import RoundReport
+from sfsl.rounds.record import RoundTally
 from sfsl.simulate.simulation import Simulation
 from sfsl.submodel import RowSet, encode_update
 
 _INDEX_BYTES = 4
 
 
-class PlainRound:
+class PlainCohort:
+    """Runs one cohort's round in the open, and tallies it as the protocol would."""
+
     def __init__(
-        self, simulation: Simulation, cohort: Sequence[str], params: RoundParams, report: RoundReport
+        self, simulation: Simulation, cohort: Sequence[str], params: RoundParams, tally: RoundTally
     ) -> None:
         self._simulation = simulation
         self._params = params
-        self._report = report
+        self._tally = tally
         self._there = list(cohort)
         self._ring = ring_named(params.update.rows.ring)
-        self._threshold = simulation.settings.threshold or default_threshold(len(cohort))
+        self._threshold = simulation.settings.rules.threshold_of(len(cohort))
         self._groups = simulation.groups(cohort)
         self.learned: dict[str, Learned] = {}
 
@@ -55,7 +56,9 @@ class PlainRound:
         asked = {name: asked[name] for name in self._there}
         self._vanish(Exchange.SUBMODEL)
         downloads = self._download(unions, {name: asked[name] for name in self._there})
-        trained, self.learned = self._simulation.train(downloads, self._report, self._groups)
+        trained, self.learned = self._simulation.train(
+            self._params.number, downloads, self._tally, self._groups
+        )
         self._late(Exchange.SUBMODEL)
         return self._sum(unions, asked, {name: trained[name] for name in self._there})
 
@@ -64,12 +67,14 @@ class PlainRound:
         self._late(exchange)
 
     def _vanish(self, exchange: str) -> None:
-        self._leave(self._simulation.vanish(self._report, exchange, self._there))
+        vanished = self._simulation.settings.faults.vanish(self._params.number, exchange, self._there)
+        self._tally.drop(exchange, len(vanished))
+        self._leave(vanished)
 
     def _late(self, exchange: str) -> None:
         """Who is too slow; after that the phase is over, and enough must be left."""
-        slow = self._simulation.settings.faults.slow(self._report.number, exchange, self._there)
-        self._report.late += len(slow)
+        slow = self._simulation.settings.faults.slow(self._params.number, exchange, self._there)
+        self._tally.late += len(slow)
         self._leave(slow)
         self._require_enough()
 
@@ -95,7 +100,7 @@ class PlainRound:
 
     def _ask(self, unions: Mapping[str, RowSet]) -> dict[str, Mapping[str, RowSet]]:
         """Per client the rows it asks for; one that finds them too many declines."""
-        simulation, number = self._simulation, self._report.number
+        simulation, number = self._simulation, self._params.number
         asked: dict[str, Mapping[str, RowSet]] = {}
         for name in self._there:
             rows = unions
@@ -108,7 +113,7 @@ class PlainRound:
                     {table: some.at(chosen[table]) for table, some in shared.items()}
                 )
             if sum(map(len, rows.values())) > simulation.settings.max_rows:
-                self._report.decline(Refused())
+                self._tally.decline(Refused())
             else:
                 asked[name] = rows
         self._there = list(asked)
@@ -161,10 +166,10 @@ class PlainRound:
                     dense=one.dense,
                     samples=one.samples,
                     trained=one.rows,
-                    randomness=simulation.rounding(name, self._report.number),
+                    randomness=simulation.rounding(name, self._params.number),
                 )
             except NotFinite as reason:
-                self._report.decline(reason)
+                self._tally.decline(reason)
                 continue
             survivors.append(name)
             dense += np.concatenate([words.dense, histogram_words(one.scores, params.bins, dtype)])
@@ -201,9 +206,7 @@ class PlainRound:
                 up += rows * (table.width if whole else table.words) * word
                 numbers += 0 if whole or table.kind == "derived" else rows * _INDEX_BYTES
         dense = params.model.dense * 4
-        self._report.answered = dict.fromkeys((Exchange.UNION, Exchange.SUBMODEL), clients)
-        self._report.bytes_up = {
-            Exchange.UNION: numbers / clients,
-            Exchange.SUBMODEL: up / clients + dense + word + scores,
-        }
-        self._report.bytes_down = {Exchange.SUBMODEL: down / clients + dense}
+        tally = self._tally
+        tally.answered = dict.fromkeys((Exchange.UNION, Exchange.SUBMODEL), clients)
+        tally.bytes_up = {Exchange.UNION: numbers, Exchange.SUBMODEL: up + clients * (dense + word + scores)}
+        tally.bytes_down = {Exchange.SUBMODEL: down + clients * dense}

@@ -7,13 +7,14 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Self
 
+from sfsl.arrays import Values
 from sfsl.client.device import Device, Learned
 from sfsl.rounds import Download, Trained
 from sfsl.simulate.chance import Chance, SimulatedAnswers
 from sfsl.simulate.seeded import SeededRandomness
-from sfsl.simulate.settings import RoundSettings
+from sfsl.simulate.settings import SimulationSettings
 from sfsl.training import ClientWork, LocalUpdate, train_client, train_cohort
-from sfsl.training.task import Task, Values
+from sfsl.training.task import Task
 
 Groups = Sequence[Sequence[str]]
 # By client and table, in the order of the device's personal rows.
@@ -30,7 +31,7 @@ class Population:
         self,
         task: Task,
         devices: Mapping[str, Device],
-        settings: RoundSettings,
+        settings: SimulationSettings,
         *,
         seed: int,
         alone: bool = False,

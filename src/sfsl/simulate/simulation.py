@@ -1,20 +1,22 @@
 """A fleet against a store in this process: what every way of running its rounds has in common."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 
+from sfsl.arrays import Values
 from sfsl.client.device import Device, Learned
 from sfsl.rounds import Download, IndexSpace, Trained
+from sfsl.rounds.record import RoundTally
 from sfsl.simulate.chance import SimulatedAnswers
 from sfsl.simulate.population import Groups, Population
 from sfsl.simulate.seeded import SeededRandomness
-from sfsl.simulate.settings import RoundReport, RoundSettings
+from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import Commit, RowBlock, RowSet, RowStore
-from sfsl.training.task import Task, Values
+from sfsl.training.task import Task
 
 
 class Simulation:
@@ -28,7 +30,7 @@ class Simulation:
         task: Task,
         devices: Mapping[str, Device],
         store: RowStore,
-        settings: RoundSettings,
+        settings: SimulationSettings,
         *,
         seed: int,
         alone: bool = False,
@@ -73,15 +75,13 @@ class Simulation:
         return [ordered[start:stop] for start, stop in pairwise(cuts)]
 
     def train(
-        self, downloads: Mapping[str, Download], report: RoundReport, groups: Groups
+        self, number: int, downloads: Mapping[str, Download], tally: RoundTally, groups: Groups
     ) -> tuple[dict[str, Trained], dict[str, Learned]]:
-        """What each client uploads, and what it has learned; the report hears of it."""
+        """Train in round ``number``: return what each client uploads, and what it has learned; tally it."""
         start = time.perf_counter()
-        trained, learned = self.population.train(
-            report.number, groups, downloads, self.personal_rows(downloads)
-        )
+        trained, learned = self.population.train(number, groups, downloads, self.personal_rows(downloads))
         learned = {name: learned[name] for name in downloads}
-        report.learn(learned.values(), time.perf_counter() - start)
+        tally.learn(learned.values(), time.perf_counter() - start)
         return {name: trained[name] for name in downloads}, learned
 
     def personal_rows(self, names: Iterable[str]) -> dict[str, dict[str, Values]]:
@@ -108,12 +108,6 @@ class Simulation:
             old = self.store.read_rows(table, RowSet(rows[order]))
             tables[table] = RowBlock(old.rows, old.values + moves[order], old.state)
         return replace(commit, tables=tables)
-
-    def vanish(self, report: RoundReport, exchange: str, clients: Sequence[str]) -> set[str]:
-        """Who of these does not answer, by the fault plan; counted."""
-        vanished = self.settings.faults.vanish(report.number, exchange, clients)
-        report.drop(exchange, len(vanished))
-        return vanished
 
     def _size(self, name: str) -> tuple[int, int]:
         """Samples and shared rows of a client. Kept: a device is made from its data again and again."""

@@ -7,9 +7,10 @@ import numpy as np
 from msgspec import Meta
 from numpy.typing import ArrayLike
 
+from sfsl.arrays import Counts, Reals, whole_numbers
 from sfsl.codec import Checked
 from sfsl.errors import ParameterError
-from sfsl.submodel.quantize import Moves, WeightedSums, Weights, whole_numbers
+from sfsl.submodel.quantize import WeightedSums
 
 
 class Averaging(Checked, frozen=True):
@@ -31,9 +32,9 @@ class Averaging(Checked, frozen=True):
         if not math.isfinite(self.kappa) or not math.isfinite(self.max_move or 0):
             raise ParameterError("Averaging: kappa and max_move are finite numbers")
 
-    def row_weights(self, counts: ArrayLike, samples: int) -> Weights:
+    def row_weights(self, counts: ArrayLike, samples: int) -> Counts:
         """What a client says its rows weigh, from how many of its samples touch each, and has in all."""
-        touching = whole_numbers(counts)
+        touching = whole_numbers(counts, "counts")
         if self.weights == "dataset":
             return np.full_like(touching, samples)
         return touching if self.weights == "samples" else (touching > 0).astype(np.int64)
@@ -45,7 +46,7 @@ class Averaging(Checked, frozen=True):
     def largest_weight(self, max_count: int) -> int:
         return 1 if self.weights == "owners" else max_count
 
-    def moves(self, sums: WeightedSums) -> Moves:
+    def moves(self, sums: WeightedSums) -> Reals:
         """Row by row; a row whose weights sum to zero does not move."""
         moves = sums.values / np.maximum(sums.weights, self.kappa)[:, None]
         moves[sums.weights == 0] = 0

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.arrays import Indices
 from sfsl.errors import InputError, ParameterError
-from sfsl.submodel.rowset import Indices, RowSet, row_numbers
+from sfsl.submodel.rowset import RowSet, row_numbers
 from sfsl.submodel.tables import ModelSpec, Table
 
 # The derived row of every source row, as an array; or a vectorised function of source rows, which is

@@ -8,9 +8,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
+from sfsl.arrays import Indices, Values
 from sfsl.crypto.kdf import digest
-from sfsl.submodel.rowset import Indices
-from sfsl.submodel.server_step import Values
 from sfsl.submodel.tables import Table
 
 _WORDS_PER_BLOCK = 4

@@ -5,7 +5,6 @@ Importing this module needs the package lmdb (``sfsl[store]``); ``lmdb_store`` d
 
 import contextlib
 import errno
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import TypeAlias
 import lmdb
 from lmdb.verify import VerifyError, verify
 
-from sfsl.durable.lock import StoreLock
+from sfsl.durable.files import folder_made_whole
+from sfsl.durable.lock import FileLock
 from sfsl.errors import StoreCorrupt, StoreError, StoreFull
 from sfsl.submodel.tables import MAX_TABLES
 
@@ -33,7 +33,7 @@ _LITTLE_ROOM = 1 << 22
 class LmdbFile:
     """Named databases in one folder. A write is one transaction, durable when it returns."""
 
-    def __init__(self, path: Path, lock: StoreLock, *, check: bool) -> None:
+    def __init__(self, path: Path, lock: FileLock, *, check: bool) -> None:
         """Open what is there. ``check`` walks the whole structure first, without the engine, which would
         end this process on some damaged pages.
         """
@@ -57,27 +57,19 @@ class LmdbFile:
             raise
 
     @classmethod
-    def create(cls, path: Path, lock: StoreLock, contents: Mapping[str, Records]) -> None:
+    def create(cls, path: Path, lock: FileLock, contents: Mapping[str, Records]) -> None:
         """Make a file at ``path`` whole or not at all: made aside, then renamed."""
         if path.exists():
             raise StoreError(f"{path} exists already; open it, or choose another place")
-        aside = path.with_name(path.name + ".new")
         try:
-            shutil.rmtree(aside, ignore_errors=True)  # of an earlier attempt that was cut short
-            aside.mkdir()
-            with _typed(aside, "create"), lmdb.open(str(aside), max_dbs=_MAX_DATABASES) as env:
-                for name in contents:
-                    env.open_db(name.encode())
-            file = cls(aside, lock, check=False)
-            try:
-                file.write(contents)
-            finally:
-                file.close()
-            _flush(aside)
-            os.rename(aside, path)
-            _flush(path.parent)
+            with folder_made_whole(path) as aside:
+                with _typed(aside, "create"), lmdb.open(str(aside), max_dbs=_MAX_DATABASES) as env:
+                    for name in contents:
+                        env.open_db(name.encode())
+                with contextlib.closing(cls(aside, lock, check=False)) as file:
+                    file.write(contents)
         except OSError as error:
-            raise _from_errno(error.errno or 0, str(error), aside, "create") from None
+            raise _from_errno(error.errno or 0, str(error), path, "create") from None
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Transaction]:
@@ -144,11 +136,3 @@ def _require_sound(data: Path) -> None:
         raise StoreCorrupt(
             f"{data} is damaged in {len(problems)} places: {'; '.join(problems[:_SHOWN])}. Restore a backup"
         )
-
-
-def _flush(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

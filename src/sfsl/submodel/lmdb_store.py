@@ -7,18 +7,17 @@ is switched over. After a crash at any point the file holds the round before or 
 import itertools
 import os
 from contextlib import ExitStack
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from sfsl.durable.lock import StoreLock
+from sfsl.arrays import Values
+from sfsl.durable.closing import Closing
+from sfsl.durable.lock import FileLock
 from sfsl.errors import StoreError
 from sfsl.submodel import store_format
 from sfsl.submodel.initial import initial_rows
 from sfsl.submodel.rowset import RowSet
-from sfsl.submodel.server_step import Values
 from sfsl.submodel.store import Commit, DenseBlock, RowBlock, StoreSpec, initial_dense, require_commit
 from sfsl.submodel.store_format import Head
 
@@ -29,10 +28,10 @@ _META = "meta"
 _CHECKED_AT_ONCE = 1 << 14
 
 
-class LmdbStore:
+class LmdbStore(Closing):
     """Holds what was committed, on disk; see ``RowStore``. ``create`` and ``open`` make one."""
 
-    def __init__(self, file: "LmdbFile", lock: StoreLock, spec: StoreSpec) -> None:
+    def __init__(self, file: "LmdbFile", lock: FileLock, spec: StoreSpec) -> None:
         self.spec = spec
         self._file = file
         self._lock = lock
@@ -49,10 +48,9 @@ class LmdbStore:
             (b"dense", store_format.encode_dense(initial_dense(spec, dense))),
         ]
         with ExitStack() as undo:
-            place, lock = _locked(path)
-            undo.callback(lock.close)
-            file_type.create(place, lock, contents)
-            store = cls(file_type(place, lock, check=False), lock, spec)
+            lock = undo.enter_context(FileLock(path))
+            file_type.create(lock.path, lock, contents)
+            store = cls(file_type(lock.path, lock, check=False), lock, spec)
             undo.pop_all()
             return store
 
@@ -73,14 +71,13 @@ class LmdbStore:
         """
         file_type = _engine()
         with ExitStack() as undo:
-            place, lock = _locked(path)
-            undo.callback(lock.close)
-            file = file_type(place, lock, check=check)
+            lock = undo.enter_context(FileLock(path))
+            file = file_type(lock.path, lock, check=check)
             undo.callback(file.close)
             store = cls(file, lock, _stored_spec(file))
             if spec is not None:
                 require = store_format.require_grown if grow else store_format.require_same
-                require(store.spec, spec, str(place))
+                require(store.spec, spec, str(lock.path))
             store._require_whole(rows_too=check)
             if spec is not None and grow:
                 store.grow(spec)
@@ -139,14 +136,6 @@ class LmdbStore:
         self._file.close()
         self._lock.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _head(self) -> Head:
         with self._file.read() as txn:
             data = self._file.get(txn, _META, b"head")
@@ -176,11 +165,6 @@ def _engine() -> type["LmdbFile"]:
             f"a store on disk needs the package lmdb ({error}); install it with: pip install 'sfsl[store]'"
         ) from None
     return LmdbFile
-
-
-def _locked(path: str | os.PathLike[str]) -> tuple[Path, StoreLock]:
-    place = Path(os.path.realpath(path))  # two names of one store must meet at one lock
-    return place, StoreLock(place)
 
 
 def _stored_spec(file: "LmdbFile") -> StoreSpec:

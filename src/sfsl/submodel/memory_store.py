@@ -1,19 +1,17 @@
 """A row store in memory: for experiments and tests. It is gone with the process."""
 
-from types import TracebackType
-from typing import Self
-
 import numpy as np
 
+from sfsl.arrays import Indices, Values
+from sfsl.durable.closing import Closing
 from sfsl.submodel import store_format
 from sfsl.submodel.initial import initial_rows
-from sfsl.submodel.rowset import Indices, RowSet
-from sfsl.submodel.server_step import Values
+from sfsl.submodel.rowset import RowSet
 from sfsl.submodel.store import Commit, DenseBlock, RowBlock, StoreSpec, initial_dense, require_commit
 from sfsl.submodel.tables import Table
 
 
-class MemoryStore:
+class MemoryStore(Closing):
     """Holds what was committed; see ``RowStore``."""
 
     def __init__(self, spec: StoreSpec, dense: Values) -> None:
@@ -52,14 +50,6 @@ class MemoryStore:
 
     def close(self) -> None:
         pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _TouchedRows:

@@ -6,21 +6,19 @@ exact update; and the rounding error would be multiplied by the count.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from sfsl.arrays import Counts, Reals, whole_numbers
 from sfsl.codec import Checked
 from sfsl.crypto.prg import uniform
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import Z32, Ring, Words, ring_named
 from sfsl.errors import InputError, NotFinite, ParameterError
 from sfsl.submodel.rowset import RowSet
-
-Moves = NDArray[np.float64]
-Weights = NDArray[np.int64]
 
 # Beyond this a double no longer tells neighbouring steps apart, so finer steps would be of no use.
 _FINEST = 2**52
@@ -34,8 +32,8 @@ class WeightedSums:
     ``refused`` rows had a sum that no honest cohort can make; they are here with weight zero.
     """
 
-    values: Moves
-    weights: Weights
+    values: Reals
+    weights: Counts
     refused: int
 
     def __add__(self, other: Self) -> Self:
@@ -97,7 +95,7 @@ class Quantization(Checked, frozen=True):
         Weights above ``max_weight`` are capped, in the product too: this is what makes overflow impossible.
         """
         values = _numbers(deltas)
-        capped = np.minimum(whole_numbers(weights), self.max_weight)
+        capped = np.minimum(whole_numbers(weights, "weights"), self.max_weight)
         if values.ndim != 2 or capped.shape != values.shape[:1]:
             raise InputError(f"deltas of shape {values.shape} with weights of shape {capped.shape}")
         # Both factors are at most what they are meant to be even after rounding, so the product is too.
@@ -125,7 +123,8 @@ class Quantization(Checked, frozen=True):
         if words.ndim != 2 or words.shape[1] < 1:
             raise InputError(f"a sum of updates has rows of parameters and a weight, not shape {words.shape}")
         weights = words[:, -1].astype(np.int64)
-        clients = np.full(len(weights), self.cohort) if contributors is None else whole_numbers(contributors)
+        known = np.full(len(weights), self.cohort) if contributors is None else contributors
+        clients = whole_numbers(known, "contributors")
         if clients.shape != weights.shape:
             raise InputError(f"contributors of shape {clients.shape} for a sum of {len(weights)} rows")
         impossible = (weights < 0) | (weights > np.minimum(clients, self.cohort) * self.max_weight)
@@ -137,7 +136,7 @@ class Quantization(Checked, frozen=True):
         return WeightedSums(values, weights, int(impossible.sum()))
 
 
-def round_stochastic(values: Moves, randomness: Randomness) -> NDArray[np.int64]:
+def round_stochastic(values: Reals, randomness: Randomness) -> Counts:
     """Each value to one of its two neighbouring whole numbers, so that the expectation is the value.
 
     The chance of rounding up is the fraction, to 2^-32. A whole number stays what it is.
@@ -148,8 +147,11 @@ def round_stochastic(values: Moves, randomness: Randomness) -> NDArray[np.int64]
     return below.astype(np.int64) + up
 
 
-def _numbers(given: ArrayLike) -> NDArray[np.float64]:
-    array = _array(given)
+def _numbers(given: ArrayLike) -> Reals:
+    try:
+        array = np.asarray(given)
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"not an array of numbers ({error})") from None
     if array.dtype.kind != "f":
         raise InputError(f"an update is an array of floating-point numbers, not of {array.dtype}")
     if not np.isfinite(array).all():
@@ -158,17 +160,3 @@ def _numbers(given: ArrayLike) -> NDArray[np.float64]:
             "nothing was encoded. Lower the learning rate or look at the data"
         )
     return array.astype(np.float64)
-
-
-def whole_numbers(given: ArrayLike) -> Weights:
-    array = _array(given)
-    if array.size and (array.dtype.kind not in "iu" or int(array.min()) < 0 or int(array.max()) >= 2**63):
-        raise InputError("weights and counts are whole numbers from 0")
-    return array.astype(np.int64)
-
-
-def _array(given: ArrayLike) -> NDArray[Any]:
-    try:
-        return np.asarray(given)
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"not an array of numbers ({error})") from None

@@ -7,14 +7,10 @@ is its position in that. So ``mine.positions_of(union.rows[at])`` takes union po
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from sfsl.arrays import LARGEST_DOMAIN, Bits, Indices, Positions, ascends, find, whole_numbers
 from sfsl.errors import InputError, UnknownRow
-from sfsl.submodel.tables import MAX_ROWS
-
-Indices = NDArray[np.int64]
-Positions = NDArray[np.intp]
-Bits = NDArray[np.bool_]
 
 _SHOWN = 5
 
@@ -27,7 +23,7 @@ class RowSet:
     def __init__(self, rows: ArrayLike) -> None:
         """Take rows that are in order already; ``RowSet.of`` puts them in order."""
         ordered = row_numbers(rows)
-        if ordered.ndim != 1 or np.any(ordered[1:] <= ordered[:-1]):
+        if ordered.ndim != 1 or not ascends(ordered):
             raise InputError("a set of rows is a flat array in ascending order, each row once")
         ordered.flags.writeable = False
         self.rows: Indices = ordered
@@ -42,12 +38,12 @@ class RowSet:
 
     def holds(self, rows: ArrayLike) -> Bits:
         """Whether each row is in the set; any shape."""
-        return self._find(row_numbers(rows))[1]
+        return find(row_numbers(rows), self.rows)[1]
 
     def positions_of(self, rows: ArrayLike) -> Positions:
         """The position of each row in the set; any shape. A row that is not in it is an ``UnknownRow``."""
         wanted = row_numbers(rows)
-        positions, held = self._find(wanted)
+        positions, held = find(wanted, self.rows)
         if not held.all():
             missing = wanted[~held]
             raise UnknownRow(
@@ -72,28 +68,11 @@ class RowSet:
         """The rows in either."""
         return RowSet(np.union1d(self.rows, other.rows))
 
-    def _find(self, wanted: Indices) -> tuple[Positions, Bits]:
-        if not len(self.rows):
-            return np.zeros(wanted.shape, np.intp), np.zeros(wanted.shape, np.bool_)
-        positions = np.minimum(np.searchsorted(self.rows, wanted), len(self.rows) - 1)
-        return positions, self.rows[positions] == wanted
-
     def __repr__(self) -> str:
         # A client's set may be its private data: its size only.
         return f"RowSet(<{len(self)} rows>)"
 
 
-def row_numbers(given: ArrayLike, rows: int = MAX_ROWS) -> Indices:
-    """A caller's row numbers, checked to be whole and in 0..rows - 1, as a copy of any shape."""
-    try:
-        array = np.asarray(given)
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"row numbers are an array of whole numbers ({error})") from None
-    if array.size == 0:
-        return np.zeros(array.shape, np.int64)
-    if array.dtype.kind not in "iu":
-        raise InputError(f"row numbers are whole numbers, not {array.dtype}")
-    low, high = int(array.min()), int(array.max())
-    if low < 0 or high >= rows:
-        raise UnknownRow(f"rows {low}..{high} are not all in 0..{rows - 1}")
-    return array.astype(np.int64)
+def row_numbers(given: ArrayLike, rows: int = LARGEST_DOMAIN) -> Indices:
+    """A caller's row numbers, checked to be those of a table with so many rows, as a copy of any shape."""
+    return whole_numbers(given, "row numbers", rows, outside=UnknownRow)

@@ -8,13 +8,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
+from sfsl.arrays import Reals, Values
 from sfsl.codec import Checked
 from sfsl.errors import InputError
-from sfsl.submodel.quantize import Moves
-
-Values = NDArray[np.float32]
 
 _SLOTS = {"add": 0, "adagrad": 1, "adam": 2}
 
@@ -38,7 +35,7 @@ class ServerStep(Checked, frozen=True):
         """How many numbers of state each parameter has. They begin at zero."""
         return _SLOTS[self.kind]
 
-    def apply(self, values: Values, state: Values, moves: Moves) -> tuple[Values, Values]:
+    def apply(self, values: Values, state: Values, moves: Reals) -> tuple[Values, Values]:
         """New values [n, width] and new state [n, slots, width] of the rows that moved."""
         if moves.shape != values.shape or state.shape != (len(values), self.slots, values.shape[1]):
             raise InputError(
@@ -57,7 +54,7 @@ class ServerStep(Checked, frozen=True):
             step, new = self._scaled(first, second), np.stack([first, second], axis=1)
         return (values + step).astype(np.float32), new.astype(np.float32)
 
-    def _scaled(self, first: Moves, second: Moves) -> Moves:
+    def _scaled(self, first: Reals, second: Reals) -> Reals:
         return self.rate * first / (np.sqrt(second) + self.tau)
 
 

@@ -5,17 +5,17 @@ one thread of one process.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Annotated, Protocol, Self
+from typing import Annotated, Protocol
 
 import numpy as np
 from msgspec import Meta
 
+from sfsl.arrays import Values
 from sfsl.codec import Checked
 from sfsl.errors import InputError, NotFinite
 from sfsl.submodel.rowset import RowSet, row_numbers
-from sfsl.submodel.server_step import Values
 from sfsl.submodel.tables import ModelSpec, Table
 
 SEED_BYTES = 32
@@ -85,7 +85,7 @@ class Commit:
     selection: bytes = b""
 
 
-class RowStore(Protocol):
+class RowStore(AbstractContextManager["RowStore"], Protocol):
     """Memory and LMDB do the same, number for number."""
 
     @property
@@ -107,10 +107,6 @@ class RowStore(Protocol):
         """Write round ``round + 1`` whole, or raise and hold the round before, whole."""
 
     def close(self) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 def initial_dense(spec: StoreSpec, values: Values) -> DenseBlock:

@@ -1,20 +1,19 @@
 """The bytes of a store's records (spec submodel 7.2)."""
 
-import hashlib
 from typing import Any
 from zlib import crc32
 
 import msgspec
 import numpy as np
 
+from sfsl.arrays import Indices, Values
+from sfsl.durable.records import with_checksum, without_checksum
 from sfsl.errors import StoreCorrupt, StoreError, WrongModel
-from sfsl.submodel.rowset import Indices, RowSet
-from sfsl.submodel.server_step import Values
+from sfsl.submodel.rowset import RowSet
 from sfsl.submodel.store import DenseBlock, StoreSpec
 from sfsl.submodel.tables import canonical_json
 
 FORMAT = b"sfsl row store 1"
-_DIGEST = hashlib.sha256().digest_size
 # The CRC-32 of anything followed by its own CRC-32.
 _RESIDUE = 0x2144DF1C
 
@@ -26,34 +25,30 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     selection: bytes
 
 
-def seal(body: bytes) -> bytes:
-    return hashlib.sha256(body).digest() + body
-
-
-def unseal(data: bytes, what: str) -> bytes:
-    body = data[_DIGEST:]
-    if hashlib.sha256(body).digest() != data[:_DIGEST]:
+def _sound(data: bytes, what: str) -> bytes:
+    body = without_checksum(data)
+    if body is None:
         raise StoreCorrupt(f"{what} is damaged: its checksum does not fit; restore a backup")
     return body
 
 
 def encode_head(head: Head) -> bytes:
-    return seal(msgspec.msgpack.encode(head))
+    return with_checksum(msgspec.msgpack.encode(head))
 
 
 def decode_head(data: bytes, where: str) -> Head:
     try:
-        return msgspec.msgpack.decode(unseal(data, f"the head of {where}"), type=Head)
+        return msgspec.msgpack.decode(_sound(data, f"the head of {where}"), type=Head)
     except msgspec.MsgspecError as error:
         raise StoreCorrupt(f"the head of {where} cannot be read: {error}") from None
 
 
 def encode_dense(dense: DenseBlock) -> bytes:
-    return seal(dense.values.astype("<f4").tobytes() + dense.state.astype("<f4").tobytes())
+    return with_checksum(dense.values.astype("<f4").tobytes() + dense.state.astype("<f4").tobytes())
 
 
 def decode_dense(data: bytes, spec: StoreSpec, where: str) -> DenseBlock:
-    numbers = np.frombuffer(unseal(data, f"the dense part of {where}"), "<f4").astype(np.float32)
+    numbers = np.frombuffer(_sound(data, f"the dense part of {where}"), "<f4").astype(np.float32)
     size = spec.model.dense
     if len(numbers) != size * (1 + spec.dense_slots):
         raise StoreCorrupt(f"the dense part of {where} has {len(numbers)} numbers; it has another size")
@@ -99,12 +94,12 @@ def _lines(matrix: np.ndarray[Any, np.dtype[Any]]) -> list[bytes]:
 
 
 def encode_spec(spec: StoreSpec) -> bytes:
-    return seal(canonical_json(spec))
+    return with_checksum(canonical_json(spec))
 
 
 def decode_spec(data: bytes, where: str) -> StoreSpec:
     try:
-        return msgspec.json.decode(unseal(data, f"the description of {where}"), type=StoreSpec)
+        return msgspec.json.decode(_sound(data, f"the description of {where}"), type=StoreSpec)
     except (msgspec.MsgspecError, ValueError) as error:
         raise StoreCorrupt(f"the description of {where} cannot be read: {error}") from None
 

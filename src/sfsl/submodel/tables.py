@@ -5,11 +5,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from sfsl.arrays import LARGEST_DOMAIN
 from sfsl.codec import Checked
 from sfsl.crypto.kdf import digest
 from sfsl.errors import InputError, ParameterError
 
-MAX_ROWS = 2**63  # so that every row number fits a signed 64-bit word
 MAX_TABLES = 64
 
 TableName = Annotated[str, Meta(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
@@ -23,6 +23,11 @@ class Table(Checked, frozen=True):
 
     ``initial``: rows begin uniform in ±initial; 0 begins at zero. A number of rows with room to grow
     costs nothing, since only rows ever touched are stored.
+
+    >>> import sfsl
+    >>> film = sfsl.Table(name="film", rows=2_000_000_000, width=16)
+    >>> genre = sfsl.Table(name="genre", rows=30, width=4, kind="derived", source="film")
+    >>> user = sfsl.Table(name="user", rows=1_000_000, width=8, kind="personal")
     """
 
     name: TableName
@@ -34,7 +39,7 @@ class Table(Checked, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rows > MAX_ROWS:
+        if self.rows > LARGEST_DOMAIN:
             raise ParameterError(f"table {self.name!r} has {self.rows} rows; at most 2^63 are possible")
         if (self.kind == "derived") != (self.source is not None):
             raise ParameterError(f"table {self.name!r}: derived tables, and only those, name a source")

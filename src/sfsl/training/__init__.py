@@ -1,15 +1,8 @@
 """Local training on submodels, and evaluation."""
 
+from sfsl.scores import auc, auc_error_bound, auc_from_histograms, relative_scores, score_histograms
 from sfsl.training.cohort import train_cohort
-from sfsl.training.evaluate import (
-    auc,
-    auc_error_bound,
-    auc_from_histograms,
-    reference_score,
-    relative_scores,
-    score_histograms,
-    score_samples,
-)
+from sfsl.training.evaluate import reference_score, score_samples
 from sfsl.training.local import ClientWork, LocalSettings, LocalUpdate, train_client
 from sfsl.training.task import ClientData, Task, click_loss
 

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sfsl.arrays import Indices, Values
 from sfsl.errors import SlowerTraining
 from sfsl.training.joining import FILLER, filled, joined_columns
 from sfsl.training.local import (
@@ -33,7 +34,7 @@ from sfsl.training.local import (
 )
 from sfsl.training.places import train_in_places
 from sfsl.training.stack import Stack, StackPlan, StackTrainer
-from sfsl.training.task import Indices, Parameters, Task, Values, parameter_of
+from sfsl.training.task import Parameters, Task, parameter_of
 
 _Clients = Sequence[int]
 _Trained = list[tuple[int, LocalUpdate]]

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad_and_value
 
+from sfsl.arrays import Indices, Values
 from sfsl.errors import ParameterError
-from sfsl.training.task import Batch, ClientData, Indices, Parameters, Rows, Task, Values, parameter_of
+from sfsl.training.task import Batch, ClientData, Parameters, Rows, Task, parameter_of
 
 Step = Callable[[Parameters, Batch, Tensor], tuple[Parameters, Tensor]]
 

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfsl.arrays import Indices, Values
 from sfsl.training.joining import FILLER, filled, joined_columns
 from sfsl.training.local import ClientWork, LocalSettings, LocalUpdate, checked_update, sample_order
 from sfsl.training.stack import Stack, StackPlan, StackTrainer
-from sfsl.training.task import Indices, Task, Values, parameter_of
+from sfsl.training.task import Task, parameter_of
 
 # Clients at a time on each core: with fewer, a step's own cost weighs more; more do not stay in the cache.
 PLACES = 8

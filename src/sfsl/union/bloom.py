@@ -7,12 +7,12 @@ from functools import cached_property
 from typing import ClassVar, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sfsl.arrays import Bits, Indices
 from sfsl.crypto.prg import uniform
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import Z32, Ring, Words
-from sfsl.union.encoding import Indices, check_domain, checked_sum, fail, index_set
+from sfsl.union.encoding import check_domain, checked_sum, fail, index_set
 from sfsl.union.hashing import KeyedHash
 from sfsl.union.sizing import BloomSize, bloom_size, estimated_elements
 
@@ -78,7 +78,7 @@ class Bloom:
             self._fail("some cells are set that no index in the union sets", bits)
         return union
 
-    def _bits(self, elements: Indices) -> NDArray[np.bool_]:
+    def _bits(self, elements: Indices) -> Bits:
         bits = np.zeros(self.length, np.bool_)
         for function in self._hashes:
             bits[function.below(elements, self.size.cells)] = True
@@ -96,7 +96,7 @@ class Bloom:
                 chunk = (starts[first : first + together, None] + offsets).ravel()
                 yield chunk[chunk < self.domain] if chunk[-1] >= self.domain else chunk
 
-    def _members(self, candidates: Indices, filled: NDArray[np.bool_]) -> Indices:
+    def _members(self, candidates: Indices, filled: Bits) -> Indices:
         for function in self._hashes:
             candidates = candidates[filled[function.below(candidates, self.size.cells)]]
         return candidates
@@ -107,7 +107,7 @@ class Bloom:
         deviation = math.sqrt(cells * (math.exp(-load) - (1 + load) * math.exp(-2 * load)))
         return cells * -math.expm1(-load) + FILL_DEVIATIONS * deviation + 1
 
-    def _fail(self, why: str, bits: NDArray[np.bool_]) -> NoReturn:
+    def _fail(self, why: str, bits: Bits) -> NoReturn:
         cells = self.size.cells
         occupied = int(bits[:cells].sum())
         fail(why, estimated_elements(occupied, cells, cells, self.size.hashes), self.domain, self.capacity)

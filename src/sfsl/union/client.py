@@ -2,6 +2,7 @@
 
 from numpy.typing import ArrayLike
 
+from sfsl.arrays import Indices
 from sfsl.crypto.randomness import Randomness
 from sfsl.errors import InvalidMessage, Refused, WrongPhase, WrongRound
 from sfsl.packing import unpack
@@ -16,7 +17,7 @@ from sfsl.secagg.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
-from sfsl.union.encoding import Encoding, Indices, index_set
+from sfsl.union.encoding import Encoding, index_set
 from sfsl.union.messages import Invitation, Union
 
 

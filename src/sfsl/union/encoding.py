@@ -9,14 +9,11 @@ missed, undetectably, with the small probability that its factor is zero.
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sfsl.arrays import LARGEST_DOMAIN, Indices, whole_numbers
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import Ring, Words
 from sfsl.errors import InputError, ParameterError, UnionFailed
-from sfsl.union.sizing import LARGEST_DOMAIN
-
-Indices = NDArray[np.int64]
 
 
 class Encoding(Protocol):
@@ -63,20 +60,7 @@ def check_domain(domain: int, capacity: int) -> None:
 
 def index_set(indices: Any, domain: int, capacity: int) -> Indices:
     """A caller's indices, checked, ascending, each once."""
-    try:
-        array = np.asarray(indices)
-    except (ValueError, OverflowError) as error:
-        raise InputError(f"an index set is a flat array of whole numbers ({error})") from None
-    if array.ndim != 1:
-        raise InputError(f"an index set is a flat array of whole numbers, not one of {array.ndim} dimensions")
-    if array.size == 0:
-        return np.zeros(0, np.int64)
-    if array.dtype.kind not in "ui":
-        raise InputError(f"an index set holds whole numbers, not {array.dtype}")
-    low, high = int(array.min()), int(array.max())
-    if low < 0 or high >= domain:
-        raise InputError(f"indices {low}..{high} are not all in the domain 0..{domain - 1}")
-    elements = np.unique(array.astype(np.int64))
+    elements = np.unique(whole_numbers(indices, "indices of a set", domain, flat=True))
     if len(elements) > capacity:
         # Never trimmed to fit: what is left out would depend on the client's data (spec 9.3).
         raise InputError(

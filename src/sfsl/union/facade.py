@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sfsl.arrays import Indices
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.errors import InputError
@@ -21,7 +22,7 @@ from sfsl.secagg.meter import Cost, Meter
 from sfsl.secagg.params import Layout, Policy, SessionParams
 from sfsl.secagg.server import Server
 from sfsl.union.client import UnionClient, most_indices
-from sfsl.union.encoding import Encoding, Indices, index_set
+from sfsl.union.encoding import Encoding, index_set
 from sfsl.union.encodings import choose
 from sfsl.union.messages import CODEC, Invitation, Union
 from sfsl.union.params import DEFAULT_FALSE_POSITIVE_RATE, UnionParams
@@ -31,7 +32,15 @@ from sfsl.union.sizing import planned_capacity
 
 @dataclass(frozen=True)
 class UnionResult:
-    """``indices`` is the union of the sets of ``survivors``, ascending."""
+    """``indices`` is the union of the sets of ``survivors``, ascending.
+
+    ``encoding`` is how sets became vectors, for the given ``reason``, with room for ``capacity`` indices.
+
+    >>> import sfsl
+    >>> result = sfsl.private_set_union({"ann": {3}, "bob": {17}}, domain=100)
+    >>> result.indices.tolist(), result.encoding, result.false_positives_expected
+    ([3, 17], 'identity', 0.0)
+    """
 
     indices: Indices
     encoding: str
@@ -63,6 +72,11 @@ def private_set_union(
     largest set). One that does not fit raises ``UnionFailed`` with a capacity that would do; whether to
     try again is the caller's decision, since two unions over different survivors say more than one.
     The ``dropped`` clients vanish before they upload.
+
+    >>> import sfsl
+    >>> result = sfsl.private_set_union({"ann": {3, 17, 2_000_000_000}, "bob": {17}}, domain=2**31)
+    >>> result.indices.tolist(), result.encoding
+    ([3, 17, 2000000000], 'sketch')
     """
     randomness = randomness or SystemRandomness()
     names = checked_names(sets)
@@ -134,8 +148,7 @@ def private_set_union(
 
 def _elements(name: str, indices: Iterable[int], domain: int) -> Indices:
     try:
-        given = np.asarray(list(indices) if not isinstance(indices, np.ndarray) else indices)
-        return index_set(given, domain, domain)
+        return index_set(indices if isinstance(indices, np.ndarray) else list(indices), domain, domain)
     except InputError as error:
         raise InputError(f"client {name!r}: {error}") from None
 

@@ -23,6 +23,7 @@ any client can do by sending noise.
 import numpy as np
 from numpy.typing import NDArray
 
+from sfsl.arrays import Indices
 from sfsl.crypto.kdf import digest
 from sfsl.errors import ParameterError
 
@@ -46,7 +47,7 @@ class KeyedHash:
         self._first = np.uint64(int.from_bytes(key[:8], "little"))
         self._second = np.uint64(int.from_bytes(key[8:16], "little"))
 
-    def words(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+    def words(self, indices: Indices) -> NDArray[np.uint64]:
         """64 bits for each index."""
         z = indices.astype(np.uint64)
         z ^= self._first
@@ -55,7 +56,7 @@ class KeyedHash:
         _mix(z)
         return z
 
-    def below(self, indices: NDArray[np.int64], bound: int) -> NDArray[np.int64]:
+    def below(self, indices: Indices, bound: int) -> Indices:
         """A number in [0, bound) for each index; ``bound`` is at most 2^32."""
         if not 0 < bound <= LARGEST_BOUND:
             raise ParameterError(f"a hash has 1 to {LARGEST_BOUND} values, not {bound}")

@@ -5,11 +5,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from sfsl.arrays import Indices
 from sfsl.crypto.prg import uniform
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import Z32, Ring, Words
 from sfsl.errors import ParameterError
-from sfsl.union.encoding import Indices, check_domain, checked_sum, index_set
+from sfsl.union.encoding import check_domain, checked_sum, index_set
 
 LARGEST_IDENTITY = 2**26
 

@@ -5,17 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from sfsl.codec import Codec, Message
-from sfsl.secagg.messages import (
-    Consistency,
-    InboundShares,
-    Keys,
-    MaskedVector,
-    Roster,
-    SealedShares,
-    Survivors,
-    UnmaskRequest,
-    UnmaskShares,
-)
+from sfsl.secagg.messages import SESSION, Roster
 from sfsl.secagg.params import RoundId
 from sfsl.union.params import UnionParams
 
@@ -35,15 +25,4 @@ class Union(Message, frozen=True, tag="union"):
     packed: bytes
 
 
-CODEC = Codec(
-    Keys,
-    Invitation,
-    SealedShares,
-    InboundShares,
-    MaskedVector,
-    Survivors,
-    Consistency,
-    UnmaskRequest,
-    UnmaskShares,
-    Union,
-)
+CODEC = Codec(Invitation, *SESSION, Union)

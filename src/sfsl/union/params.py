@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from sfsl.arrays import LARGEST_DOMAIN
 from sfsl.codec import Checked
 from sfsl.crypto.kdf import digest
 from sfsl.errors import ParameterError
 from sfsl.secagg.params import Layout, SumParams
 from sfsl.union.encoding import Encoding
 from sfsl.union.encodings import bloom, identity, sketch
-from sfsl.union.sizing import LARGEST_DOMAIN
 from sfsl.union.whole import Whole
 
 SUM_LABEL = "union"

@@ -1,11 +1,12 @@
 """The server of a private set union, on top of its secure-aggregation session (spec 9.3)."""
 
+from sfsl.arrays import Indices
 from sfsl.codec import Message
 from sfsl.errors import UnionFailed, WrongPhase
 from sfsl.packing import pack
 from sfsl.secagg.server import Phase, Server
 from sfsl.union.client import most_indices
-from sfsl.union.encoding import Encoding, Indices
+from sfsl.union.encoding import Encoding
 from sfsl.union.messages import Invitation, Union
 from sfsl.union.params import UnionParams
 
@@ -24,11 +25,7 @@ class UnionServer:
         self._union: Indices | None = None
 
     def invitations(self) -> dict[str, Invitation]:
-        made: dict[int, Invitation] = {}
-        rosters = self._session.rosters()
-        for roster in rosters.values():
-            made.setdefault(id(roster), Invitation(roster, self._params))
-        return {name: made[id(roster)] for name, roster in rosters.items()}
+        return self._session.invitations(lambda roster: Invitation(roster, self._params))
 
     def receive(self, client: str, message: Message) -> None:
         self._session.receive(client, message)

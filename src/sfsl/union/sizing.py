@@ -7,9 +7,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sfsl.arrays import LARGEST_DOMAIN
 from sfsl.errors import ParameterError
-
-LARGEST_DOMAIN = 2**63
 
 # An element lies in one cell of each quarter of a sketch.
 QUARTERS = 4

@@ -27,12 +27,12 @@ from functools import cached_property
 from typing import ClassVar, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
+from sfsl.arrays import Indices
 from sfsl.crypto.prg import uniform
 from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import F31, Ring, Words
-from sfsl.union.encoding import Indices, check_domain, checked_sum, fail, index_set
+from sfsl.union.encoding import check_domain, checked_sum, fail, index_set
 from sfsl.union.field import Field, P, inverse, times
 from sfsl.union.hashing import KeyedHash
 from sfsl.union.sizing import QUARTERS, estimated_elements, sketch_quarter
@@ -124,7 +124,7 @@ class Sketch:
             self._fail("no cell is left that holds a single element", occupied)
         return np.sort(np.concatenate(found))
 
-    def _cells(self, elements: Indices) -> NDArray[np.int64]:
+    def _cells(self, elements: Indices) -> Indices:
         """[QUARTERS, elements]: the cells of each element, numbered through the table."""
         rows = [
             number * self.quarter + position.below(elements, self.quarter)
@@ -147,7 +147,7 @@ class Sketch:
             np.add.at(plane, cells, np.tile(column, QUARTERS))
             plane[cells] %= np.uint64(P)
 
-    def _pure(self, table: Field, waiting: NDArray[np.int64]) -> tuple[NDArray[np.int64], Indices, Field]:
+    def _pure(self, table: Field, waiting: Indices) -> tuple[Indices, Indices, Field]:
         """Those of the waiting cells that hold one element; that element, and its factor there."""
         waiting = waiting[table[0, waiting] != 0]
         factors = table[0, waiting]

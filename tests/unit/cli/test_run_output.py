@@ -8,7 +8,7 @@ from rich.console import Console
 
 from sfsl.cli.run_output import RunProgress, print_summary
 from sfsl.rounds.exchanges import ORDER
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 from sfsl.run.summary import Summary, summarize
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.submodel import ModelSpec, Table
@@ -17,7 +17,7 @@ MODEL = ModelSpec(dense=10, tables=(Table(name="item", rows=100, width=4),))
 ALL = ("check-in", *ORDER)
 
 
-def line(number: int = 1, **changes: Any) -> RoundLine:
+def line(number: int = 1, **changes: Any) -> RoundRecord:
     made: dict[str, Any] = {
         "round": number,
         "aborted": None,
@@ -44,7 +44,7 @@ def line(number: int = 1, **changes: Any) -> RoundLine:
         "training_seconds": 3.4,
         "wall_seconds": 0.9,
     }
-    return RoundLine(**made | changes)
+    return RoundRecord(**made | changes)
 
 
 OPEN: dict[str, Any] = {
@@ -69,7 +69,7 @@ ABORTED: dict[str, Any] = {
 }
 
 
-def summary(*lines: RoundLine, invited: dict[str, int] | None = None, **changed: Any) -> Summary:
+def summary(*lines: RoundRecord, invited: dict[str, int] | None = None, **changed: Any) -> Summary:
     config: RunConfig = from_sections({"round": {"clients": 20, "min_contributors": 2} | changed})
     return summarize(
         config,

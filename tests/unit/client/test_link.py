@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from clocks import PATIENCE, let_time_pass
 from sfsl.carriers.https.authority import create_authority, issue_server
 from sfsl.client import Backoff, Event, Link, LinkLimits, trusted
 from sfsl.client.link import Over
@@ -89,7 +90,7 @@ class Wire:
                 "steady": lambda: self.now,
             }
             link = Link("https://server", Identity.generate(SeededRandomness("me")), **(given | self.options))
-            async with link, asyncio.timeout(5):
+            async with link, asyncio.timeout(PATIENCE):
                 return await act(link)
 
         return asyncio.run(main())
@@ -160,10 +161,11 @@ def test_a_server_may_ask_for_patience_within_reason(status: int, asked: str, le
 
 def test_an_answer_that_never_comes_is_given_up() -> None:
     async def silent(request: httpx.Request) -> httpx.Response:
-        await asyncio.sleep(60)
+        let_time_pass(61)
+        await asyncio.Event().wait()
         return httpx.Response(204)
 
-    wire = Wire(silent, httpx.Response(204), limits=LinkLimits(request_s=0.05))
+    wire = Wire(silent, httpx.Response(204), limits=LinkLimits(request_s=60))
     wire.run(post)
     assert len(wire.sent) == 2
 
@@ -172,9 +174,10 @@ def test_an_answer_that_drips_is_given_up() -> None:
     async def drips() -> AsyncIterator[bytes]:
         while True:
             yield b"x"
-            await asyncio.sleep(0.01)
+            let_time_pass(1)
+            await asyncio.sleep(0)
 
-    wire = Wire(message(body=drips()), message(), limits=LinkLimits(poll_s=0.1))  # type: ignore[arg-type]
+    wire = Wire(message(body=drips()), message(), limits=LinkLimits(poll_s=60))  # type: ignore[arg-type]
     assert wire.run(poll) == CODEC.decode(MESSAGE, limit=100)
 
 
@@ -459,7 +462,7 @@ def test_a_port_of_another_kind_is_said_in_words(tmp_path: Path, scheme: str, sa
             plain=True,
             notify=notify,
         )
-        async with link, asyncio.timeout(10):
+        async with link, asyncio.timeout(PATIENCE):
             asking = asyncio.create_task(link.about())
             text = await said
             asking.cancel()
@@ -500,7 +503,7 @@ def test_tls_of_an_unknown_authority_is_refused(tmp_path: Path, known: bool) -> 
                 deployment=DEPLOYMENT,
                 tls=pinned,
             ) as link,
-            asyncio.timeout(10),
+            asyncio.timeout(PATIENCE),
         ):
             await post(link)
 
@@ -534,7 +537,7 @@ def test_it_goes_through_no_proxy_of_the_environment(monkeypatch: pytest.MonkeyP
         async with (
             server,
             proxy,
-            asyncio.timeout(10),
+            asyncio.timeout(PATIENCE),
             Link(
                 url,
                 Identity.generate(randomness),

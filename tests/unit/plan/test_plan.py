@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from rules import simulation_of
 from sfsl.cli import plan as command
 from sfsl.data.catalogue import Catalogue
 from sfsl.errors import ParameterError, SfslError
@@ -50,7 +51,6 @@ def measured(clients: int, scale: float, preset: str, vanish: Mapping[str, int])
     """One round on the real protocol."""
     from sfsl.carriers.local.engine import LocalEngine
     from sfsl.simulate.faults import FaultPlan
-    from sfsl.simulate.settings import RoundSettings
     from sfsl.simulate.simulation import Simulation
     from sfsl.submodel import MemoryStore, Quantization, StoreSpec, UpdateParams
     from sfsl.training import LocalSettings
@@ -63,7 +63,7 @@ def measured(clients: int, scale: float, preset: str, vanish: Mapping[str, int])
     rows, dense = (
         Quantization.finest("z32", cohort=clients, clip=1.0, max_weight=weight) for weight in (1, 1000)
     )
-    settings = RoundSettings(
+    settings = simulation_of(
         update=UpdateParams(rows=rows, dense=dense),
         local=LocalSettings(),
         privacy=dict.fromkeys(devices, PRESETS[preset]),
@@ -74,7 +74,7 @@ def measured(clients: int, scale: float, preset: str, vanish: Mapping[str, int])
     spec = StoreSpec(model=task.spec, seed=bytes(32), devices=True)
     store = MemoryStore(spec, dense=task.initial_dense())
     report = LocalEngine(Simulation(task, devices, store, settings, seed=0)).run(sorted(devices))
-    assert report.aborted is None
+    assert report.record.aborted is None
     return report
 
 
@@ -114,13 +114,13 @@ def total(up: Mapping[str, float], down: Mapping[str, float]) -> float:
 def test_bytes_are_within_5_percent_by_exchange(preset: str, clients: int, scale: float) -> None:
     report = measured(clients, scale, preset, {})
     _, _, sent = planned(clients, scale, preset, {}, counted=True)
-    assert sent.up.keys() == report.bytes_up.keys() == {"check-in", *ORDER}
-    whole = total(report.bytes_up, report.bytes_down)
+    assert sent.up.keys() == report.record.bytes_up.keys() == {"check-in", *ORDER}
+    whole = total(report.record.bytes_up, report.record.bytes_down)
     for exchange in sent.up:
         # At cpp1 hardly a row has two requesters: some 20 rows go up, too few for a law of large numbers.
         few = 100 if (preset, exchange) == ("cpp1", "submodel") else 8
-        assert sent.up[exchange] == pytest.approx(report.bytes_up[exchange], rel=0.05, abs=few)
-        assert sent.down[exchange] == pytest.approx(report.bytes_down[exchange], rel=0.05, abs=8)
+        assert sent.up[exchange] == pytest.approx(report.record.bytes_up[exchange], rel=0.05, abs=few)
+        assert sent.down[exchange] == pytest.approx(report.record.bytes_down[exchange], rel=0.05, abs=8)
     assert total(sent.up, sent.down) == pytest.approx(whole, rel=0.01)
     _, _, known = planned(clients, scale, preset, {}, counted=False)
     assert total(known.up, known.down) == pytest.approx(whole, rel=0.05)
@@ -136,8 +136,8 @@ def test_bytes_are_within_5_percent_with_dropouts(preset: str) -> None:
     heard, rows, sent = planned(CLIENTS, 0.2, preset, rates, counted=True)
     assert heard["unmask-update"] == left
     # Wider than 5 % for rows: which clients vanish, with large or small sets, is chance.
-    assert sent.down["submodel"] == pytest.approx(report.bytes_down["submodel"], rel=0.1)
-    whole = total(report.bytes_up, report.bytes_down)
+    assert sent.down["submodel"] == pytest.approx(report.record.bytes_down["submodel"], rel=0.1)
+    whole = total(report.record.bytes_up, report.record.bytes_down)
     assert total(sent.up, sent.down) == pytest.approx(whole, rel=0.05)
     for table, figures in rows.tables.items():
         assert figures.union == pytest.approx(len(report.outcome.union[table]), rel=0.1)

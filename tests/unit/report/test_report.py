@@ -285,7 +285,7 @@ def test_text_from_outside_cannot_become_markup(tmp_path: Path) -> None:
     assert "https:" not in text
 
 
-def test_the_command_writes_pictures_and_a_page(tmp_path: Path) -> None:
+def test_the_command_writes_pictures_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     app = typer.Typer()
     command.register(app)
@@ -301,6 +301,7 @@ def test_the_command_writes_pictures_and_a_page(tmp_path: Path) -> None:
         assert (out / f"{name}.png").read_bytes().startswith(PNG)
         assert "<svg" in (out / f"{name}.svg").read_text()
     assert (out / command.PAGE).read_text().count("data:image/png") == 4
+    monkeypatch.setattr(command, "pictures", lambda runs: {})
     shown = CliRunner().invoke(app, [str(one), "--out", str(out)])
     assert "Learning" in shown.output
     with pytest.raises(InputError, match="--out"):

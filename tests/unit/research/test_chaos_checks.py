@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from sfsl.privacy.ledger import Ledger
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.record import RoundRecord
 
 ROUNDS, START = 40, 1_800_000_000.0
 
@@ -30,9 +30,9 @@ def load() -> ModuleType:
 checks = load()
 
 
-def line(number: int, aborted: str | None = None) -> RoundLine:
+def line(number: int, aborted: str | None = None) -> RoundRecord:
     empty: dict[str, Any] = {}
-    return RoundLine(
+    return RoundRecord(
         round=number, aborted=aborted, cohort=3, survivors=3, dropped=empty, late=0, declined=empty,
         diverged=0, samples=0, unknown_rows=0, loss=None, auc=None, auc_secure=None, auc_secure_error=None,
         union=empty, opened=empty, moved=empty, refused=empty, bytes_up=empty, bytes_down=empty,

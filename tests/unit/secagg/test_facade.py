@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from sfsl.errors import InputError, ParameterError, TooFewClients
-from sfsl.secagg import aggregate, aggregate_rows
-from sfsl.secagg.graph import random_cycles
+from sfsl.secagg import aggregate, aggregate_rows, facade
+from sfsl.secagg.graph import GraphPlan, random_cycles
 from sfsl.testing import SeededRandomness
 
 
@@ -52,6 +52,25 @@ def test_min_contributors_is_computed_from_the_requests() -> None:
     assert lenient.totals.tolist() == [[5], [2]]
 
 
+def test_a_cohort_above_the_largest_complete_one_gets_a_sparse_graph_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = GraphPlan(neighbours=8, threshold=5, opened=0.0, split=0.0, stuck=0.0)
+    asked: list[int] = []
+
+    def planned(clients: int, **wishes: float) -> GraphPlan:
+        asked.append(clients)
+        return plan
+
+    monkeypatch.setattr(facade, "MAX_COMPLETE", 30)
+    monkeypatch.setattr(facade, "plan_graph", planned)
+    result = aggregate({f"c{i}": [i] for i in range(31)}, dropped_before_upload={"c5"})
+    assert (result.params.neighbours, result.params.threshold, asked) == (8, 5, [31])
+    assert result.total.tolist() == [30 * 31 // 2 - 5]
+    assert aggregate({f"c{i}": [i] for i in range(30)}).params.neighbours is None
+
+
+@pytest.mark.slow
 def test_a_cohort_above_512_gets_a_sparse_graph_by_itself() -> None:
     result = aggregate({f"c{i}": [i] for i in range(513)}, dropped_before_upload={"c5"})
     assert result.params.neighbours is not None

@@ -1,7 +1,10 @@
 """Every illegal (phase, message) pair raises and changes nothing, on both sides."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,7 +15,7 @@ from sfsl.errors import InputError, ParameterError, Refused, RemoteError, TooFew
 from sfsl.secagg import Client, Layout, Policy, Server, SumParams
 from sfsl.secagg import client as client_module
 from sfsl.secagg import server as server_module
-from sfsl.secagg.messages import Survivors, UnmaskRequest
+from sfsl.secagg.messages import Consistency, Survivors, UnmaskRequest
 from sfsl.testing import SeededRandomness
 from world import World, frozen
 
@@ -89,15 +92,17 @@ def test_client(phase: ClientPhase, step: str, active: bool) -> None:
         legal = ClientPhase.MASKED
     client = client_in(phase, active)
     assert client.phase is phase
-    before = frozen(client)
+    before, picture = client.state, frozen(client)
     _, sent = messages(active)
     if phase is legal and (active or step != "handle_survivors"):
         act(client, sent)
-        assert client.phase is not phase
+        moves = [move for move in client.moves if move.phase is phase and move.active in (None, active)]
+        assert client.phase in moves[0].after
     else:
         with pytest.raises(WrongPhase):
             act(client, sent)
-        assert frozen(client) == before
+        assert client.state is before
+        assert frozen(client) == picture
 
 
 @pytest.mark.parametrize("phase", list(ServerPhase), ids=lambda phase: phase.name)
@@ -143,15 +148,46 @@ def test_server(phase: ServerPhase, kind: str) -> None:
             "sender": 0,
             "signature": bytes(64),
         },
-        server_module.Consistency,
+        Consistency,
     )
     if kind == "SealedShares" and phase is ServerPhase.SHARES:
         world.server.receive("c0", answers[kind])
         return
-    before = frozen(world.server)
+    before, picture = world.server.state, frozen(world.server)
     with pytest.raises(RemoteError):
         world.server.receive("c0", answers[kind])
-    assert frozen(world.server) == before
+    assert world.server.state is before
+    assert frozen(world.server) == picture
+
+
+SPEC = Path(__file__).parents[3] / "docs" / "spec" / "secure-aggregation.md"
+SAID_OTHERWISE = {"check-in": "Keys", "start of a sum, and the vector": "Start", "": "Layout"}
+
+
+def drawn(title: str) -> set[tuple[str, str, str]]:
+    """The table of states below ``title`` in the specification: what is taken where, and what follows."""
+    below = SPEC.read_text(encoding="utf-8").split(f"**{title}.**")[1].split("\n\n", 1)[1]
+    found = set()
+    for row in below.split("\n\n")[0].splitlines()[2:]:
+        phases, takes, *_, after = (cell.strip() for cell in row.strip("|").split("|"))
+        named = re.findall(r"`(\w+)`", takes) or [SAID_OTHERWISE[takes]]
+        for edge in product(*(re.findall(r"[A-Z][A-Z_]+", cell) for cell in (phases, after))):
+            found.add((edge[0], named[0], edge[1]))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("title", "machine"), [("Client states", Client), ("Server states", Server)], ids=["client", "server"]
+)
+def test_the_specification_draws_the_table_that_the_code_follows(title: str, machine: Any) -> None:
+    """That a server may abort in each phase is said in words there."""
+    moves = {
+        (move.phase.name, move.takes.__name__, after.name)
+        for move in machine.moves
+        for after in move.after
+        if after.name != "ABORTED"
+    }
+    assert drawn(title) == moves
 
 
 def test_an_aborted_or_finished_session_cannot_be_continued() -> None:
@@ -235,10 +271,11 @@ def test_starts_and_lists_that_cannot_be() -> None:
 def test_a_finished_client_has_forgotten_its_secrets() -> None:
     world = World(n=3, threshold=2).to_unmask()
     client = world.clients["c0"]
-    assert any("Secret" in repr(value) for value in vars(client).values())
+    assert "('secret'" in repr(frozen(client))
     client.handle_unmask(world.requests["c0"])
-    assert not any("Secret" in repr(value) or "KeyPair" in repr(value) for value in vars(client).values())
-    assert not hasattr(client, "_shares")
+    assert "('secret'" not in repr(frozen(client))
+    assert "('pair'" not in repr(frozen(client))
+    assert client.state.__struct_fields__ == ("position",)
 
 
 def test_a_second_sum_is_started_only_among_those_who_lasted() -> None:

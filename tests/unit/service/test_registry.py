@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sfsl.carriers.https import registry_file
 from sfsl.crypto.identity import Identity
 from sfsl.errors import (
     InputError,
@@ -19,6 +18,7 @@ from sfsl.errors import (
     StoreInUse,
     UnknownClient,
 )
+from sfsl.service import registry_file
 from sfsl.service.registry import Enrolment, Registry
 from sfsl.service.signing import client_id
 from sfsl.testing import SeededRandomness

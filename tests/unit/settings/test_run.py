@@ -10,8 +10,8 @@ import pytest
 from sfsl.errors import InputError, ParameterError
 from sfsl.privacy import PRESETS
 from sfsl.rounds.exchanges import ORDER
-from sfsl.run.setup import round_settings
 from sfsl.secagg import default_threshold
+from sfsl.settings.rounds import round_rules
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.sections import description
 from sfsl.settings.toml import default_toml, overridden, read_config, to_toml
@@ -136,10 +136,10 @@ def test_files_that_are_not_run_files(tmp_path: Path) -> None:
 
 def test_the_floor_of_averages_rises_to_kappa() -> None:
     config = from_sections({"server": {"kappa": 9, "kappa_rounds": 4}})
-    settings = round_settings(config, {})
+    settings = round_rules(config)
     floors = [settings.update_in(number).averaging.kappa for number in (1, 2, 3, 4, 5, 100)]
     assert floors == [1, 3, 5, 7, 9, 9]
-    constant = round_settings(from_sections({"server": {"kappa": 9, "kappa_rounds": 0}}), {})
+    constant = round_rules(from_sections({"server": {"kappa": 9, "kappa_rounds": 0}}))
     assert constant.update_in(1) == constant.update
     assert settings.update_in(2).rows == settings.update.rows, "nothing else changes"
 
@@ -158,7 +158,7 @@ def test_the_floor_of_averages_rises_to_kappa() -> None:
 def test_the_dense_part_moves_twice_as_far_where_clients_have_submodels(
     sections: dict[str, Any], rate: float
 ) -> None:
-    assert round_settings(from_sections(sections), {}).update.dense_step.rate == rate
+    assert round_rules(from_sections(sections)).update.dense_step.rate == rate
 
 
 def test_a_file_that_says_how_its_model_is_served_is_a_run_file_too(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_rounds_are_those_of_plain_sums(data: Interactions, device: torch.device, case: Case) -> None:
     task, settings = case.model(data, seed=1), settings_of(case.preset, **case.sections)
-    update = settings.update
+    update = settings.rules.update
     store = store_of(task, update.row_step.slots, update.dense_step.slots)
     devices = {name: Device(task, data.client(user, case.history)) for user, name in enumerate(NAMES)}
     plain = LocalEngine(Simulation(task, devices, store, settings, seed=0))
@@ -90,8 +90,8 @@ def test_rounds_are_those_of_plain_sums(data: Interactions, device: torch.device
         store.commit(report.commit)
         (figures,) = engine.run(number, np.arange(CLIENTS))
     assert_same(store, model, case.still)
-    assert int(figures.samples) == report.samples
-    assert float(figures.loss) / report.samples == pytest.approx(report.loss, rel=1e-4)
+    assert int(figures.samples) == report.record.samples
+    assert float(figures.loss) / report.record.samples == pytest.approx(report.record.loss, rel=1e-4)
 
 
 def assert_same(store: MemoryStore, model: ResidentModel, still: Sequence[str]) -> None:

@@ -68,7 +68,7 @@ def test_a_client_that_diverged_spoils_nothing_for_the_next(data: Interactions, 
         chosen = rng.choice(CLIENTS, COHORT, replace=False)
         both = [one.run(number, chosen)[0] for one in (engine, fresh)]
         assert [int(one.diverged) for one in both] == [0, 0]
-    tolerance = 4 * settings.update.dense.unit + 1e-5  # a GPU adds up in another order
+    tolerance = 4 * settings.rules.update.dense.unit + 1e-5  # a GPU adds up in another order
     for name, one in model.state().items():
         np.testing.assert_allclose(one, other.state()[name], rtol=0, atol=tolerance, err_msg=name)
 

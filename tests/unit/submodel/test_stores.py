@@ -1,6 +1,5 @@
 """Both stores: rows begin where the specification says, one commit per round, only touched rows kept."""
 
-import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -307,12 +306,6 @@ def test_a_closed_store_says_so(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(StoreError, match="was closed"):
         store.read_dense()
-
-
-def test_only_the_store_on_disk_needs_lmdb() -> None:
-    """In a process of its own: here it is imported already."""
-    code = "import sys; sys.modules['lmdb'] = sys.modules['torch'] = None; import sfsl.submodel"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)  # noqa: S603
 
 
 def test_without_lmdb_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,9 +56,8 @@ def recommenders(samples: int, seed: int, model: str = "din") -> tuple[Task, lis
 
 
 @pytest.mark.skipif(not (which("g++") or which("clang++")), reason="needs a C++ compiler")
-@pytest.mark.parametrize(
-    "model", ["din", *(pytest.param(one, marks=pytest.mark.slow) for one in list(MODELS)[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
 def test_compiled_once_and_as_alone(model: str) -> None:
     task, works = recommenders(samples=9, seed=3, model=model)
     counters.clear()

@@ -8,12 +8,12 @@ under way is never gone on with, since its nodes are called anew.
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from sfsl.carriers.flower.messages import CODEC, Call, Over
 from sfsl.carriers.flower.names import node_name, node_token
-from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.crypto.randomness import Randomness
 from sfsl.errors import (
     ConflictingMessage,
     KeyMismatch,
@@ -24,28 +24,29 @@ from sfsl.errors import (
     WrongPhase,
 )
 from sfsl.privacy.selection import choose_uniformly
-from sfsl.rounds import RoundOutcome, RoundServer
-from sfsl.rounds.exchanges import EXPOSES, Exchange
-from sfsl.rounds.record import RoundLine
-from sfsl.service.admission import require_check_in
+from sfsl.rounds.exchanges import Exchange
+from sfsl.rounds.record import RoundRecord, RoundTally
+from sfsl.service.admission import admit_check_in
+from sfsl.service.cohort import CohortRound
+from sfsl.service.driver import Driver
+from sfsl.service.members import Members
 from sfsl.service.messages import CheckIn
-from sfsl.service.planning import RoundState, committed, line_of, plan_round
 from sfsl.service.registry import Registry
-from sfsl.service.running import Bill, RunningRound
-from sfsl.service.settings import CoordinatorSettings
+from sfsl.service.settings import ServiceSettings
 from sfsl.submodel import ModelSpec, RowMaps, RowStore
 
 log = logging.getLogger(__name__)
 
 _LARGEST_CHECK_IN = 4096
+
 Take = Callable[[int, bytes], None]
 
 
 class Post(Protocol):
-    """Frames to nodes and back. A node that answers with an error, or not in time, has not answered."""
+    """Brings frames to nodes and back. A node that answers with an error, or too late, has not answered."""
 
     def nodes(self) -> Iterable[int]:
-        """Those that are there now."""
+        """Return those that are there now."""
 
     def exchange(self, frames: Mapping[int, bytes], seconds: float, take: Take) -> None:
         """Send, and give each reply to ``take`` as it comes; until all have replied or time is up."""
@@ -55,12 +56,12 @@ class Post(Protocol):
 
 
 class Rounds:
-    """``record`` is given the line of each round. ``identities``: in active mode, by name. ``spare`` and
-    ``wait_seconds`` as in ``FlowerSettings``."""
+    """Carries rounds over a ``post``. ``record`` is given the record of each round. ``identities``: in active
+    mode, by name. ``spare`` and ``wait_seconds`` as in ``FlowerSettings``."""
 
     def __init__(
         self,
-        settings: CoordinatorSettings,
+        settings: ServiceSettings,
         model: ModelSpec,
         maps: RowMaps,
         store: RowStore,
@@ -68,7 +69,7 @@ class Rounds:
         post: Post,
         *,
         model_digest: bytes,
-        record: Callable[[RoundLine], None],
+        record: Callable[[RoundRecord], None],
         identities: Mapping[str, bytes] | None = None,
         spare: float = 0.25,
         wait_seconds: float = 600.0,
@@ -77,28 +78,37 @@ class Rounds:
         sleep: Callable[[float], None] = time.sleep,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._settings, self._model, self._maps = settings, model, maps
-        self._store, self._registry, self._post, self._record = store, registry, post, record
+        self._settings, self._registry, self._post = settings, registry, post
         self._model_digest, self._identities = model_digest, identities
         self._spare, self._wait_seconds = spare, wait_seconds
-        self._randomness = randomness or SystemRandomness()
         self._clock, self._sleep, self._now_ms = clock, sleep, now_ms
-        self._state = RoundState.decode(store.selection)
-        self._left_out: set[str] = set()
+        self._driver = Driver(
+            settings.rules,
+            model,
+            maps,
+            store,
+            cpu=time.thread_time,
+            largest_set=settings.largest_set,
+            registry=registry,
+            record=record,
+            randomness=randomness,
+        )
+        # Whoever ends a round for all is left out for the rest of this run: that is no verdict.
+        self._members = Members(settings, registry, clock=clock, today=now_ms, first_rest=math.inf)
         # What is wrong with the settings shows now, not when the first cohort is there.
         for clients in {settings.min_cohort, settings.cohort}:
-            plan_round(settings, model, self._state, store.round + 1, clients, self._randomness)
+            self._driver.plan(clients)
 
     def run(self) -> None:
-        """Until the store has all rounds. Raises ``TooFewClients`` where nodes do not come in time."""
-        while self._store.round < self._settings.rounds:
+        """Run until the store has all rounds. Raise ``TooFewClients`` where nodes do not come in time."""
+        while self._driver.number <= self._settings.rounds:
             self._round()
 
     # -- cohorts -------------------------------------------------------------------------------
 
-    def _form(self, bill: Bill) -> tuple[dict[str, int], dict[str, CheckIn]]:
-        """The next cohort: its nodes and their check-ins, by name; each set of that size equally likely."""
-        settings, start = self._settings, self._clock()
+    def _form(self, tally: RoundTally) -> tuple[dict[str, int], dict[str, CheckIn]]:
+        """Form the next cohort, each set of its size equally likely: nodes and their check-ins, by name."""
+        settings, start, randomness = self._settings, self._clock(), self._driver.randomness
         give_up, patience = start + self._wait_seconds, start + settings.check_in_seconds
         checked_in = "none was called"
         while True:
@@ -106,11 +116,11 @@ class Rounds:
             enough = settings.cohort if self._clock() < patience else settings.min_cohort
             if len(there) >= enough:
                 most = math.ceil(settings.cohort * (1 + self._spare))
-                called = choose_uniformly(there, min(len(there), most), self._randomness)
-                came = self._call({name: there[name] for name in called}, bill)
+                called = choose_uniformly(there, min(len(there), most), randomness)
+                came = self._call({name: there[name] for name in called}, tally)
                 if len(came) >= settings.min_cohort:
                     size = min(settings.cohort, len(came))
-                    chosen = choose_uniformly(came, size, self._randomness)
+                    chosen = choose_uniformly(came, size, randomness)
                     return {name: there[name] for name in chosen}, {name: came[name] for name in chosen}
                 checked_in = f"{len(came)} of {len(called)} checked in, and the others' logs say why not"
                 log.warning("%d of %d nodes checked in; too few for a round", len(came), len(called))
@@ -123,15 +133,13 @@ class Rounds:
             self._sleep(1.0)
 
     def _eligible(self) -> dict[str, int]:
-        """Nodes that are there and may be invited, by name."""
-        period = self._settings.period(self._now_ms())
-        invited: Collection[str] = () if period is None else self._registry.invited(period)
-        barred = self._left_out.union(invited)
+        """Return the nodes that are there and may be invited, by name."""
+        invited, members = self._members.had_their_turn(), self._members
         found = {node_name(node): node for node in self._post.nodes()}
         known = found.keys() if self._identities is None else found.keys() & self._identities.keys()
-        return {name: found[name] for name in known if name not in barred}
+        return {name: found[name] for name in known if name not in invited and not members.rests(name)}
 
-    def _call(self, called: Mapping[str, int], bill: Bill) -> dict[str, CheckIn]:
+    def _call(self, called: Mapping[str, int], tally: RoundTally) -> dict[str, CheckIn]:
         start, registry = self._clock(), self._registry
         frames: dict[int, bytes] = {}
         for name, node in called.items():
@@ -149,81 +157,60 @@ class Rounds:
             message = CODEC.decode(data, limit=_LARGEST_CHECK_IN)
             if not isinstance(message, CheckIn):
                 raise WrongPhase(f"{type(message).__name__} is no check-in")
-            keys = require_check_in(names[node], message, self._model_digest, self._identities)
+            keys = admit_check_in(names[node], message, self._model_digest, self._identities)
             if names[node] in came or used & keys:
                 raise ConflictingMessage(f"client {names[node]} checks in with a key that is there already")
             used.update(keys)
             came[names[node]] = message
-            bill.up(Exchange.CHECK_IN, len(data))
+            tally.up(Exchange.CHECK_IN, len(data))
 
-        self._exchange(frames, self._settings.check_in_seconds, names, take, Exchange.CHECK_IN, bill)
-        bill.heard[Exchange.CHECK_IN] = len(came)
-        bill.wall_seconds[Exchange.CHECK_IN] = self._clock() - start
+        self._exchange(frames, self._settings.check_in_seconds, names, take, Exchange.CHECK_IN, tally)
+        tally.answered[Exchange.CHECK_IN] = len(came)
+        tally.exchange_seconds[Exchange.CHECK_IN] = self._clock() - start
         return came
 
     # -- one round -----------------------------------------------------------------------------
 
     def _round(self) -> None:
-        number, bill = self._store.round + 1, Bill()
-        nodes, check_ins = self._form(bill)
-        start, outcome, reason = self._clock(), None, None
-        running = self._begin(number, nodes, check_ins, bill)
+        number, tally = self._driver.number, RoundTally()
+        nodes, check_ins = self._form(tally)
+        start, reason = self._clock(), None
+        identities = self._identities
+        if identities is not None:
+            identities = {name: identities[name] for name in nodes}
+        period = self._members.take_turns(nodes)
+        cohort = self._driver.begin(check_ins, identities, tally, period=period)
+        log.info("round %d (%s): %d clients invited", number, cohort.round_id.hex(), len(nodes))
         try:
-            outcome = self._exchanges(running, nodes)
+            self._exchanges(cohort, nodes)
         except StoreError:
             raise
         except SfslError as error:
             reason = str(error)
             if isinstance(error, KeyMismatch):
-                # For the rest of this run: it keeps rounds going, and is no verdict.
-                self._left_out.update(error.clients)
+                for client in error.clients:
+                    self._members.leave_out(client)
                 log.warning("left out from here on, for shares that do not fit: %s", error.clients)
-        line = line_of(number, len(nodes), bill, outcome, reason, self._clock() - start)
-        state = self._state.after(self._settings, outcome, line)
-        self._store.commit(committed(outcome, number, state))
-        self._state = state
-        self._record(line)
+        line = self._driver.finish(cohort, tally, aborted=reason, seconds=self._clock() - start)
         if reason is None:
             log.info("round %d committed: %d of %d clients", number, line.survivors, line.cohort)
         else:
             log.warning("round %d aborted: %s", number, reason)
-        self._dismiss(running, nodes, check_ins)
+        self._dismiss(cohort, nodes, check_ins)
 
-    def _begin(
-        self, number: int, nodes: Mapping[str, int], check_ins: Mapping[str, CheckIn], bill: Bill
-    ) -> RunningRound:
-        """Plan, and note durably who is invited, before any invitation leaves."""
-        session, params = plan_round(
-            self._settings, self._model, self._state, number, len(nodes), self._randomness
-        )
-        identities = None
-        if self._identities is not None:
-            identities = {name: self._identities[name] for name in nodes}
-        keys = [one.keys for one in check_ins.values()]
-        server = RoundServer(session, params, keys, self._store, self._maps, identities)
-        period = self._settings.period(self._now_ms())
-        if period is not None:
-            self._registry.invite(period, session.round_id, nodes)
-        log.info("round %d (%s): %d clients invited", number, session.round_id.hex(), len(nodes))
-        return RunningRound(server, session, params, bill)
-
-    def _exchanges(self, running: RunningRound, nodes: Mapping[str, int]) -> RoundOutcome:
+    def _exchanges(self, cohort: CohortRound, nodes: Mapping[str, int]) -> None:
         names = {node: name for name, node in nodes.items()}
-        bill, outbound = running.bill, running.begin()
-        while exchange := running.exchange:
+        outbound = cohort.begin()
+        while exchange := cohort.exchange:
             began, due = self._clock(), exchange
 
             def take(node: int, data: bytes, due: str = due) -> None:
-                running.receive(due, names[node], data)
+                cohort.receive(due, names[node], data)
 
             frames = {nodes[name]: frame for name, frame in outbound.items()}
-            self._exchange(frames, self._settings.deadline(exchange), names, take, exchange, bill)
-            if exchange == EXPOSES:
-                # Whose masked set is here is noted durably before anything of it can be opened.
-                self._registry.acknowledge(running.round_id, running.heard)
-            outbound = running.close()
-            bill.wall_seconds[exchange] = self._clock() - began
-        return running.server.outcome
+            self._exchange(frames, self._settings.deadline(exchange), names, take, exchange, cohort.tally)
+            outbound = cohort.close()
+            cohort.tally.exchange_seconds[exchange] = self._clock() - began
 
     def _exchange(
         self,
@@ -232,7 +219,7 @@ class Rounds:
         names: Mapping[int, str],
         take: Take,
         exchange: str,
-        bill: Bill,
+        tally: RoundTally,
     ) -> None:
         def careful(node: int, data: bytes) -> None:
             try:
@@ -241,17 +228,17 @@ class Rounds:
                 log.warning("client %s, %s: %s: %s", names[node], exchange, type(error).__name__, error)
 
         for frame in frames.values():
-            bill.down(exchange, len(frame))
+            tally.down(exchange, len(frame))
         self._post.exchange(frames, seconds, careful)
 
     def _dismiss(
-        self, running: RunningRound, nodes: Mapping[str, int], check_ins: Mapping[str, CheckIn]
+        self, cohort: CohortRound, nodes: Mapping[str, int], check_ins: Mapping[str, CheckIn]
     ) -> None:
-        """Whoever is not through keeps secrets of this round: it can let go of them."""
+        """Tell whoever is not through that the secrets of this round can go."""
         self._post.tell(
             {
                 nodes[name]: CODEC.encode(Over(one.keys.channel))
                 for name, one in check_ins.items()
-                if name not in running.finished
+                if name not in cohort.finished
             }
         )

@@ -12,10 +12,12 @@ from sfsl.carriers.flower.member import model_of
 from sfsl.carriers.flower.names import read_roster
 from sfsl.carriers.flower.post import GridPost
 from sfsl.carriers.flower.rounds import Post, Rounds
-from sfsl.service.folder import METRICS, REGISTRY, known_lines, make_folder, open_store
+from sfsl.service.folder import METRICS, REGISTRY, make_folder, open_store, recover_lines
+from sfsl.service.journal import Journal
 from sfsl.service.metrics_file import MetricsFile
 from sfsl.service.registry import Registry
 from sfsl.settings.flower import FlowerConfig, read_config
+from sfsl.settings.rounds import store_spec
 from sfsl.training.task import Task
 
 log = logging.getLogger(__name__)
@@ -50,8 +52,10 @@ def run_rounds(config: FlowerConfig, task: Task, post: Post) -> None:
     with ExitStack() as held:
         make_folder(folder)
         registry = held.enter_context(Registry(folder / REGISTRY))
-        store = held.enter_context(open_store(folder, config.run, task))
-        metrics = held.enter_context(MetricsFile(folder / METRICS, known_lines(store, folder / METRICS)))
+        spec = store_spec(config.run, task.spec, devices=False)
+        store = held.enter_context(open_store(folder, spec, task.initial_dense))
+        lines = recover_lines(folder / METRICS, Journal(store))
+        metrics = held.enter_context(MetricsFile(folder / METRICS, lines))
         log.info("round %d of %d is in the store", store.round, own.rounds)
         Rounds(
             config.rounds(),

@@ -125,7 +125,7 @@ class Server:
                 **self._named,
                 "round": self._check_ins.round,
                 "time": self._now_ms(),
-                "active": settings.active,
+                "active": settings.rules.active,
                 "limits": {
                     "body_bytes": self._limits.largest_body,
                     "body_seconds": self._limits.body_seconds,

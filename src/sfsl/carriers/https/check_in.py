@@ -18,15 +18,14 @@ from sfsl.errors import (
     TooMany,
     WrongPhase,
 )
-from sfsl.service.admission import require_check_in
+from sfsl.service.admission import admit_check_in
+from sfsl.service.cohort import CohortRound
+from sfsl.service.members import Members
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn
 from sfsl.service.registry import Registry
-from sfsl.service.running import RunningRound
-from sfsl.service.settings import DAY_MS, CoordinatorSettings
+from sfsl.service.settings import ServiceSettings
 
 _FULL_WAIT_MS = 30_000
-_FIRST_REST_SECONDS = 600.0
-_LONGEST_REST_SECONDS = 86_400.0
 RESTS = "secrets that this client shared ended a round; it is left out of rounds for a while"
 SHUTTING = "the server is shutting down; check in again later"
 
@@ -47,14 +46,14 @@ class CheckIns:
 
     def __init__(
         self,
-        settings: CoordinatorSettings,
+        settings: ServiceSettings,
         registry: Registry,
+        members: Members,
         model_digest: bytes,
         randomness: Randomness,
         work: Callable[[Callable[[], None]], Awaitable[None]],
         *,
         clock: Callable[[], float],
-        today: Callable[[], int],
     ) -> None:
         self.round = 0
         self.stopping = False
@@ -62,14 +61,12 @@ class CheckIns:
         self.waiting: dict[str, Conversation] = {}
         self._settings = settings
         self._registry = registry
+        self.members = members
         self._model_digest = model_digest
         self._randomness = randomness
         self._work = work
         self._clock = clock
-        self._today = today
         self._conversations = Conversations(settings.most_clients)
-        self._invited: tuple[int, set[str]] | None = None
-        self._rests: dict[str, tuple[int, float]] = {}  # how often so far, and until when
 
     # -- check-in ------------------------------------------------------------------------------
 
@@ -85,17 +82,17 @@ class CheckIns:
         if before is None and not self._conversations.room():
             raise TooMany("as many clients wait as this server takes", wait_ms=_FULL_WAIT_MS)
         acknowledged = self._registry.acknowledged(client)
-        turn_over = client in self.had_their_turn()
+        turn_over = client in self.members.had_their_turn()
         if before is not None:
             self.dismiss(before, "left-out", "this client checked in again, with other keys")
         ticket = self._randomness.bytes(16)
         added = Conversation(client, ticket, message, fingerprint, acknowledged, self._clock())
         self._conversations.add(added)
         if turn_over:
-            days = -self._today() % (self._settings.period_days * DAY_MS) / DAY_MS
+            days = self.members.days_left
             why = f"this client was invited in this period already; the next begins in {days:.2f} days"
             added.end("not-chosen", self.round, why)
-        elif self._rests_now(client):
+        elif self.members.rests(client):
             added.end("not-chosen", self.round, RESTS)
         else:
             self.waiting[client] = added
@@ -103,8 +100,9 @@ class CheckIns:
         return CheckedIn(ticket, acknowledged)
 
     def _require_check_in(self, client: str, message: CheckIn, before: Conversation | None) -> None:
-        identities = {client: self._registry.public_key(client)} if self._settings.active else None
-        publics = require_check_in(client, message, self._model_digest, identities)
+        active = self._settings.rules.active
+        identities = {client: self._registry.public_key(client)} if active else None
+        publics = admit_check_in(client, message, self._model_digest, identities)
         if before is not None and before.publics & publics:
             raise ConflictingMessage(f"client {client} uses a key twice; every check-in has new ones")
         if any(self._conversations.holder(public) for public in publics):
@@ -112,39 +110,17 @@ class CheckIns:
 
     # -- who may be in the next round ----------------------------------------------------------
 
-    def had_their_turn(self) -> Collection[str]:
-        """Who was invited in this period, as the registry has it, or is about to be."""
-        period = self._settings.period(self._today())
-        if period is None:
-            return ()
-        if self._invited is None or self._invited[0] != period:
-            self._invited = (period, set(self._registry.invited(period)))
-        return self._invited[1]
-
-    def leave_out(self, client: str) -> float:
-        """Whoever ended a round for all is in none for a while, twice as long each time; how long. This is
-        forgotten when the server starts again: it keeps rounds going, and punishes nobody."""
-        times = self._rests.pop(client, (0, 0.0))[0] + 1
-        seconds = min(_LONGEST_REST_SECONDS, _FIRST_REST_SECONDS * 2.0 ** (times - 1))
-        self._rests[client] = (times, self._clock() + seconds)
-        if len(self._rests) > self._settings.most_clients:
-            del self._rests[next(iter(self._rests))]
-        return seconds
-
-    def _rests_now(self, client: str) -> bool:
-        return client in self._rests and self._clock() < self._rests[client][1]
-
     def eligible(self) -> Collection[str]:
         """Who waits and may be chosen. Whoever was not heard for long is let go."""
         silence = 2 * self._settings.poll_seconds + 5
-        now, turn_over = self._clock(), self.had_their_turn()
+        now, turn_over = self._clock(), self.members.had_their_turn()
         for client, one in list(self.waiting.items()):
             if not one.polls and now - one.heard_at > silence:
                 why = f"this client was not heard for {silence:.0f} s; check in again"
                 self.dismiss(one, "left-out", why)
             elif client in turn_over:
                 self.dismiss(one, "not-chosen", "this client was invited in this period already")
-            elif self._rests_now(client):
+            elif self.members.rests(client):
                 self.dismiss(one, "not-chosen", RESTS)
         return self.waiting.keys()
 
@@ -159,11 +135,7 @@ class CheckIns:
                 revoked = True
         if revoked:
             return None
-        # From now on, not from when the registry has it: someone may check in again before that.
-        self.had_their_turn()
-        if self._invited is not None:
-            self._invited[1].update(clients)
-        period = self._invited[0] if self._invited is not None else None
+        period = self.members.take_turns(clients)
         return Cohort({client: self.waiting.pop(client) for client in clients}, period)
 
     def dismiss(self, conversation: Conversation, outcome: str, message: str) -> None:
@@ -191,7 +163,7 @@ class CheckIns:
             conversation.delivered = found[0]
             running = conversation.running
             if running is not None:
-                running.bill.down(running.order[found[0] - 1], len(found[1]))
+                running.tally.down(running.order[found[0] - 1], len(found[1]))
         return found
 
     def answer_limit(self, client: str, ticket: bytes, number: int) -> int:
@@ -226,14 +198,14 @@ class CheckIns:
             self.dismiss(conversation, "left-out", "this client declined the round")
         self.changed.set()
 
-    def _due(self, conversation: Conversation, number: int) -> RunningRound:
+    def _due(self, conversation: Conversation, number: int) -> CohortRound:
         """The round that waits for this answer."""
         running = conversation.running
         try:
             conversation.require_due(number)
         except WrongPhase:
             if running is not None and conversation.over is not None:
-                running.bill.late += 1
+                running.tally.late += 1
             raise
         if running is None:
             raise WrongPhase("this client is in no round")

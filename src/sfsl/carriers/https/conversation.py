@@ -5,8 +5,8 @@ import hmac
 from dataclasses import dataclass, field
 
 from sfsl.errors import ConflictingMessage, RoundOver, WrongPhase
+from sfsl.service.cohort import CohortRound
 from sfsl.service.messages import CheckIn
-from sfsl.service.running import RunningRound
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Conversation:
     delivered: int = 0
     over: Over | None = None
     polls: int = 0
-    running: RunningRound | None = None
+    running: CohortRound | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
     _frame: bytes = field(default=b"", repr=False)
     _answers: dict[int, tuple[bytes, int]] = field(default_factory=dict, repr=False)

@@ -16,17 +16,17 @@ from typing import TypeVar
 from sfsl.carriers.https.check_in import SHUTTING, CheckIns, Cohort
 from sfsl.carriers.https.conversation import Conversation
 from sfsl.carriers.https.status import Status, Totals
-from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.crypto.randomness import Randomness
 from sfsl.errors import Aborted, KeyMismatch, SfslError, StoreError
 from sfsl.privacy.selection import choose_uniformly
-from sfsl.rounds import RoundOutcome, RoundServer
-from sfsl.rounds.exchanges import EXPOSES, Exchange
-from sfsl.rounds.record import RoundLine
+from sfsl.rounds.exchanges import Exchange
+from sfsl.rounds.record import RoundRecord, RoundTally
+from sfsl.service.cohort import CohortRound
+from sfsl.service.driver import Driver
+from sfsl.service.members import Members
 from sfsl.service.messages import CODEC, CheckedIn
-from sfsl.service.planning import RoundState, committed, line_of, plan_round
 from sfsl.service.registry import Registry
-from sfsl.service.running import Bill, RunningRound
-from sfsl.service.settings import CoordinatorSettings
+from sfsl.service.settings import ServiceSettings
 from sfsl.submodel import ModelSpec, RowMaps, RowStore
 
 log = logging.getLogger(__name__)
@@ -49,14 +49,14 @@ class Coordinator:
 
     def __init__(
         self,
-        settings: CoordinatorSettings,
+        settings: ServiceSettings,
         model: ModelSpec,
         maps: RowMaps,
         store: RowStore,
         registry: Registry,
         *,
         model_digest: bytes,
-        record: Callable[[RoundLine], None],
+        record: Callable[[RoundRecord], None],
         randomness: Randomness | None = None,
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], int] = now_ms,
@@ -65,25 +65,31 @@ class Coordinator:
         self.registry = registry
         self.model_digest = model_digest
         self.totals = Totals()
-        self._model = model
-        self._maps = maps
-        self._store = store
-        self._record = record
-        self._randomness = randomness or SystemRandomness()
         self._clock = clock
-        self._state = RoundState.decode(store.selection)
+        self._driver = Driver(
+            settings.rules,
+            model,
+            maps,
+            store,
+            cpu=time.thread_time,
+            largest_set=settings.largest_set,
+            registry=registry,
+            record=record,
+            randomness=randomness,
+        )
         self._members: dict[str, Conversation] = {}
-        self._running: RunningRound | None = None
+        self._running: CohortRound | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="sfsl-round")
         self._give_up_at: float | None = None
         self._ended = asyncio.Event()
+        members = Members(settings, registry, clock=clock, today=today)
         self.check_ins = CheckIns(
-            settings, registry, model_digest, self._randomness, self._work, clock=clock, today=today
+            settings, registry, members, model_digest, self._driver.randomness, self._work, clock=clock
         )
         self.check_ins.round = store.round
         # What is wrong with the settings shows now, not when the first cohort is there.
         for clients in {settings.min_cohort, settings.cohort}:
-            plan_round(settings, model, self._state, store.round + 1, clients, self._randomness)
+            self._driver.plan(clients)
 
     # -- the life of the server ----------------------------------------------------------------
 
@@ -130,7 +136,7 @@ class Coordinator:
             round=self.check_ins.round,
             phase=running.exchange or "committing" if running is not None else WAITING,
             expected=len(running.expected) if running is not None else 0,
-            heard=len(running.heard) if running is not None else 0,
+            heard=len(running.answered) if running is not None else 0,
             cohort=len(self._members),
             waiting=len(self.check_ins.waiting),
             enrolled=self.registry.count(),
@@ -160,7 +166,7 @@ class Coordinator:
             late = self._clock() >= deadline
             if len(waiting) >= (settings.min_cohort if late else settings.cohort):
                 size = min(settings.cohort, len(waiting))
-                chosen = check_ins.choose(choose_uniformly(waiting, size, self._randomness))
+                chosen = check_ins.choose(choose_uniformly(waiting, size, self._driver.randomness))
                 if chosen is not None:
                     return chosen
         return None
@@ -182,11 +188,11 @@ class Coordinator:
     # -- one round -----------------------------------------------------------------------------
 
     async def _round(self, cohort: Cohort) -> None:
-        start, number, bill = self._clock(), self.check_ins.round + 1, Bill()
+        start, number, tally = self._clock(), self.check_ins.round + 1, RoundTally()
         self._members = cohort.members
-        outcome, reason = None, None
+        reason = None
         try:
-            outcome = await self._exchanges(number, cohort, bill)
+            await self._exchanges(number, cohort, tally)
         except StoreError:
             self._tell("aborted", number, "the server failed; check in again later")
             raise
@@ -198,30 +204,32 @@ class Coordinator:
             log.exception("round %d failed by a mistake of this program", number)
             reason = "the server made a mistake; its log says which"
         try:
-            line = line_of(number, len(cohort.members), bill, outcome, reason, self._clock() - start)
-            await self._work(lambda: self._commit(number, outcome, line))
+            running, seconds = self._running, self._clock() - start
+            line = await self._work(
+                lambda: self._driver.finish(running, tally, aborted=reason, seconds=seconds)
+            )
         except BaseException:
             self._tell("aborted", number, "the server could not commit the round; check in again")
             raise
         self.check_ins.round = number
-        self._report(line, bill)
-        if outcome is None:
-            self._tell("aborted", number, str(reason))
-        else:
+        self._report(line, tally)
+        if reason is None:
             self._tell("committed", number, f"round {number} is committed")
+        else:
+            self._tell("aborted", number, reason)
         self._members, self._running = {}, None
 
     def _leave_out(self, number: int, clients: Collection[str]) -> None:
         for client in clients:
-            minutes = self.check_ins.leave_out(client) / 60
+            minutes = self.check_ins.members.leave_out(client) / 60
             log.warning(
                 "client %s dealt shares that do not fit its keys and ended round %d: left out for %.0f min",
                 client, number, minutes,
             )  # fmt: skip
         self.totals.left_out += len(clients)
 
-    async def _exchanges(self, number: int, cohort: Cohort, bill: Bill) -> RoundOutcome:
-        running, outbound = await self._work(lambda: self._begin(number, cohort, bill))
+    async def _exchanges(self, number: int, cohort: Cohort, tally: RoundTally) -> None:
+        running, outbound = await self._work(lambda: self._begin(cohort, tally))
         self._running = running
         members = cohort.members
         for conversation in members.values():
@@ -232,20 +240,19 @@ class Coordinator:
             for client, frame in outbound.items():
                 members[client].say(frame)
             await self._answers(running, began + self.settings.deadline(exchange))
-            outbound = await self._work(lambda: self._close(running))
-            bill.wall_seconds[exchange] = self._clock() - began
+            outbound = await self._work(running.close)
+            tally.exchange_seconds[exchange] = self._clock() - began
             if running.exchange:
                 for client, conversation in members.items():
                     if client not in outbound:
                         why = f"no answer to {exchange!r} in time; this client is out of round {number}"
                         self.check_ins.dismiss(conversation, "left-out", why)
-        return running.server.outcome
 
-    async def _answers(self, running: RunningRound, deadline: float) -> None:
+    async def _answers(self, running: CohortRound, deadline: float) -> None:
         """Until all who are left have answered, or time is up, or the server will not wait longer."""
 
         def awaited() -> bool:
-            left = running.expected - running.heard
+            left = running.expected - running.answered
             return any(self._members[client].over is None for client in left)
 
         while awaited():
@@ -262,58 +269,36 @@ class Coordinator:
         for conversation in self._members.values():
             conversation.end(outcome, number, message)
 
-    def _report(self, line: RoundLine, bill: Bill) -> None:
-        self.totals.add(line, bill)
-        took = bill.wall_seconds
+    def _report(self, line: RoundRecord, tally: RoundTally) -> None:
+        self.totals.add(line, tally)
+        took = tally.exchange_seconds
         heard = ", ".join(
             f"{exchange} {count}" + (f" in {took[exchange]:.2f} s" if exchange in took else "")
-            for exchange, count in bill.heard.items()
+            for exchange, count in tally.answered.items()
         )
         if line.aborted is None:
             log.info(
-                "round %d committed: %d of %d clients, %.1f s; heard: %s",
+                "round %d committed: %d of %d clients, %.1f s; answered: %s",
                 line.round, line.survivors, line.cohort, line.wall_seconds, heard,
             )  # fmt: skip
         else:
-            log.warning("round %d aborted: %s; heard: %s", line.round, line.aborted, heard or "nobody")
+            log.warning("round %d aborted: %s; answered: %s", line.round, line.aborted, heard or "nobody")
 
     # -- in the worker thread ------------------------------------------------------------------
 
     async def _work(self, job: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._worker, job)
 
-    def _begin(self, number: int, cohort: Cohort, bill: Bill) -> tuple[RunningRound, dict[str, bytes]]:
-        """Plan, and note durably who is invited, before any invitation leaves."""
-        start = time.thread_time()
-        settings, registry, members = self.settings, self.registry, cohort.members
-        session, params = plan_round(
-            settings, self._model, self._state, number, len(members), self._randomness
-        )
-        identities = {client: registry.public_key(client) for client in members} if settings.active else None
-        keys = [one.check_in.keys for one in members.values()]
-        server = RoundServer(session, params, keys, self._store, self._maps, identities)
-        running = RunningRound(server, session, params, bill)
-        frames = running.begin()
-        if cohort.period is not None:
-            registry.invite(cohort.period, session.round_id, members)
+    def _begin(self, cohort: Cohort, tally: RoundTally) -> tuple[CohortRound, dict[str, bytes]]:
+        """Begin the round, and tally what the check-ins cost. Exact bytes of the invitations follow."""
+        start, members, registry = time.thread_time(), cohort.members, self.registry
+        active = self.settings.rules.active
+        identities = {client: registry.public_key(client) for client in members} if active else None
+        check_ins = {client: one.check_in for client, one in members.items()}
+        running = self._driver.begin(check_ins, identities, tally, period=cohort.period)
         for one in members.values():
-            bill.up(Exchange.CHECK_IN, len(CODEC.encode(one.check_in)))
-            bill.down(Exchange.CHECK_IN, len(CODEC.encode(CheckedIn(one.ticket, one.acknowledged))))
-        bill.heard[Exchange.CHECK_IN] = len(members)
-        bill.server_seconds[Exchange.CHECK_IN] = time.thread_time() - start
-        return running, frames
-
-    def _close(self, running: RunningRound) -> dict[str, bytes]:
-        """Whose masked set is here is noted durably before anything of it can be opened."""
-        if running.exchange == EXPOSES:
-            self.registry.acknowledge(running.round_id, running.heard)
-        return running.close()
-
-    def _commit(self, number: int, outcome: RoundOutcome | None, line: RoundLine) -> None:
-        running = self._running
-        if running is not None and running.exchange == EXPOSES and running.heard:
-            self.registry.acknowledge(running.round_id, running.heard)  # cut short, but they are here
-        state = self._state.after(self.settings, outcome, line)
-        self._store.commit(committed(outcome, number, state))
-        self._state = state
-        self._record(line)
+            tally.up(Exchange.CHECK_IN, len(CODEC.encode(one.check_in)))
+            tally.down(Exchange.CHECK_IN, len(CODEC.encode(CheckedIn(one.ticket, one.acknowledged))))
+        tally.answered[Exchange.CHECK_IN] = len(members)
+        tally.server_seconds[Exchange.CHECK_IN] = time.thread_time() - start
+        return running, running.begin()

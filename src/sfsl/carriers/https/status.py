@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from sfsl.rounds.record import RoundLine
-from sfsl.service.running import Bill
+from sfsl.rounds.record import RoundRecord, RoundTally
 
 _SHOWN_ROUNDS = 20
 _WHO = re.compile("client '?[0-9a-f]{32}'?")
@@ -68,19 +67,19 @@ class Totals:
     refused: Counter[str] = field(default_factory=Counter)
     last: deque[RoundShown] = field(default_factory=lambda: deque(maxlen=_SHOWN_ROUNDS))
 
-    def add(self, line: RoundLine, bill: Bill) -> None:
+    def add(self, line: RoundRecord, tally: RoundTally) -> None:
         self.committed += line.aborted is None
         self.aborted += line.aborted is not None
-        self.late += bill.late
-        self.declined += bill.declined
-        self.bytes_up.update(bill.bytes_up)
-        self.bytes_down.update(bill.bytes_down)
-        self.dropped.update(bill.dropped)
-        self.wall_seconds.update(bill.wall_seconds)
-        self.server_seconds.update(bill.server_seconds)
+        self.late += tally.late
+        self.declined += sum(tally.declined.values())
+        self.bytes_up.update(tally.bytes_up)
+        self.bytes_down.update(tally.bytes_down)
+        self.dropped.update(tally.dropped)
+        self.wall_seconds.update(tally.exchange_seconds)
+        self.server_seconds.update(tally.server_seconds)
         self.show(line)
 
-    def show(self, line: RoundLine) -> None:
+    def show(self, line: RoundRecord) -> None:
         self.last.append(
             RoundShown(
                 round=line.round,

@@ -4,15 +4,16 @@ import copy
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from sfsl.carriers.local.cohorts import CohortRound, RoundEngine
+from sfsl.carriers.local.engine import Cohort, PopulationEngine
 from sfsl.carriers.ray.crew import Crew, Member
 from sfsl.carriers.ray.pool import RayPool
 from sfsl.carriers.ray.reads import SharedStore
 from sfsl.carriers.ray.settings import ClusterSettings
 from sfsl.carriers.ray.worker import Worker
 from sfsl.errors import InputError, ParameterError
+from sfsl.rounds.record import RoundTally
+from sfsl.simulate.engine import Pool
 from sfsl.simulate.population import Groups
-from sfsl.simulate.settings import RoundReport
 from sfsl.simulate.simulation import Simulation
 
 # Cohorts whose servers work at the same time, in threads of this process.
@@ -21,7 +22,7 @@ _SIDE_BY_SIDE = 16
 _CLIENT = 250
 
 
-class RayEngine(RoundEngine):
+class RayEngine(PopulationEngine):
     """Cohorts run side by side. The model is the local engine's, bit for bit, wherever clients are, as
     long as all train on CPUs of one kind."""
 
@@ -32,13 +33,14 @@ class RayEngine(RoundEngine):
         *,
         clients: int,
         worker: type[Worker] = Worker,
+        test: Pool | None = None,
     ) -> None:
         """``clients`` of a cohort."""
         if simulation.settings.sums != "masked":
             raise ParameterError("plain sums are quick in one process; take the local engine")
         shared = copy.copy(simulation)
         shared.store = SharedStore(simulation.store)
-        super().__init__(shared)
+        super().__init__(shared, test)
         self._settings = settings
         passes = simulation.settings.cohorts * -(-clients // simulation.settings.together)
         self._crew = Crew(settings, simulation.population, passes, worker)
@@ -46,14 +48,14 @@ class RayEngine(RoundEngine):
     def close(self) -> None:
         self._crew.close()
 
-    def _run_all(self, cohorts: Sequence[CohortRound], report: RoundReport) -> None:
+    def _run_all(self, number: int, cohorts: Sequence[Cohort], tally: RoundTally) -> None:
         members = self._crew.ready()
-        groups = [self.simulation.groups(one.cohort) for one in cohorts]
-        hosts = [
+        groups = [self.simulation.groups(one.names) for one in cohorts]
+        pools = [
             RayPool(
                 self._crew,
-                f"{report.number}-{place}",
-                report.number,
+                f"{number}-{place}",
+                number,
                 parts,
                 self.simulation.devices,
                 self._settings.seconds,
@@ -62,13 +64,13 @@ class RayEngine(RoundEngine):
         ]
         with ThreadPoolExecutor(min(len(cohorts), _SIDE_BY_SIDE)) as threads:
             running = [
-                threads.submit(one.run, self.simulation, host, self._randomness)
-                for one, host in zip(cohorts, hosts, strict=True)
+                threads.submit(one.run, self.simulation, self.driver, pool)
+                for one, pool in zip(cohorts, pools, strict=True)
             ]
             for one in running:
                 one.result()
         lost = self._crew.lost()
-        report.workers_lost = len(lost)
+        tally.workers_lost = len(lost)
         if len(lost) == len(members) and all(one.failed for one in lost):
             raise InputError(f"every worker failed, the first one with: {lost[0].lost}")
         for member in members:

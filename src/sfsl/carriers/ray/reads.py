@@ -1,13 +1,12 @@
 """One store for cohorts that run side by side."""
 
 from threading import Lock
-from types import TracebackType
-from typing import Self
 
+from sfsl.durable.closing import Closing
 from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore, StoreSpec
 
 
-class SharedStore:
+class SharedStore(Closing):
     """A store belongs to one thread; here one at a time has it."""
 
     def __init__(self, store: RowStore) -> None:
@@ -45,11 +44,3 @@ class SharedStore:
     def close(self) -> None:
         with self._lock:
             self._store.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -140,7 +140,8 @@ class ResidentCentral:
         weight = taken.to(torch.float32)
         slopes, loss = self._slopes(self._parameters, batch, weight)
         there = (weight.sum() > 0).to(torch.float32)
-        self._loss.add_(loss * weight.sum())
+        # A filler after the step that diverged has a loss that is no number, which times nothing is none too.
+        self._loss.add_(torch.where(there > 0, loss * weight.sum(), 0.0))
         self._samples.add_(taken.sum())
         self._done.add_(there)
         if self._settings.slots:

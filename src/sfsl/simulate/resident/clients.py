@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sfsl.arrays import Indices
 from sfsl.data.compact import CompactClients, Ragged
-from sfsl.data.samples import NO_ROW, Indices
+from sfsl.data.samples import NO_ROW
 
 
 @dataclass(frozen=True)

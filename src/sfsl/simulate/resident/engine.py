@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfsl.arrays import Indices
 from sfsl.errors import InputError, ParameterError
 from sfsl.privacy import IndexPrivacy
 from sfsl.simulate.resident.answers import Answers, Union, client_keys
 from sfsl.simulate.resident.clients import Cohort, FlatRows, Kept, ResidentClients
 from sfsl.simulate.resident.model import Moved, ResidentModel, averaged, decoded, encoded
-from sfsl.simulate.settings import RoundSettings
+from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import PAPER, Table, UpdateParams
 from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
-from sfsl.training.task import Indices
 
 _NOWHERE = 1024
 
@@ -61,12 +61,12 @@ class Arm:
 
     name: str
     model: ResidentModel
-    settings: RoundSettings
+    settings: SimulationSettings
     privacy: IndexPrivacy
 
     def __post_init__(self) -> None:
-        averaging = self.settings.update.averaging
-        whole = self.settings.encoding == "whole"
+        averaging = self.settings.rules.update.averaging
+        whole = self.settings.rules.encoding == "whole"
         if averaging.weights == "dataset" and not whole:
             raise ParameterError(f"{self.name}: weights by data set are for full models here")
         if self.settings.faults.rates or self.settings.faults.late:
@@ -178,7 +178,7 @@ class _ArmRound:
         self._local, self._generator, self._plan = engine._local, engine._generators[place], engine._plan
         self._cohort, self._unions, self._room = same.cohort, same.unions, engine._room * place
         self._most = same.samples
-        self._update = self._arm.settings.update_in(number)
+        self._update = self._arm.settings.rules.update_in(number)
         self._summed = self._task.spec.summed
         self._shared = [table.name for table in self._summed if table.kind == "shared"]
         period = (number - 1) // self._arm.settings.period if self._arm.settings.period else 0
@@ -194,7 +194,7 @@ class _ArmRound:
 
     @property
     def _whole(self) -> bool:
-        return self._arm.settings.encoding == "whole"
+        return self._arm.settings.rules.encoding == "whole"
 
     def _ask(self, seed: int, period: int) -> Answers:
         privacy, cohort = self._arm.privacy, self._cohort
@@ -205,7 +205,7 @@ class _ArmRound:
 
     def _opened(self, asked: dict[str, Tensor]) -> dict[str, Tensor]:
         """Rows of each union that enough clients asked for; the others are left out by everyone."""
-        least = self._arm.settings.min_contributors
+        least = self._arm.settings.rules.min_contributors
         if least <= 1 or self._whole:
             return {name: union.real for name, union in self._unions.items()}
         opened, cohort = {}, self._cohort

@@ -8,8 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from sfsl.arrays import Indices
 from sfsl.submodel import Averaging, Quantization, RowSet, RowStore, ServerStep, Table
-from sfsl.training.task import Indices, Parameters, Task
+from sfsl.training.task import Parameters, Task
 
 
 @dataclass(frozen=True)

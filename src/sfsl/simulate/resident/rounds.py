@@ -8,16 +8,18 @@ import numpy as np
 from sfsl.errors import NotFinite
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds import RoundOutcome, ScoreBins
+from sfsl.rounds.record import RoundTally
+from sfsl.simulate.engine import Engine, RoundResult
 from sfsl.simulate.resident.clients import ResidentClients
 from sfsl.simulate.resident.engine import Arm, Figures, ResidentEngine, TableFigures
 from sfsl.simulate.resident.model import ResidentModel
 from sfsl.simulate.resident.scoring import ResidentTest
-from sfsl.simulate.settings import RoundReport, RoundSettings
+from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import Applied, Commit, DenseBlock, RowBlock, RowSet, RowStore
 from sfsl.training.task import Task
 
 
-class ResidentRounds:
+class ResidentRounds(Engine):
     """``numbers`` says which client of the fleet each name is. The store is only read, and must get every
     commit that comes of it."""
 
@@ -27,34 +29,31 @@ class ResidentRounds:
         fleet: ResidentClients,
         numbers: Mapping[str, int],
         store: RowStore,
-        settings: RoundSettings,
+        settings: SimulationSettings,
         privacy: IndexPrivacy,
         test: ResidentTest,
         *,
         clients: int,
         seed: int,
     ) -> None:
-        self._store, self._numbers, self._test = store, numbers, test
-        self._task = task
+        self.task, self.store = task, store
+        self._numbers, self._test = numbers, test
         self._model = ResidentModel(task, store, fleet.device)
         arm = Arm("run", self._model, settings, privacy)
         self._engine = ResidentEngine(fleet, [arm], clients=clients, seed=seed)
 
-    def run(self, cohort: Sequence[str], *, scores: ScoreBins | None = None) -> RoundReport:
-        start, number = time.perf_counter(), self._store.round + 1
+    def run(self, cohort: Sequence[str], *, scores: ScoreBins | None = None) -> RoundResult:
+        start, number = time.perf_counter(), self.store.round + 1
         chosen = np.array([self._numbers[name] for name in cohort], np.int64)
         (figures,) = self._engine.run(number, chosen)
         commit = self._commit(number)
-        report = RoundReport(number, len(cohort), commit)
-        report.outcome = self._outcome(cohort, figures, commit)
-        report.samples = int(figures.samples)
-        report.diverged = int(figures.diverged)
-        report.loss = float(figures.loss) / report.samples if report.samples else float("nan")
-        report.training_seconds = time.perf_counter() - start
-        return report
+        outcome = self._outcome(cohort, figures, commit)
+        tally = RoundTally(len(cohort), samples=int(figures.samples), diverged=int(figures.diverged))
+        tally.loss, tally.training_seconds = float(figures.loss), time.perf_counter() - start
+        return RoundResult(tally.record(number, outcome), tally, commit, outcome)
 
     def auc(self) -> float:
-        """Of the central test set."""
+        """Return the AUC of the central test set, which is on the device."""
         return self._test.auc(self._model)
 
     def _commit(self, number: int) -> Commit:
@@ -66,7 +65,7 @@ class ResidentRounds:
             np.isfinite(one).all() for one in [dense.values, *(one.values for one in blocks.values())]
         ):
             raise NotFinite(f"round {number} made numbers that are not finite; lower the learning rate")
-        return Commit(number, blocks, dense, self._store.selection)
+        return Commit(number, blocks, dense, self.store.selection)
 
     def _outcome(self, cohort: Sequence[str], figures: Figures, commit: Commit) -> RoundOutcome:
         tables = {name: _on_host(one) for name, one in figures.tables.items()}

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from sfsl.simulate.centralized import Pool
+from sfsl.simulate.engine import Pool
 from sfsl.simulate.resident.model import ResidentModel
 from sfsl.training.task import Task, parameter_of
 

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from clocks import PATIENCE
 from deployment import MODEL_DIGEST, Deployment, Wire, serve
 from sfsl.carriers.https import page, prometheus
 from sfsl.carriers.https.app import CHECK_IN_BYTES, AppLimits
@@ -35,7 +36,7 @@ def scenario(folder: Path, act: Callable[..., Awaitable[None]], count: int = 3, 
                 wires = [Wire(guest, http, world.registry.deployment) for guest in world.clients(count)]
                 await act(world, wires)
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
 
 def refused(answer: Any, status: int, error: str) -> str:

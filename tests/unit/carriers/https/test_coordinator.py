@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from clocks import PATIENCE, until
 from cohort import DENSE
-from deployment import Deployment, Guest, new_store, settings
+from deployment import LIMIT, Deployment, Guest, new_store, settings
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -27,16 +28,18 @@ from sfsl.errors import (
     UnexpectedSender,
     WrongPhase,
 )
-from sfsl.rounds.exchanges import order
+from sfsl.rounds.exchanges import ORDER, TRAINS, order
+from sfsl.rounds.messages import Invitation
+from sfsl.rounds.server import RoundServer
 from sfsl.service.messages import CODEC, Decline
 from sfsl.service.settings import DAY_MS
-from world import frozen
+from world import frozen, tampered
 
 UNKNOWN = bytes(16)
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60))
+    asyncio.run(asyncio.wait_for(scenario, PATIENCE))
 
 
 async def whole_round(guests: list[Guest]) -> list[RoundOver]:
@@ -45,20 +48,14 @@ async def whole_round(guests: list[Guest]) -> list[RoundOver]:
     return await asyncio.gather(*(guest.play() for guest in guests))
 
 
-async def until(world: Deployment, condition: Any) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it did not come to that")
-
-
 # -- declining ----------------------------------------------------------------------------------------
 
 
-def decline(world: Deployment) -> bytes:
-    assert world.coordinator._running is not None
-    return CODEC.encode(Decline(world.coordinator._running.round_id))
+def decline(guest: Guest) -> bytes:
+    """What says no to the first message that this guest was sent."""
+    invitation = CODEC.decode(guest.frames[0], limit=LIMIT)
+    assert isinstance(invitation, Invitation)
+    return CODEC.encode(Decline(invitation.roster.params.round_id))
 
 
 def test_nobody_waits_for_who_declines(tmp_path: Path) -> None:
@@ -70,7 +67,7 @@ def test_nobody_waits_for_who_declines(tmp_path: Path) -> None:
             for guest in guests:
                 guest.check_in()
             await guests[0].until(1)
-            said = decline(world)
+            said = decline(guests[0])
             for _ in range(2):  # its answer may get lost
                 await guests[0].answer(said)
             with pytest.raises(ConflictingMessage):
@@ -94,7 +91,7 @@ def test_a_round_that_too_many_decline_is_over_at_once(tmp_path: Path) -> None:
             for guest in guests:
                 guest.check_in()
             await guests[0].until(1)
-            await guests[0].answer(decline(world))
+            await guests[0].answer(decline(guests[0]))
             ends = await asyncio.gather(*(guest.play() for guest in guests[1:]))
             assert {end.outcome for end in ends} == {"aborted"}
             (line,) = world.lines
@@ -116,7 +113,7 @@ def test_only_an_invitation_can_be_declined(tmp_path: Path, exchange: str) -> No
                 guest.check_in()
             frames = await asyncio.gather(*(guest.until(number) for guest in guests))
             with pytest.raises(WrongPhase, match="Decline does not answer"):
-                await guests[0].answer(decline(world))
+                await guests[0].answer(decline(guests[0]))
             for guest, frame in zip(guests, frames, strict=True):
                 await guest.answer(guest.answer_to(frame))
             ends = await asyncio.gather(*(guest.play() for guest in guests))
@@ -132,7 +129,7 @@ def misdeals(guest: Guest) -> None:
     """It publishes other commitments than belong to the seeds that it shares."""
     keys = guest.message.keys
     other = msgspec.structs.replace(keys, commitments=keys.commitments[::-1])
-    guest.machine._session._keys = other
+    tampered(guest.machine.session, keys=other)
     guest.message = msgspec.structs.replace(guest.message, keys=other)
 
 
@@ -240,7 +237,7 @@ def test_a_client_that_leaves_at_any_exchange_costs_the_others_nothing(
             assert line.aborted is None
             assert line.dropped == {exchange: 1}
             # Whoever has uploaded is in the sum, also if it helps to open it no more.
-            assert line.survivors == (4 if place >= order.index("submodel") + 1 else 3)
+            assert line.survivors == (4 if place >= order(active).index(TRAINS) + 1 else 3)
             counted = [world.registry.acknowledged(guest.id) for guest in guests]
             assert counted == [1, int(place > 1), 1, 1]
 
@@ -256,12 +253,12 @@ def test_a_late_answer_is_refused_and_its_client_left_out(tmp_path: Path) -> Non
             slow, others = guests[0], guests[1:]
             answer = slow.answer_to(await slow.until(1))
             playing = [asyncio.create_task(guest.play()) for guest in others]
-            await until(world, lambda: world.coordinator.status().heard == 3)
+            await until(lambda: world.coordinator.status().heard == 3)
             world.advance(999)
             await asyncio.sleep(0.05)
             assert world.coordinator.status().phase == "invitation"
             world.advance(2)
-            await until(world, lambda: world.coordinator.status().phase != "invitation")
+            await until(lambda: world.coordinator.status().phase != "invitation")
             with pytest.raises(WrongPhase, match="too late"):
                 await slow.answer(answer)
             with pytest.raises(RoundOver) as over:
@@ -355,7 +352,7 @@ def test_a_mistake_of_ours_ends_the_round_and_not_the_server(
         async with Deployment(tmp_path) as world:
             guests = world.clients(3)
             with monkeypatch.context() as patch:
-                patch.setattr("sfsl.service.running.RunningRound.close", lambda _: 1 // 0)
+                patch.setattr("sfsl.service.cohort.CohortRound.close", lambda _: 1 // 0)
                 ends = await whole_round(guests)
             assert {end.outcome for end in ends} == {"aborted"}
             assert "ZeroDivisionError" in caplog.text
@@ -389,7 +386,7 @@ def test_what_does_not_belong_changes_nothing(tmp_path: Path, number: int) -> No
             assert running is not None
 
             def picture() -> Any:
-                return frozen(running.server), set(running.heard), dict(running.bill.bytes_up)
+                return frozen(running.server), set(running.answered), dict(running.tally.bytes_up)
 
             before = picture()
             check_ins = world.check_ins
@@ -426,7 +423,7 @@ def test_what_does_not_belong_changes_nothing(tmp_path: Path, number: int) -> No
             assert picture() == before
             # None of it keeps the client from going on, and what it said stays said.
             await check_ins.answer(honest.id, honest.ticket, number, answers[0])
-            assert running.heard == {honest.id}
+            assert running.answered == {honest.id}
             heard = picture()
             await check_ins.answer(honest.id, honest.ticket, number, answers[0])
             with pytest.raises(ConflictingMessage):
@@ -459,20 +456,20 @@ def test_asking_again_gives_the_same_bytes(tmp_path: Path) -> None:
             assert await world.check_ins.next(one.id, one.ticket, 0, 0) == (1, frame)
             running = world.coordinator._running
             assert running is not None
-            assert running.bill.bytes_down["invitation"] == 3 * len(frame)  # told once each, however often
+            assert running.tally.bytes_down["invitation"] == 3 * len(frame)  # told once each, however often
 
     run(scenario())
 
 
 def test_a_client_has_one_question_open(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with Deployment(tmp_path) as world:
+        async with Deployment(tmp_path, poll_seconds=PATIENCE) as world:
             (guest,) = world.clients(1)
             guest.check_in()
-            first = asyncio.create_task(world.check_ins.next(guest.id, guest.ticket, 0, 50))
+            first = asyncio.create_task(world.check_ins.next(guest.id, guest.ticket, 0, PATIENCE))
             await asyncio.sleep(0.02)
-            second = asyncio.create_task(world.check_ins.next(guest.id, guest.ticket, 0, 50))
-            assert await asyncio.wait_for(first, 2) is None
+            second = asyncio.create_task(world.check_ins.next(guest.id, guest.ticket, 0, PATIENCE))
+            assert await asyncio.wait_for(first, PATIENCE) is None
             assert not second.done()
             second.cancel()
 
@@ -506,7 +503,7 @@ def test_a_new_check_in_ends_the_old_one(tmp_path: Path) -> None:
         async with Deployment(tmp_path) as world:
             (guest,) = world.clients(1)
             guest.check_in()
-            polling = asyncio.create_task(world.check_ins.next(guest.id, guest.ticket, 0, 50))
+            polling = asyncio.create_task(world.check_ins.next(guest.id, guest.ticket, 0, PATIENCE))
             await asyncio.sleep(0.02)
             guest.fresh()
             guest.check_in()
@@ -590,7 +587,7 @@ def test_a_cohort_has_its_size_and_the_others_wait(tmp_path: Path) -> None:
             guests = world.clients(5)
             for guest in guests:
                 guest.check_in()
-            await until(world, lambda: world.coordinator.status().cohort == 3)
+            await until(lambda: world.coordinator.status().cohort == 3)
             assert len(world.check_ins.waiting) == 2
             left = [guest for guest in guests if guest.id in world.check_ins.waiting]
             chosen = [guest for guest in guests if guest not in left]
@@ -652,7 +649,7 @@ def test_the_silent_do_not_make_a_cohort_whole(tmp_path: Path) -> None:
             for guest in present:
                 guest.check_in()
             playing = [asyncio.create_task(guest.play()) for guest in present]
-            await until(world, lambda: len(world.check_ins.waiting) == 3)
+            await until(lambda: len(world.check_ins.waiting) == 3)
             await asyncio.sleep(0.05)
             assert world.coordinator.status().cohort == 0  # there is time left for a fourth and a fifth
             world.advance(1000)
@@ -672,7 +669,7 @@ def test_the_silent_and_the_revoked_are_let_go(tmp_path: Path) -> None:
             world.registry.revoke(revoked.id, 1)
             for guest in others[:2]:
                 guest.check_in()
-            await until(world, lambda: len(world.check_ins.waiting) == 2)  # the cohort would be these and it
+            await until(lambda: len(world.check_ins.waiting) == 2)  # the cohort would be these and it
             others[2].check_in()
             ends = await asyncio.gather(*(guest.play() for guest in others))
             assert {end.outcome for end in ends} == {"committed"}
@@ -728,7 +725,7 @@ def test_checking_in_again_while_invitations_are_written_is_no_second_turn(
             monkeypatch.setattr(world.registry, "invite", slow)
             for guest in guests[:3]:
                 guest.check_in()
-            await until(world, asked.is_set)
+            await until(asked.is_set)
             guests[3].check_in()
             guests[0].fresh()
             guests[0].check_in()
@@ -745,24 +742,22 @@ def test_checking_in_again_while_invitations_are_written_is_no_second_turn(
 def test_masked_sets_are_counted_before_the_union_can_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sfsl.service.running import RunningRound
 
-    close, counted = RunningRound.close, {}
+    close_phase, counted = RoundServer.close_phase, []
 
     async def scenario() -> None:
         async with Deployment(tmp_path) as world:
             guests = world.clients(3)
 
-            def watched(running: RunningRound) -> Any:
-                counted[running.exchange] = [world.registry.acknowledged(guest.id) for guest in guests]
-                return close(running)
+            def watched(server: RoundServer) -> Any:
+                counted.append([world.registry.acknowledged(guest.id) for guest in guests])
+                return close_phase(server)
 
-            monkeypatch.setattr(RunningRound, "close", watched)
+            monkeypatch.setattr(RoundServer, "close_phase", watched)
             await whole_round(guests)
 
     run(scenario())
-    assert counted["invitation"] == [0, 0, 0]
-    assert counted["inbound"] == [1, 1, 1]
+    assert counted == [[0, 0, 0], *[[1, 1, 1]] * (len(ORDER) - 1)]
 
 
 def test_masked_sets_are_counted_also_when_the_round_is_cut_short(tmp_path: Path) -> None:
@@ -824,7 +819,7 @@ def test_stopping_tells_those_who_wait_and_takes_nobody_new(tmp_path: Path) -> N
             one.check_in()
             polling = asyncio.create_task(world.check_ins.next(one.id, one.ticket, 0, 50))
             await asyncio.sleep(0.02)
-            await asyncio.wait_for(world.coordinator.stop(), 5)
+            await asyncio.wait_for(world.coordinator.stop(), PATIENCE)
             with pytest.raises(RoundOver) as over:
                 await polling
             assert over.value.outcome == "restarted"
@@ -845,7 +840,7 @@ def test_a_round_may_finish_within_the_grace(tmp_path: Path) -> None:
             await asyncio.sleep(0.02)
             ends = await asyncio.gather(*(guest.play() for guest in guests))
             assert {end.outcome for end in ends} == {"committed"}
-            await asyncio.wait_for(stopping, 5)
+            await asyncio.wait_for(stopping, PATIENCE)
             assert world.store.round == 1
 
     run(scenario())
@@ -860,7 +855,7 @@ def test_a_round_that_takes_longer_than_the_grace_is_aborted(tmp_path: Path) -> 
             await asyncio.sleep(0.05)
             assert not stopping.done()
             world.advance(51)
-            await asyncio.wait_for(stopping, 5)
+            await asyncio.wait_for(stopping, PATIENCE)
             for guest in guests:
                 with pytest.raises(RoundOver, match="told to stop") as over:
                     await guest.next()
@@ -877,7 +872,7 @@ def test_a_second_request_to_stop_does_not_wait(tmp_path: Path) -> None:
             stopping = asyncio.create_task(world.coordinator.stop())
             await asyncio.sleep(0.02)
             world.coordinator.give_up()
-            await asyncio.wait_for(stopping, 5)
+            await asyncio.wait_for(stopping, PATIENCE)
 
     run(scenario())
 
@@ -888,7 +883,7 @@ def test_after_the_last_round_it_stops(tmp_path: Path) -> None:
             guests = world.clients(4)
             guests[3].check_in()
             ends = await whole_round(guests)
-            await asyncio.wait_for(world.task, 5)
+            await asyncio.wait_for(world.task, PATIENCE)
             assert sorted(end.outcome for end in ends) == ["committed"] * 3 + ["restarted"]
 
     run(scenario())

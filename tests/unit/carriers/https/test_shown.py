@@ -10,6 +10,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from clocks import PATIENCE
 from deployment import Deployment, Wire, serve
 from sfsl.carriers.https import prometheus, replies
 from sfsl.carriers.https.status import Totals
@@ -42,7 +43,7 @@ def test_what_did_not_happen_yet_is_zero_and_not_absent(tmp_path: Path) -> None:
             for line in ('{error="Replayed"} 2', '{error="HttpError"} 1', '{error="TooMany"} 0'):
                 assert text.count(f"sfsl_refused_total{line}\n") == 1
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def test_every_refusal_of_the_specification_is_counted_from_the_start() -> None:
@@ -85,7 +86,7 @@ def test_refusals_name_nobody(tmp_path: Path) -> None:
         assert said[3][1] == "this client is not enrolled here"
         assert re.search(r"is \d+\.\d s behind ours; at most", said[1][1])
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def test_why_a_round_ended_is_told_without_names(tmp_path: Path) -> None:

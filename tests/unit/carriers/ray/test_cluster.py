@@ -3,11 +3,11 @@
 import socket
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
 
+from clocks import PATIENCE
 from sfsl.errors import InputError
 from sfsl.run.setup import cluster_settings, require_engine
 from sfsl.settings.run import from_sections
@@ -32,16 +32,16 @@ def test_without_ray_everything_else_works_and_the_engine_says_what_to_install()
         "try: require_engine(from_sections({'run': {'engine': 'ray'}}))\n"
         "except ValueError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)  # noqa: S603
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)  # noqa: S603
     assert done.returncode == 0, done.stderr
     assert "needs ray" in done.stdout
     assert "pip install 'sfsl[ray]'" in done.stdout
 
 
 def test_a_cluster_that_cannot_be_reached_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("ray")
+    ray = pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    start = time.monotonic()
+    monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray itself tries for minutes"))
     address = nobody_listens()
     with pytest.raises(InputError, match=address):
         require_engine(from_sections(ON_RAY | {"ray": {"address": address}}))
@@ -52,7 +52,6 @@ def test_a_cluster_that_cannot_be_reached_is_named_at_once(monkeypatch: pytest.M
         require_engine(from_sections(ON_RAY | {"ray": {"address": "nowhere:port"}}))
     with pytest.raises(InputError, match="on a node of the cluster"):
         require_engine(from_sections(ON_RAY | {"ray": {"address": "ray://head:10001"}}))
-    assert time.monotonic() - start < 30
 
 
 def test_a_machine_without_a_cluster_is_told_how_to_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,12 +122,12 @@ def test_a_worker_trains_on_a_gpu_if_it_was_given_one_and_can_use_it(
 
 def tiny_population() -> Any:
     from sfsl.run.fleet import build_fleet, client_privacy
-    from sfsl.run.setup import round_settings
+    from sfsl.run.setup import simulation_settings
     from sfsl.simulate.population import Population
 
     config = from_sections({"data": {"users": 12, "scale": 0.02}, "round": {"clients": 10}})
     fleet = build_fleet(config)
-    settings = round_settings(config, client_privacy(config, sorted(fleet.devices)))
+    settings = simulation_settings(config, client_privacy(config, sorted(fleet.devices)))
     return Population(fleet.task, fleet.devices, settings, seed=1)
 
 

@@ -13,9 +13,9 @@ from sfsl.cli import app, main
 from sfsl.errors import InputError, ParameterError
 from sfsl.rounds import RoundClient
 from sfsl.rounds.messages import CODEC
-from sfsl_research.bench.made_up import MadeUpCohort, Sizes
 from sfsl_research.bench.memory import SERVER, MemoryMeter, bare_process_bytes
 from sfsl_research.bench.round import bench_round
+from sfsl_research.bench.simulated import SimulatedCohort, Sizes
 
 SMALL = Sizes(clients=6, rows=5_000, set_size=40, unique=0.8, categories=60, width=4, dense=50)
 EXCHANGES = ["check-in", "invitation", "inbound", "unmask-union", "union", "submodel", "unmask-update"]
@@ -73,16 +73,16 @@ def test_one_wrong_word_is_noticed(which: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_wrong_union_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = MadeUpCohort.client
+    honest = SimulatedCohort.client
 
-    def forgetful(self: MadeUpCohort, name: str, kind: Any) -> Any:
+    def forgetful(self: SimulatedCohort, name: str, kind: Any) -> Any:
         kept = self.real[name]
         self.real[name] = kept[self.real[name] != min(map(min, self.real.values()))]
         made = honest(self, name, kind)
         self.real[name] = kept
         return made
 
-    monkeypatch.setattr(MadeUpCohort, "client", forgetful)
+    monkeypatch.setattr(SimulatedCohort, "client", forgetful)
     with pytest.raises(AssertionError, match="the union is not"):
         bench_round(SMALL, privacy="cpp5", bins=0)
 
@@ -118,8 +118,8 @@ def test_half_precision_halves_the_rows_of_a_download() -> None:
     assert whole["client_bytes_up"] == half["client_bytes_up"]
 
 
-def test_made_up_clients_are_like_the_papers() -> None:
-    cohort = MadeUpCohort(Sizes(), privacy="cpp2", seed=3)
+def test_simulated_clients_are_like_the_papers() -> None:
+    cohort = SimulatedCohort(Sizes(), privacy="cpp2", seed=3)
     assert {len(rows) for rows in cohort.real.values()} <= {300, 301}
     assert np.mean([len(cohort.derived(name)) for name in cohort.real]) == pytest.approx(117, abs=3)
     _, owners = np.unique(np.concatenate([*cohort.real.values()]), return_counts=True)

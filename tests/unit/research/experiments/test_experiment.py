@@ -11,9 +11,9 @@ from sfsl.data import Interactions, SyntheticSettings, SyntheticTaobao, hold_out
 from sfsl.data.catalogue import Catalogue
 from sfsl.errors import InputError, ParameterError, StoreInUse
 from sfsl.models import logistic_regression
-from sfsl.run import experiment
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.training.task import Task
+from sfsl_research.experiments import experiment
 from sfsl_research.experiments.experiment import CURVES, SETTINGS, STATE, Experiment, Progress, read_curves
 from sfsl_research.experiments.paper import open_paper_experiment, paper_arms
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from sfsl.cli import app, main
 from sfsl.errors import InputError
-from sfsl_research.bench.made_up import Sizes
+from sfsl_research.bench.simulated import Sizes
 from sfsl_research.experiments.experiment import CURVES
-from sfsl_research.reproduce import measured, paper
+from sfsl_research.reproduce import measured, paper, targets
 from sfsl_research.reproduce.fig_auc import RUNS
 from sfsl_research.reproduce.measured import Asked, RoundRow, measure_rounds
 from sfsl_research.reproduce.scales import SCALES, Learning, Scale
@@ -53,6 +53,19 @@ QUICK = [name for name in TARGETS if name != "fig-auc"]
 
 def job(out: Path, scale: Scale = TINY, seed: int = 0) -> Job:
     return Job(out, scale, seed, lambda doing, done, total: None)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where pictures are not what is looked at: to draw one takes longer than to measure what is in it."""
+
+    def save(figure: object, folder: Path, name: str) -> list[Path]:
+        files = [folder / f"{name}.{form}" for form in ("png", "svg")]
+        for file in files:
+            file.write_text("a picture")
+        return files
+
+    monkeypatch.setattr(targets, "save", save)
 
 
 @pytest.fixture(scope="module")
@@ -269,6 +282,7 @@ def test_without_a_target_they_are_listed(flags: list[str]) -> None:
         assert target.about in shown.stdout
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command(tmp_path: Path, tiny: None) -> None:
     words = ["reproduce", "table-union", "table-privacy", "--out", str(tmp_path / "new"), "--seed", "3"]
     shown = CliRunner().invoke(app, words, env={"COLUMNS": "120"})
@@ -338,6 +352,7 @@ def test_curves_in_little(tmp_path: Path) -> None:
     assert [row.auc for row in more if row.round < 3] == [row.auc for row in rows]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_curves_may_be_made_in_parts(tmp_path: Path) -> None:
     parts = job(tmp_path)
     rows, _ = reproduce(TARGETS["fig-auc"], replace(parts, only=("fl", "centralized", "cpp2")))
@@ -379,6 +394,7 @@ def test_curves_may_be_made_in_parts(tmp_path: Path) -> None:
         reproduce(TARGETS["fig-auc"], replace(parts, only=("cpp9",)))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_when_it_was_made_is_when_it_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     thrice = replace(TINY, repeats=3)
     for name in ("table-union", "table-privacy"):

@@ -4,12 +4,9 @@ import asyncio
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
-from sfsl.client.backoff import Backoff
-from sfsl.errors import ParameterError, Refused
-from sfsl.testing import SeededRandomness
+from sfsl.errors import ParameterError
 from sfsl_research.swarm.faults import KINDS, FaultyTransport, NetworkFaults, Traffic, Vanished
 
 BODY = b"some bytes of a message"
@@ -112,45 +109,19 @@ def struck(share: float, rounds: int, *, retries: int = 0) -> list[list[int]]:
 
 
 def test_a_share_of_a_rounds_clients_is_struck_once_and_anywhere() -> None:
-    everyone = struck(1.0, 400, retries=1)
+    """Of 160 clients 12 are expected at each of 13 places, and 32 are struck if a fifth is. The seed is
+    fixed; two in 10^4 others would fail."""
+    everyone = struck(1.0, 160, retries=1)
     assert all(len(places) == 1 for places in everyone)
     places = [one for (one,) in everyone]
     assert set(places) == set(range(13))
-    assert max(places.count(place) for place in range(13)) < 60  # 31 are expected
-    some = [len(places) for places in struck(0.2, 400)]
+    assert max(places.count(place) for place in range(13)) < 31
+    some = [len(places) for places in struck(0.2, 160)]
     assert set(some) == {0, 1}
-    assert 55 < sum(some) < 105
+    assert 12 < sum(some) < 53
 
 
 @pytest.mark.parametrize("rates", [{"storm": 0.1}, {"delay": -0.1}, {"delay": 0.6, "corrupt": 0.6}])
 def test_plans_that_cannot_be(rates: dict[str, float]) -> None:
     with pytest.raises(ParameterError):
         NetworkFaults(rates)
-
-
-def test_a_wait_never_overflows() -> None:
-    assert 30 <= Backoff(SeededRandomness("a")).delay(10**6) <= 60
-
-
-# -- hyperparameters ---------------------------------------------------------------------------
-
-
-def test_a_trainer_takes_the_rounds_hyperparameters_within_its_limits() -> None:
-    pytest.importorskip("torch")
-    from sfsl.client.training import DeviceTrainer
-    from sfsl.training import LocalSettings
-
-    trainer = DeviceTrainer(None, lambda number: 0)  # type: ignore[arg-type]
-    asked = {"rate": 0.25, "batch_size": 4.0, "epochs": 3.0, "clip": 0.5}
-    assert trainer._local(asked) == LocalSettings(4, 3, 0.25, 1.0, 0.5)
-    assert trainer._local({"rate": 0.25}) == LocalSettings(2, 1, 0.25, 1.0, 0.1)
-    bad = {
-        "rate": [0.0, -1.0, 1e4, np.nan, np.inf],
-        "batch_size": [0.0, 2.5, 1e9, np.nan, np.inf],
-        "epochs": [0.0, 1.5, 21.0, np.nan, np.inf],
-        "clip": [0.0, -1.0, np.nan, np.inf],
-    }
-    for name, values in bad.items():
-        for value in values:
-            with pytest.raises(Refused):
-                trainer._local(asked | {name: value})

@@ -1,0 +1,1 @@
+"""A trace of one round: which files of ``sfsl`` it touches, and which of them call which."""

@@ -1,0 +1,139 @@
+"""What the two sides of a round know in each phase, and how they get from one to the next (spec round 1).
+
+What they know of the round's two sums is the state of their sessions.
+"""
+
+from enum import Enum
+
+from sfsl.arrays import Bits, Positions
+from sfsl.rounds.messages import Invitation, Request, Submodel
+from sfsl.rounds.outcome import RoundOutcome, RoundSums
+from sfsl.rounds.params import RoundParams
+from sfsl.secagg import messages
+from sfsl.secagg.client import Start
+from sfsl.secagg.moves import Move, State
+from sfsl.secagg.params import Layout
+from sfsl.submodel import RowSet
+from sfsl.union.encoding import Encoding
+from sfsl.union.messages import Union
+
+Phase = Enum(
+    "Phase",
+    "NEW CHECKED_IN SHARED UNITING AWAITS_UNION REQUESTED TRAINING UPLOADED FINISHED LEFT",
+)
+# Whoever fails after something of it was exposed or drawn has left: neither is made twice.
+CLIENT_MOVES = (
+    Move(Phase.NEW, messages.Keys, (Phase.CHECKED_IN,)),
+    Move(Phase.CHECKED_IN, Invitation, (Phase.SHARED,)),
+    Move(Phase.SHARED, messages.InboundShares, (Phase.UNITING, Phase.LEFT)),
+    Move(Phase.UNITING, messages.Survivors, (Phase.UNITING,)),
+    Move(Phase.UNITING, messages.UnmaskRequest, (Phase.AWAITS_UNION,)),
+    Move(Phase.AWAITS_UNION, Union, (Phase.REQUESTED, Phase.LEFT)),
+    Move(Phase.REQUESTED, Submodel, (Phase.TRAINING,)),
+    Move(Phase.TRAINING, Start, (Phase.UPLOADED,)),
+    Move(Phase.UPLOADED, messages.Survivors, (Phase.UPLOADED,)),
+    Move(Phase.UPLOADED, messages.UnmaskRequest, (Phase.FINISHED,)),
+)
+
+
+class New(State, frozen=True):
+    phase = Phase.NEW
+
+
+class CheckedIn(State, frozen=True):
+    phase = Phase.CHECKED_IN
+
+
+class Invited(State, frozen=True):
+    """What a client was told about the round when it joined."""
+
+    params: RoundParams
+    encoding: Encoding
+    round_id: bytes
+
+
+class Shared(Invited, frozen=True):
+    phase = Phase.SHARED
+
+
+class Uniting(Invited, frozen=True):
+    phase = Phase.UNITING
+
+
+class AwaitsUnion(Invited, frozen=True):
+    phase = Phase.AWAITS_UNION
+
+
+class Requested(Invited, frozen=True):
+    """``asked`` are the rows that the client asked for, by table, and ``positions`` where they stand in the
+    union: nobody else knows them for certain. ``union`` is the digest of the union."""
+
+    phase = Phase.REQUESTED
+    layout: Layout
+    asked: dict[str, RowSet]
+    positions: tuple[Positions, ...]
+    union: bytes
+
+
+class Training(State, frozen=True):
+    phase = Phase.TRAINING
+    params: RoundParams
+    asked: dict[str, RowSet]
+    start: Start
+
+
+class Uploaded(State, frozen=True):
+    phase = Phase.UPLOADED
+
+
+class Finished(State, frozen=True):
+    phase = Phase.FINISHED
+
+
+class Left(State, frozen=True):
+    phase = Phase.LEFT
+
+
+ServerPhase = Enum("ServerPhase", "UNITING REQUESTS UPDATING DONE ABORTED")
+SERVER_MOVES = (
+    Move(ServerPhase.UNITING, messages.UnmaskShares, (ServerPhase.REQUESTS, ServerPhase.ABORTED)),
+    Move(ServerPhase.REQUESTS, Request, (ServerPhase.UPDATING, ServerPhase.ABORTED)),
+    Move(ServerPhase.UPDATING, messages.UnmaskShares, (ServerPhase.DONE, ServerPhase.ABORTED)),
+)
+
+
+class ServerState(State, frozen=True):
+    """``requests`` are those that were taken, by client."""
+
+    requests: dict[str, Request]
+
+
+class UnitingSets(ServerState, frozen=True):
+    phase = ServerPhase.UNITING
+
+
+class Requests(ServerState, frozen=True):
+    """``asked``: the rows of each request, per table. ``union`` is the digest of the union."""
+
+    phase = ServerPhase.REQUESTS
+    unions: dict[str, RowSet]
+    layout: Layout
+    union: bytes
+    asked: dict[str, tuple[Bits, ...]]
+
+
+class Updating(ServerState, frozen=True):
+    phase = ServerPhase.UPDATING
+    unions: dict[str, RowSet]
+
+
+class Done(ServerState, frozen=True):
+    """``outcome`` is None where this cohort is not the whole round."""
+
+    phase = ServerPhase.DONE
+    sums: RoundSums
+    outcome: RoundOutcome | None
+
+
+class Stopped(ServerState, frozen=True):
+    phase = ServerPhase.ABORTED

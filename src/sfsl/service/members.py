@@ -1,0 +1,70 @@
+"""Who may be in a deployment's next round: once in a period, and not while left out."""
+
+from collections.abc import Callable, Collection
+
+from sfsl.service.registry import Registry
+from sfsl.service.settings import DAY_MS, ServiceSettings
+
+FIRST_REST_SECONDS = 600.0
+LONGEST_REST_SECONDS = 86_400.0
+
+
+class Members:
+    """Knows who had a turn in this period, as the ``registry`` has it, and who is left out for a while.
+
+    ``clock`` counts seconds, ``today`` milliseconds since 1970, which periods are cut from. Being left out is
+    forgotten when the server starts again: it keeps rounds going, and punishes nobody.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        registry: Registry,
+        *,
+        clock: Callable[[], float],
+        today: Callable[[], int],
+        first_rest: float = FIRST_REST_SECONDS,
+    ) -> None:
+        self._settings, self._registry, self._clock, self._today = settings, registry, clock, today
+        self._first_rest = first_rest
+        self._invited: tuple[int, set[str]] | None = None
+        self._rests: dict[str, tuple[int, float]] = {}  # how often so far, and until when
+
+    def had_their_turn(self) -> Collection[str]:
+        """Return who was invited in this period, or is about to be."""
+        period = self._settings.period(self._today())
+        if period is None:
+            return ()
+        if self._invited is None or self._invited[0] != period:
+            self._invited = (period, set(self._registry.invited(period)))
+        return self._invited[1]
+
+    def take_turns(self, clients: Collection[str]) -> int | None:
+        """Note that these are about to be invited; return the period in which it counts.
+
+        It counts from now on, not from when the registry has it: someone may check in again before that.
+        """
+        self.had_their_turn()
+        if self._invited is None:
+            return None
+        self._invited[1].update(clients)
+        return self._invited[0]
+
+    @property
+    def days_left(self) -> float:
+        """How many days this period has left."""
+        return -self._today() % (self._settings.period_days * DAY_MS) / DAY_MS
+
+    def leave_out(self, client: str) -> float:
+        """Leave out whoever ended a round for all, twice as long each time; return for how many seconds."""
+        times = self._rests.pop(client, (0, 0.0))[0] + 1
+        longest = max(LONGEST_REST_SECONDS, self._first_rest)
+        seconds = min(longest, self._first_rest * 2.0 ** (times - 1))
+        self._rests[client] = (times, self._clock() + seconds)
+        if len(self._rests) > self._settings.most_clients:
+            del self._rests[next(iter(self._rests))]
+        return seconds
+
+    def rests(self, client: str) -> bool:
+        """Whether this client is left out now."""
+        return client in self._rests and self._clock() < self._rests[client][1]

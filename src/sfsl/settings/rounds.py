@@ -1,0 +1,85 @@
+"""From settings to the rules of rounds and the shape of their store: here, and nowhere else."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from sfsl.crypto.kdf import digest
+from sfsl.rounds.plan import RoundRules
+from sfsl.service.settings import ServiceSettings
+from sfsl.settings.run import RunConfig
+from sfsl.submodel import Averaging, ModelSpec, Quantization, ServerStep, StoreSpec, UpdateParams
+
+
+def round_rules(config: RunConfig, *, active: bool = False, threshold: int | None = None) -> RoundRules:
+    """Return the rules that a run file asks for; ``threshold`` None is a share of whoever is in a round."""
+    one, server = config.round, config.server
+    averaging = Averaging(weights=config.weights, kappa=server.kappa, max_move=server.max_move or None)
+    rows, dense = (
+        Quantization.finest(one.ring, cohort=one.clients, clip=one.clip, max_weight=weight)
+        for weight in (averaging.largest_weight(one.max_samples), one.max_samples)
+    )
+    return RoundRules(
+        update=UpdateParams(
+            rows=rows,
+            dense=dense,
+            averaging=averaging,
+            row_step=server_step(server.row_step, server.row_rate),
+            dense_step=server_step(server.dense_step, config.dense_rate),
+        ),
+        training=lambda number: _hyperparameters(config, number),
+        min_contributors=1 if one.min_contributors == "auto" else one.min_contributors,
+        kappa_rounds=server.kappa_rounds,
+        threshold=threshold,
+        encoding="whole" if one.scheme in ("sfl", "fl") else one.encoding,
+        bins=one.bins,
+        precision=one.precision,
+        active=active,
+    )
+
+
+def service_settings(
+    run: RunConfig, *, threshold: int | None, active: bool, **waiting: Any
+) -> ServiceSettings:
+    """Return a server's settings. ``run`` has numbers for "auto"; ``waiting`` is what no run file has."""
+    rules = round_rules(run, active=active, threshold=threshold)
+    return ServiceSettings(rules, cohort=run.round.clients, **waiting)
+
+
+def _hyperparameters(config: RunConfig, number: int) -> Mapping[str, float]:
+    """Return what clients are told about training in round ``number``."""
+    own = config.training
+    return {
+        "rate": own.learning_rate * own.decay ** (number - 1),
+        "batch_size": own.batch_size,
+        "epochs": own.epochs,
+        "clip": own.clip,
+    }
+
+
+def store_spec(config: RunConfig, model: ModelSpec, *, devices: bool) -> StoreSpec:
+    """Return the shape of the store; ``devices``: it also holds the personal rows of simulated clients."""
+    return StoreSpec(
+        model=model,
+        seed=run_seed(config.run.seed),
+        row_slots=_slots(config, config.server.row_step),
+        dense_slots=_slots(config, config.server.dense_step),
+        devices=devices,
+    )
+
+
+def run_seed(seed: int) -> bytes:
+    """Return the seed of first values: the same in a simulation and in a deployment with this number."""
+    return digest("seed of a run", str(seed).encode())
+
+
+def _slots(config: RunConfig, kind: str) -> int:
+    """Return how many numbers of optimizer state the store keeps for each parameter."""
+    if config.round.scheme == "centralized":
+        return 2 if config.centralized.optimizer == "adam" else 0
+    return server_step(kind, 1.0).slots
+
+
+def server_step(kind: str, rate: float) -> ServerStep:
+    return msgspec.convert({"kind": kind, "rate": rate}, ServerStep)

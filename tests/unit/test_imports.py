@@ -1,0 +1,40 @@
+"""What a deployment imports without what it did not install."""
+
+import subprocess
+import sys
+
+from clocks import PATIENCE
+
+# A server, its settings and its commands, the library of a client, the protocol: none of them trains.
+LIGHT = (
+    "sfsl.carriers.https.app",
+    "sfsl.carriers.https.authority",
+    "sfsl.carriers.https.listen",
+    "sfsl.cli",
+    "sfsl.cli.serve",
+    "sfsl.client",
+    "sfsl.client.home",
+    "sfsl.privacy",
+    "sfsl.rounds",
+    "sfsl.secagg",
+    "sfsl.service.registry",
+    "sfsl.service.signing",
+    "sfsl.settings.serve",
+    "sfsl.submodel",
+    "sfsl.union",
+    "sfsl_research.swarm.faults",
+)
+# Only what trains needs torch, only a store on disk lmdb, only their carriers ray and Flower.
+MISSING = ("torch", "lmdb", "ray", "flwr")
+
+
+def test_what_does_not_train_needs_no_torch_and_no_store_or_carrier_of_others() -> None:
+    """In a process of its own: another test may have imported them here."""
+    code = (
+        "import importlib, sys\n"
+        f"sys.modules.update(dict.fromkeys({MISSING!r}))\n"
+        f"for name in {LIGHT!r}: importlib.import_module(name)\n"
+        f"assert not any(sys.modules[name] for name in {MISSING!r})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)  # noqa: S603
+    assert done.returncode == 0, done.stderr
