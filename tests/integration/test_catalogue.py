@@ -73,7 +73,7 @@ class Client:
         self.folder, self.data, self.exposures = folder, data, exposures
         self.said: list[tuple[str, str]] = []
 
-    async def join(self, url: str, rounds: int) -> Any:
+    async def join(self, url: str, rounds: int | None) -> Any:
         return await join_async(
             url,
             self.data,
@@ -150,25 +150,25 @@ def test_a_catalogue_grows_under_clients_that_go_on(tmp_path: Path) -> None:
         Client(tmp_path / f"me{number}", clicks(tmp_path / f"{number}.csv", number, SHOP[10:24]))
         for number in range(CLIENTS)
     ]
-    place = Place(tmp_path, "din", server={"row_step": "adagrad"})
-    port: list[int] = []
+    place = Place(tmp_path, "din", server={"row_step": "adagrad"}, serve={"rounds": 1})
 
     async def main() -> None:
         async with asyncio.timeout(SECONDS):
             async with place as url:
-                port.append(httpx.URL(url).port or 0)
-                running = [asyncio.create_task(client.join(url, 2)) for client in clients]
-                while place.deployment.coordinator.check_ins.round < 1:
-                    await asyncio.sleep(0.02)
+                place._sections["serve"] |= {"port": httpx.URL(url).port, "rounds": 2}
+                running = [asyncio.create_task(client.join(url, None)) for client in clients]
+                await place._serving  # to the end of its one round
             with open_store_of(place) as store:
                 before = store.read_rows("item", store.touched("item"))
             write_catalogue(old.grown(shop()), tmp_path / "catalogue.json")
-            place._sections["serve"] |= {"port": port[0]}
             async with place as url:
-                await asyncio.gather(*running)
+                await place._serving  # every cohort has all clients: each has followed
+            for one in running:
+                one.cancel()
+            await asyncio.wait(running)
             with open_store_of(place) as store:
                 assert store.spec.model.table("item").rows == 30
-                assert store.round >= 2
+                assert store.round == 2
                 assert set(before.rows.rows) <= set(store.touched("item").rows)
                 assert store.touched("item").rows.max() < 20  # the new rows wait for the next period
 
