@@ -19,6 +19,7 @@ A deployment on a network:
     serve, serve_async   a server, which tells you when it is ready -> Serving
     join, join_async     a client inside your program               -> a list of Attempt
     Terms, Event         what that client insists on, and what it tells you
+    Catalogue            what a served model is about: its items or words; it can grow
 
 Every error is a SfslError (sfsl.errors draws the tree). Each name has an example: help(sfsl.train).
 Importing sfsl is light; a name loads what it needs when it is first used, and says which extra has it.
@@ -34,7 +35,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from sfsl.client import Attempt, Event
     from sfsl.client.join import join, join_async
-    from sfsl.data import Samples
+    from sfsl.data import Catalogue, Samples
     from sfsl.deploy.serving import Serving, serve, serve_async
     from sfsl.errors import SfslError
     from sfsl.mean import SecureMean, secure_mean
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Aggregate",
     "Attempt",
+    "Catalogue",
     "Event",
     "Fleet",
     "Model",
@@ -84,7 +86,7 @@ _ROOMS = {
     "sfsl.union": ("", ("UnionResult", "private_set_union")),
     "sfsl.mean": ("", ("SecureMean", "secure_mean")),
     "sfsl.submodel": ("", ("Table",)),
-    "sfsl.data": ("", ("Samples",)),
+    "sfsl.data": ("", ("Catalogue", "Samples")),
     "sfsl.rounds.record": ("", ("RoundRecord",)),
     "sfsl.settings.terms": ("", ("Terms",)),
     "sfsl.run.load": ("store", ("Model", "load")),

@@ -2,6 +2,8 @@
 
 from sfsl.data.amazon import load_amazon
 from sfsl.data.assemble import assemble
+from sfsl.data.catalogue import Catalogue
+from sfsl.data.catalogue_file import read_catalogue, write_catalogue
 from sfsl.data.interactions import Interactions, hold_out_last
 from sfsl.data.negatives import with_negatives
 from sfsl.data.plain import load_csv, load_parquet, load_taobao
@@ -14,6 +16,7 @@ from sfsl.data.words import NextWords, Speech, Windows, speech_of
 
 __all__ = [
     "NO_ROW",
+    "Catalogue",
     "Interactions",
     "LoadReport",
     "NextWords",
@@ -33,6 +36,8 @@ __all__ = [
     "load_parquet",
     "load_shakespeare",
     "load_taobao",
+    "read_catalogue",
     "speech_of",
     "with_negatives",
+    "write_catalogue",
 ]

@@ -114,10 +114,16 @@ class CatalogueTable:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Catalogue:
-    """``users`` is the number of rows of the table ``user``, which stays on the devices; 0 where the model
-    has none. ``parent`` is the digest of the version that this one grew from.
+    """What a model is about: its tables and what their rows are called. ``read_catalogue`` reads one.
 
-    ``Catalogue.of`` makes one from samples, ``read_catalogue`` from a file.
+    ``users`` is the number of rows of the table ``user``, which stays on the devices; 0 where the model has
+    none. ``parent`` is the digest of the version that this one grew from.
+
+    >>> import sfsl
+    >>> first = sfsl.Catalogue.of_items(["hat", "scarf"])
+    >>> second = first.grown(sfsl.Catalogue.of_items(["boot", "hat"]))
+    >>> second.version, second.table("item").names()
+    (2, ['hat', 'scarf', 'boot'])
     """
 
     tables: tuple[CatalogueTable, ...]
