@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 from typer.testing import CliRunner  # noqa: E402
 
-import sfsl.client.join  # noqa: E402
+import sfsl.models.package  # noqa: E402
 from clocks import PATIENCE  # noqa: E402
 from sfsl.carriers.https.authority import create_authority, issue_server  # noqa: E402
 from sfsl.cli import app, join  # noqa: E402
@@ -124,7 +124,7 @@ def test_a_model_that_is_not_the_announced_one_is_not_built(
         return package[:-1] + bytes([package[-1] ^ 1])
 
     monkeypatch.setattr(Link, "model", another)
-    monkeypatch.setattr(sfsl.client.join, "build", lambda package: built.append(package))
+    monkeypatch.setattr(sfsl.models.package, "build", lambda package: built.append(package))
 
     async def main() -> None:
         async with place as url, asyncio.timeout(PATIENCE):
