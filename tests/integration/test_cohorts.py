@@ -12,6 +12,7 @@ from rules import simulation_of  # noqa: E402
 from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
 from sfsl.client.device import Device  # noqa: E402
 from sfsl.data import hold_out_last  # noqa: E402
+from sfsl.data.catalogue import Catalogue  # noqa: E402
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
 from sfsl.models import logistic_regression  # noqa: E402
 from sfsl.privacy import PRESETS  # noqa: E402
@@ -40,7 +41,7 @@ def one_thread() -> None:
 def world(cohorts: int, **options: Any) -> Simulation:
     data = SyntheticTaobao(SyntheticSettings().scaled(0.05, users=CLIENTS), seed=1).interactions()
     train, held_out = hold_out_last(data)
-    task = logistic_regression(train)
+    task = logistic_regression(Catalogue.of(train))
     devices = {
         f"u{user:02}": Device(task, train.client(user), held_out.client(user)) for user in train.clients
     }

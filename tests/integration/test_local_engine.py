@@ -12,6 +12,7 @@ from rules import simulation_of  # noqa: E402
 from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
 from sfsl.client.device import Device  # noqa: E402
 from sfsl.data import hold_out_last  # noqa: E402
+from sfsl.data.catalogue import Catalogue  # noqa: E402
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
 from sfsl.errors import ParameterError  # noqa: E402
 from sfsl.models import din, logistic_regression  # noqa: E402
@@ -55,7 +56,7 @@ def simulation(
 ) -> Simulation:
     data = SyntheticTaobao(SyntheticSettings().scaled(scale, users=CLIENTS), seed=1).interactions()
     train, held_out = hold_out_last(data)
-    task = din(train, seed=0) if deep else logistic_regression(train)
+    task = din(Catalogue.of(train), seed=0) if deep else logistic_regression(Catalogue.of(train))
     devices = {f"u{user}": Device(task, train.client(user), held_out.client(user)) for user in train.clients}
     store = MemoryStore(StoreSpec(model=task.spec, seed=bytes(32), devices=True), dense=task.initial_dense())
     settings = simulation_of(

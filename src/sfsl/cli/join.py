@@ -43,7 +43,11 @@ def _term(name: str) -> Any:
 def join(
     server: Annotated[str, typer.Option(metavar="URL", help="The server, such as https://host:8443.")],
     data: Annotated[
-        Path, typer.Option(help="CSV with a header: item,label,time, items numbered as in the model.")
+        Path,
+        typer.Option(
+            help="CSV with a header: item,label,time, items called as in the server's catalogue. Where the "
+            'model is about words: text, or lines of JSON with a list "lines".'
+        ),
     ],
     state: Annotated[
         Path, typer.Option(metavar="DIR", help="This client's folder; made if it is not there.")

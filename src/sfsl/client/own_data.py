@@ -1,15 +1,15 @@
 """A client's own samples, as it is given them and as a period freezes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from sfsl.client.device import Device
+from sfsl.client.following import ServedModel, own_device
 from sfsl.client.home import require_readable
-from sfsl.data import Samples, hold_out_last
-from sfsl.data.own import load_own
+from sfsl.data import Samples
 from sfsl.data.report import LoadReport
 from sfsl.errors import InputError, SfslError, StateError
 from sfsl.training import score_samples
@@ -47,29 +47,25 @@ def source_of(data: Data) -> Path | bytes:
 
 
 def build_device(
-    task: Task, frozen: Path, source: Path | bytes, held_out: float
+    served: ServedModel, rows: Mapping[str, int], frozen: Path, source: Path | bytes, held_out: float
 ) -> tuple[Device, LoadReport | None]:
-    """The device that trains ``task`` on what was frozen, and what a CSV held that could not be used.
+    """Build the device that trains on what was frozen; report what a file held that could not be used.
 
-    The last share ``held_out`` of the samples, a CSV's in time, is for testing only.
+    The first ``rows`` of each shared table count. The last share ``held_out`` of the samples, a file's in
+    time, is for testing only.
     """
     content = frozen.read_bytes()
-    if content.startswith(_MAGIC):
-        samples = _decoded(content)
-        cut = len(samples) - int(held_out * len(samples) + 1e-9)
-        places = np.arange(len(samples))
-        device = Device(task, samples.at(places[:cut]), samples.at(places[cut:]))
-        _require_fits(task, samples)
-        return device, None
-    found = task.maps.get("category")
-    own, report = load_own(
-        frozen,
-        items=task.spec.table("item").rows,
-        category_of=None if callable(found) else found,
-        name=source if isinstance(source, Path) else None,
-    )
-    train, test = hold_out_last(own, held_out)
-    return Device(task, train.client(0), test.client(0)), report
+    if not content.startswith(_MAGIC):
+        name = source if isinstance(source, Path) else frozen
+        return own_device(served, frozen, rows, held_out=held_out, name=name)
+    task, samples = served.task, _decoded(content)
+    _require_fits(task, samples)
+    # Rows that the catalogue got within this period wait for the next one: an answer must not flip.
+    named = samples.rows().items()
+    samples = samples.keep({table: own[own < rows[table]] if table in rows else own for table, own in named})
+    cut = len(samples) - int(held_out * len(samples) + 1e-9)
+    places = np.arange(len(samples))
+    return Device(task, samples.at(places[:cut]), samples.at(places[cut:])), None
 
 
 def _require_fits(task: Task, samples: Samples) -> None:
