@@ -11,9 +11,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sfsl.client.following import KnownModel, ServedModel, own_device
+from sfsl.client.following import KnownModel, ServedModel
 from sfsl.client.home import Home
 from sfsl.client.memory import DurableMemory
+from sfsl.client.own_data import build_device, source_of
 from sfsl.data.catalogue import Catalogue
 from sfsl.errors import PeriodFrozen, StateError, WrongModel
 from sfsl.models import din, logistic_regression
@@ -64,11 +65,12 @@ class Owner:
         known.require_extends(model)
         with self.home.state("me", CALENDAR, BUDGET) as state:
             going_on = state.period == state.calendar.period(day)
-            copy, _ = self.home.samples(self.data, state, day)
+            source = source_of(self.data)
+            copy, _ = self.home.samples(source, state, day)
             rows = known.settle(model, going_on=going_on)
             if not freeze:
                 rows = model.shared_rows
-            device, _ = own_device(model, copy, rows, held_out=0.2, name=self.data)
+            device, _ = build_device(model, rows, copy, source, 0.2)
             memory = DurableMemory(
                 state,
                 PRESETS["cpp3"],

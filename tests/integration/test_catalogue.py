@@ -1,7 +1,6 @@
 """Deployments that start from a catalogue: any model, and one that grows while clients take part."""
 
 import asyncio
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +10,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sfsl.deploy.start import open_deployment  # noqa: E402
-
-from sfsl.cli import join  # noqa: E402
+from sfsl.client.join import join_async  # noqa: E402
 from sfsl.client.link import Link  # noqa: E402
 from sfsl.data.catalogue import Catalogue, catalogue_digest  # noqa: E402
 from sfsl.data.catalogue_file import write_catalogue  # noqa: E402
+from sfsl.deploy.start import open_deployment  # noqa: E402
 from sfsl.errors import InvalidMessage, ParameterError, WrongModel  # noqa: E402
-from sfsl.privacy import PRESETS, Budget, Calendar  # noqa: E402
 from sfsl.service.metrics_file import read_lines  # noqa: E402
 from sfsl.settings.serve import from_all_sections  # noqa: E402
+from sfsl.settings.terms import Terms  # noqa: E402
 
 CLIENTS, SECONDS = 4, 120
 SENTENCE = "the cat sat on a mat and a dog ran after the cat over the mat to the old house by the sea"
@@ -76,23 +74,16 @@ class Client:
         self.said: list[tuple[str, str]] = []
 
     async def join(self, url: str, rounds: int) -> Any:
-        chosen = PRESETS["cpp3"]
-        terms = join._Terms(
-            privacy=chosen,
-            budget=Budget(chosen.epsilon_infinity, 1e6, self.exposures),
-            calendar=Calendar(start=date(1970, 1, 1), days=7),
-            cohort=3,
-            threshold=3,
-            contributors=2,
-            clip=10.0,
-            rows=10**6,
-            held_out=0.2,
+        return await join_async(
+            url,
+            self.data,
+            self.folder,
+            terms=Terms(privacy="cpp3", exposures=self.exposures),
+            rounds=rounds,
+            wait=False,
+            plain=True,
+            on_event=lambda event: self.said.append((event.kind, event.text)),
         )
-
-        def say(kind: str, text: str, **_: object) -> None:
-            self.said.append((kind, text))
-
-        return await join._run(url, self.data, self.folder, None, None, terms, rounds, False, True, say)
 
 
 def clicks(path: Path, seed: int, items: list[str]) -> Path:

@@ -4,7 +4,6 @@ Within a period a client goes on with the rows that the catalogue had when the p
 answered for a new row at once, or sat out because it has one, would betray that it has it.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,15 +12,12 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from sfsl.client.device import Device
 from sfsl.client.home import replace_file
 from sfsl.client.link import Link
 from sfsl.client.model import ClientModel
 from sfsl.client.replies import About, Hex32
-from sfsl.data import LoadReport, hold_out_last
-from sfsl.data.catalogue import ITEM, WORD, Catalogue, catalogue_digest
+from sfsl.data.catalogue import Catalogue, catalogue_digest
 from sfsl.data.catalogue_file import MOST_SERVED, decode_catalogue
-from sfsl.data.own import load_own, load_own_words
 from sfsl.errors import InputError, InvalidMessage, StateError, WrongModel
 from sfsl.models import package
 from sfsl.submodel import ModelSpec
@@ -162,18 +158,3 @@ def _difference(known: _Known, served: ServedModel) -> str:
     except InputError as error:
         return str(error)
     return "" if first.contents.hex() == known.contents else "rows that were there have other ids or maps"
-
-
-def own_device(
-    served: ServedModel, path: Path, rows: Mapping[str, int], *, held_out: float, name: Path
-) -> tuple[Device, LoadReport]:
-    """A device with its owner's samples, of which the first ``rows`` of each table count. ``name``: what
-    messages call the file."""
-    task, catalogue = served.task, served.catalogue
-    if catalogue.rows(WORD) is not None:
-        speech, report = load_own_words(path, catalogue, known=rows[WORD], name=name)
-        said, asked = speech.windows(held_out)
-        return Device(task, said.client(0), asked.client(0)), report
-    clicks, report = load_own(path, catalogue, known=rows[ITEM], name=name)
-    train, test = hold_out_last(clicks, held_out)
-    return Device(task, train.client(0), test.client(0)), report

@@ -365,7 +365,10 @@ def test_steps_without_a_sample_leave_the_loss_of_those_before_them(
     two = np.zeros(len(data), bool)
     two[[np.flatnonzero(first)[0], np.flatnonzero(~first)[0]]] = True
     some = ResidentClients(compact(data.select(two)), fleet.device)
-    task, settings = logistic_regression(data), CentralSettings(2, "sgd", 1, float("inf"), 1.0, 0.1)
+    task, settings = (
+        logistic_regression(Catalogue.of(data)),
+        CentralSettings(2, "sgd", 1, float("inf"), 1.0, 0.1),
+    )
     losses = []
     for seed in range(8):
         model = ResidentModel(task, store_of(task), fleet.device)
