@@ -191,11 +191,11 @@ class FakeServer:
         talk.answers[number] = body
         if isinstance(message, MaskedVector) and message.sum == 0:
             self.acknowledged[talk.client] = self.acknowledged.get(talk.client, 0) + 1
-        if all(len(one.messages) in one.answers for one in self._live()):
+        if all(len(one.messages) in one.answers for one in self.live()):
             await self.close_phase()
         return Response(status_code=204)
 
-    def _live(self) -> list[Talk]:
+    def live(self) -> list[Talk]:
         talks = (self.talks[ticket] for ticket in self.playing.values())
         return [one for one in talks if not one.over]
 
@@ -218,7 +218,7 @@ class FakeServer:
     async def close_phase(self) -> None:
         """Whoever did not answer is out."""
         assert self.round is not None
-        for one in self._live():
+        for one in self.live():
             if len(one.messages) not in one.answers:
                 one.over = {"outcome": "left-out", "round": self.store.round + 1, "message": "too late"}
         try:

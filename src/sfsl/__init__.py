@@ -1,3 +1,127 @@
-"""Secure federated submodel learning."""
+"""Secure federated submodel learning: sums, unions and models of many clients, without seeing one of them.
+
+In one call, all parties in this process, on the real protocol:
+
+    aggregate            sum vectors of whole numbers           -> Aggregate
+    secure_mean          the mean of float vectors              -> SecureMean
+    private_set_union    unite sets of indices                  -> UnionResult
+
+A model trained over simulated clients, yours or ours:
+
+    train                run rounds; a callback hears of each   -> TrainedRun, with a RoundRecord for each
+    load                 the model in a folder of a run         -> Model
+    Table, Task          your torch module, and which of its embeddings are tables
+    Samples, Fleet       what a client has, and all clients together
+    StopTraining         raised by a callback, ends a run
+
+A deployment on a network:
+
+    serve, serve_async   a server, which tells you when it is ready -> Serving
+    join, join_async     a client inside your program               -> a list of Attempt
+    Terms, Event         what that client insists on, and what it tells you
+
+Every error is a SfslError (sfsl.errors draws the tree). Each name has an example: help(sfsl.train).
+Importing sfsl is light; a name loads what it needs when it is first used, and says which extra has it.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from sfsl.client import Attempt, Event
+    from sfsl.client.join import join, join_async
+    from sfsl.data import Samples
+    from sfsl.deploy.serving import Serving, serve, serve_async
+    from sfsl.errors import SfslError
+    from sfsl.mean import SecureMean, secure_mean
+    from sfsl.rounds.record import RoundRecord
+    from sfsl.run.fleet import Fleet
+    from sfsl.run.load import Model, load
+    from sfsl.run.train import StopTraining, TrainedRun, train
+    from sfsl.secagg import Aggregate, aggregate
+    from sfsl.settings.terms import Terms
+    from sfsl.submodel import Table
+    from sfsl.training import Task
+    from sfsl.union import UnionResult, private_set_union
+
+__all__ = [
+    "Aggregate",
+    "Attempt",
+    "Event",
+    "Fleet",
+    "Model",
+    "RoundRecord",
+    "Samples",
+    "SecureMean",
+    "Serving",
+    "SfslError",
+    "StopTraining",
+    "Table",
+    "Task",
+    "Terms",
+    "TrainedRun",
+    "UnionResult",
+    "__version__",
+    "aggregate",
+    "join",
+    "join_async",
+    "load",
+    "private_set_union",
+    "secure_mean",
+    "serve",
+    "serve_async",
+    "train",
+]
+
+# Where each name is, and the extra that holds what it needs.
+_ROOMS = {
+    "sfsl.errors": ("", ("SfslError",)),
+    "sfsl.secagg": ("", ("Aggregate", "aggregate")),
+    "sfsl.union": ("", ("UnionResult", "private_set_union")),
+    "sfsl.mean": ("", ("SecureMean", "secure_mean")),
+    "sfsl.submodel": ("", ("Table",)),
+    "sfsl.data": ("", ("Samples",)),
+    "sfsl.rounds.record": ("", ("RoundRecord",)),
+    "sfsl.settings.terms": ("", ("Terms",)),
+    "sfsl.run.load": ("store", ("Model", "load")),
+    "sfsl.training": ("train", ("Task",)),
+    "sfsl.run.fleet": ("train", ("Fleet",)),
+    "sfsl.run.train": ("train,store", ("StopTraining", "TrainedRun", "train")),
+    "sfsl.client": ("network", ("Attempt", "Event")),
+    "sfsl.client.join": ("network,train", ("join", "join_async")),
+    "sfsl.deploy.serving": ("network,store,train", ("Serving", "serve", "serve_async")),
+}
+_NEEDS = {"train": "torch", "store": "lmdb", "network": "httpx"}
+
+
+def __getattr__(name: str) -> Any:
+    for room, (extras, names) in _ROOMS.items():
+        if name not in names:
+            continue
+        try:
+            value = getattr(import_module(room), name)
+        except ImportError as error:
+            if not extras:
+                raise
+            raise ImportError(
+                f"sfsl.{name} needs more packages ({error}); install them with: pip install 'sfsl[{extras}]'"
+            ) from error
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'sfsl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The names that can be used here, with what is installed."""
+    usable = [
+        name
+        for extras, names in _ROOMS.values()
+        if all(find_spec(_NEEDS[extra]) for extra in extras.split(",") if extra)
+        for name in names
+    ]
+    kept = [name for name, value in globals().items() if name[:2] == "__" or isinstance(value, ModuleType)]
+    return sorted({*kept, *usable})

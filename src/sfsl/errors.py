@@ -49,7 +49,15 @@ going. ``Aborted``: start a new round with new keys; a round is never continued 
 
 
 class SfslError(Exception):
-    """Root of the tree."""
+    """Every error that this package raises; ``sfsl.errors`` draws the tree.
+
+    >>> import sfsl
+    >>> try:
+    ...     sfsl.aggregate({"ann": [1, 2], "bob": [1, 2, 3]})
+    ... except sfsl.SfslError as error:
+    ...     print(type(error).__name__)
+    InputError
+    """
 
 
 class LocalError(SfslError):

@@ -292,7 +292,7 @@ def taken_at_any_time(patch: pytest.MonkeyPatch) -> None:
             self._decline(client, message)
         else:
             self.server.receive(client, message)
-            self.heard.add(client)
+            self.answered.add(client)
 
     patch.setattr(CohortRound, "receive", receive)
 

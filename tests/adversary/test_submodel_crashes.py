@@ -1,4 +1,5 @@
-"""SIGKILL at random moments of creating and committing: the store holds round r or r + 1, whole.
+"""SIGKILL at random moments of creating, committing and growing: the store holds round r or r + 1, whole, and
+as many rows as before or after.
 
 Run as a script, this file is the parent of the processes that are killed. It forks them, which is fast and
 safe there, as the script has one thread; a test runner may have more.
@@ -14,7 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
+import pytest
 
 from sfsl.submodel import Commit, DenseBlock, LmdbStore, ModelSpec, RowBlock, RowSet, StoreSpec, Table
 
@@ -26,8 +29,7 @@ SPEC = StoreSpec(
 )
 DENSE = np.zeros(5000, np.float32)
 ROWS = 1500
-KILLS = 52
-CREATIONS = 20
+KILLS, MANY_KILLS = 24, 104
 
 
 def rows_of(number: int) -> RowSet:
@@ -71,8 +73,9 @@ def require_whole(store: LmdbStore, expected: dict[int, int]) -> int:
     return number
 
 
-def killed_while(work: str, path: Path, wait: float) -> int:
-    """Fork a child that creates a store, or commits round after round; kill it. How much it reported."""
+def killed_while(work: str, path: Path, wait: float, commits: int = 0) -> int:
+    """Fork a child that creates a store, commits round after round, or adds row after row; kill it a while
+    after it has reported so many commits. How much it reported."""
     reports, report = os.pipe()
     child = os.fork()
     if child == 0:
@@ -81,6 +84,12 @@ def killed_while(work: str, path: Path, wait: float) -> int:
             if work == "create":
                 os.write(report, b".")
                 LmdbStore.create(path, SPEC, DENSE).close()
+            elif work == "grow":
+                store = LmdbStore.open(path, check=False)
+                os.write(report, b".")
+                while True:
+                    store.grow(of_rows(rows_in(store) + 1))
+                    os.write(report, b".")
             else:
                 store = LmdbStore.open(path, SPEC, check=False)
                 os.write(report, b".")
@@ -90,18 +99,19 @@ def killed_while(work: str, path: Path, wait: float) -> int:
         finally:
             os._exit(1)
     os.close(report)
-    os.read(reports, 1)
+    reported = b""
+    while len(reported) < 1 + commits:
+        reported += os.read(reports, 1)
     time.sleep(wait)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    reported = b""
     while more := os.read(reports, 1 << 16):
         reported += more
     os.close(reports)
-    return len(reported)
+    return len(reported) - 1
 
 
-def kill_commits(folder: Path, rng: random.Random) -> None:
+def kill_commits(folder: Path, rng: random.Random, kills: int) -> None:
     path = folder / "store"
     with LmdbStore.create(path, SPEC, DENSE) as store:
         start = time.perf_counter()
@@ -109,24 +119,55 @@ def kill_commits(folder: Path, rng: random.Random) -> None:
         usual = time.perf_counter() - start
     expected = {-1: 0}
     before, torn = 1, 0
-    for _ in range(KILLS):
-        reported = killed_while("commit", path, rng.uniform(0, 2 * usual))
+    for kill in range(kills):
+        # Every other one lives to see a commit, however slow the machine has become.
+        reported = killed_while("commit", path, rng.uniform(0, 2 * usual), commits=kill % 2)
         with LmdbStore.open(path, SPEC) as store:
             number = require_whole(store, expected)
         # Whatever was reported as committed is there, and at most the one that was under way besides.
         assert before + reported <= number <= before + reported + 1
         torn += number == before + reported + 1
         before = number
-    sys.stdout.write(f"{KILLS} kills, {before} rounds, {torn} of them durable but not yet reported\n")
-    assert before > KILLS // 4
+    sys.stdout.write(f"{kills} kills, {before} rounds, {torn} of them durable but not yet reported\n")
+    assert before > kills // 2
 
 
-def kill_creations(folder: Path, rng: random.Random) -> None:
+def of_rows(rows: int) -> StoreSpec:
+    (table,) = SPEC.model.tables
+    grown = msgspec.structs.replace(SPEC.model, tables=(msgspec.structs.replace(table, rows=rows),))
+    return msgspec.structs.replace(SPEC, model=grown)
+
+
+def rows_in(store: LmdbStore) -> int:
+    (table,) = store.spec.model.tables
+    return table.rows
+
+
+def kill_growths(folder: Path, rng: random.Random, kills: int) -> None:
+    path, expected = folder / "growing", {-1: 0}
+    with LmdbStore.create(path, SPEC, DENSE) as store:
+        store.commit(commit(1))
+        start = time.perf_counter()
+        store.grow(of_rows(2**40 + 1))
+        usual = time.perf_counter() - start
+    before = 2**40 + 1
+    for _ in range(kills):
+        reported = killed_while("grow", path, rng.uniform(0, 3 * usual))
+        with LmdbStore.open(path) as store:
+            assert require_whole(store, expected) == 1
+            rows = rows_in(store)
+        assert before + reported <= rows <= before + reported + 1
+        before = rows
+    sys.stdout.write(f"{kills} kills, {before - 2**40} rows added\n")
+    assert before > 2**40 + 1
+
+
+def kill_creations(folder: Path, rng: random.Random, kills: int) -> None:
     start = time.perf_counter()
     LmdbStore.create(folder / "usual", SPEC, DENSE).close()
     usual = time.perf_counter() - start
     made = 0
-    for number in range(CREATIONS):
+    for number in range(kills):
         path = folder / f"new{number}"
         killed_while("create", path, rng.uniform(0, 2 * usual))
         if path.exists():
@@ -136,16 +177,20 @@ def kill_creations(folder: Path, rng: random.Random) -> None:
         with LmdbStore.open(path, SPEC) as store:
             assert require_whole(store, {-1: 0}) == 0
         shutil.rmtree(path)
-    sys.stdout.write(f"{CREATIONS} kills, {made} stores made\n")
+    sys.stdout.write(f"{kills} kills, {made} stores made\n")
 
 
-def test_a_killed_writer_leaves_a_whole_round() -> None:
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, timeout=600)  # noqa: S603
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(MANY_KILLS, marks=pytest.mark.slow)])
+def test_a_killed_writer_leaves_a_whole_round(kills: int) -> None:
+    words = [sys.executable, __file__, str(kills)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600)  # noqa: S603
     assert done.returncode == 0, done.stdout + done.stderr
-    assert f"{KILLS} kills" in done.stdout
+    assert f"{kills} kills" in done.stdout
+    assert "rows added" in done.stdout
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
-        kill_commits(Path(name), random.Random(5))
-        kill_creations(Path(name), random.Random(6))
+        kill_commits(Path(name), random.Random(5), int(sys.argv[1]))
+        kill_creations(Path(name), random.Random(6), int(sys.argv[1]) // 2)
+        kill_growths(Path(name), random.Random(7), int(sys.argv[1]) // 2)

@@ -138,7 +138,7 @@ class Site:
             for one in check_ins._conversations._of.values()
             if one.client != self.crook.id
         ]
-        heard = running.heard - {self.crook.id}
+        heard = running.answered - {self.crook.id}
         return pickle.dumps(
             (
                 None if self.inside else running.server,

@@ -11,6 +11,7 @@ import pytest
 from fuzz.campaign import SEED, Campaign, sizes
 from fuzz.frames import Frame, mutated
 from sfsl.client.replies import About, Enrolled, read_json, read_problem
+from sfsl.data.catalogue import Catalogue
 from sfsl.errors import DecodeError, InvalidMessage, RemoteError
 from sfsl.packing import pack, pack_bits, packed_size, unpack, unpack_bits
 from sfsl.secagg import Layout, TableShape
@@ -98,7 +99,11 @@ def _packages() -> tuple[Frame, ...]:
     from sfsl.models.package import describe
 
     data = SyntheticTaobao(SyntheticSettings().scaled(0.01, users=3), seed=1).interactions()
-    tasks = (din(data, seed=1), din(data, seed=1, slopes="prelu", width=4), logistic_regression(data))
+    tasks = (
+        din(Catalogue.of(data), seed=1),
+        din(Catalogue.of(data), seed=1, slopes="prelu", width=4),
+        logistic_regression(Catalogue.of(data)),
+    )
     return tuple(Frame.of(describe(task)) for task in tasks)
 
 

@@ -15,20 +15,21 @@ torch = pytest.importorskip("torch")
 
 from typer.testing import CliRunner  # noqa: E402
 
-import sfsl.models.package  # noqa: E402
+import sfsl.client.join  # noqa: E402
 from clocks import PATIENCE  # noqa: E402
 from sfsl.carriers.https.authority import create_authority, issue_server  # noqa: E402
 from sfsl.cli import app, join  # noqa: E402
 from sfsl.cli.output import progress_console  # noqa: E402
 from sfsl.cli.stopping import Stopped, run_until_stopped  # noqa: E402
+from sfsl.client.join import join_async  # noqa: E402
 from sfsl.client.link import Link  # noqa: E402
 from sfsl.crypto.identity import Identity  # noqa: E402
 from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
+from sfsl.deploy.start import open_deployment  # noqa: E402
 from sfsl.errors import AuthenticationFailed, InputError, InvalidMessage, StateError  # noqa: E402
-from sfsl.privacy import PRESETS, Budget, Calendar  # noqa: E402
-from sfsl.serve.start import open_deployment  # noqa: E402
 from sfsl.service.metrics_file import read_lines  # noqa: E402
 from sfsl.settings.serve import from_all_sections  # noqa: E402
+from sfsl.settings.terms import Terms  # noqa: E402
 from sfsl_research.cli import swarm  # noqa: E402
 from sfsl_research.swarm.faults import KINDS, NetworkFaults  # noqa: E402
 from sfsl_research.swarm.swarm import SwarmReport  # noqa: E402
@@ -65,20 +66,8 @@ class Place:
         self._deployment.close()
 
 
-def terms(**changes: Any) -> Any:
-    chosen = PRESETS["cpp3"]
-    given: dict[str, Any] = {
-        "privacy": chosen,
-        "budget": Budget(chosen.epsilon_infinity, 1000),
-        "calendar": Calendar(start=join._PERIODS_FROM, days=7),
-        "cohort": 3,
-        "threshold": 3,
-        "contributors": 2,
-        "clip": 10.0,
-        "rows": 10**6,
-        "held_out": 0.2,
-    }
-    return join._Terms(**(given | changes))
+def terms(**changes: Any) -> Terms:
+    return Terms(**({"privacy": "cpp3", "epsilon": 1000} | changes))
 
 
 def samples(path: Path, seed: int) -> Path:
@@ -93,17 +82,14 @@ def test_five_joins_make_a_round_and_their_budget_is_spent(tmp_path: Path) -> No
     said: dict[int, list[tuple[str, str]]] = {number: [] for number in range(5)}
 
     async def one(url: str, number: int, **changes: Any) -> Any:
-        return await join._run(
+        return await join_async(
             url,
             samples(tmp_path / f"{number}.csv", number),
             tmp_path / f"me{number}",
-            place.ca,
-            None,
-            terms(**changes),
-            None,
-            False,
-            False,
-            lambda kind, text, **more: said[number].append((kind, text)),
+            ca=place.ca,
+            terms=terms(**changes),
+            wait=False,
+            on_event=lambda event: said[number].append((event.kind, event.text)),
         )
 
     async def main() -> None:
@@ -115,7 +101,7 @@ def test_five_joins_make_a_round_and_their_budget_is_spent(tmp_path: Path) -> No
             assert again.outcome == "declined"
             assert [kind for kind, _ in said[0][before:]] == ["data", "connected", "enrolled", "declined"]
             with pytest.raises(InputError, match="periods of 7 days"):
-                await one(url, 0, calendar=Calendar(start=join._PERIODS_FROM, days=1))
+                await one(url, 0, period_days=1)
             (tmp_path / "me0/deployment").write_text("ab" * 16)
             with pytest.raises(AuthenticationFailed, match="this client joined abab"):
                 await one(url, 0)
@@ -138,15 +124,13 @@ def test_a_model_that_is_not_the_announced_one_is_not_built(
         return package[:-1] + bytes([package[-1] ^ 1])
 
     monkeypatch.setattr(Link, "model", another)
-    monkeypatch.setattr(sfsl.models.package, "build", lambda package: built.append(package))
+    monkeypatch.setattr(sfsl.client.join, "build", lambda package: built.append(package))
 
     async def main() -> None:
         async with place as url, asyncio.timeout(PATIENCE):
             data, home = samples(tmp_path / "0.csv", 0), tmp_path / "me"
             with pytest.raises(InvalidMessage, match="not the one that it announces"):
-                await join._run(
-                    url, data, home, place.ca, None, terms(), None, False, False, lambda *_, **__: None
-                )
+                await join_async(url, data, home, ca=place.ca, wait=False)
             assert place._deployment.coordinator.registry.count() == 0
 
     asyncio.run(main())
@@ -166,24 +150,15 @@ def test_a_join_in_the_other_mode_than_the_server_s_ends_in_one_sentence(
 ) -> None:
     place = Place(tmp_path, active=active)
     (tmp_path / "roster").write_text(Identity.generate(SystemRandomness()).public.hex() + "\n")
-    wanted = terms(roster=None if active else tmp_path / "roster")
+    wanted = terms(roster="" if active else str(tmp_path / "roster"))
     said: list[str] = []
 
     async def main() -> None:
         async with place as url, asyncio.timeout(PATIENCE):
             data, home = samples(tmp_path / "0.csv", 0), tmp_path / "me"
             with pytest.raises(InputError, match=says):
-                await join._run(
-                    url,
-                    data,
-                    home,
-                    place.ca,
-                    None,
-                    wanted,
-                    None,
-                    True,
-                    False,
-                    lambda kind, text, **_: said.append(kind),
+                await join_async(
+                    url, data, home, ca=place.ca, terms=wanted, on_event=lambda event: said.append(event.kind)
                 )
             assert place._deployment.coordinator.registry.count() == 0
 
@@ -317,9 +292,7 @@ def test_data_errors_name_the_file_that_was_given(tmp_path: Path) -> None:
         async with place as url, asyncio.timeout(PATIENCE):
             data, home = tmp_path / "mine.csv", tmp_path / "me"
             with pytest.raises(InputError, match=r"mine\.csv is not text in UTF-8"):
-                await join._run(
-                    url, data, home, place.ca, None, terms(), None, False, False, lambda *_, **__: None
-                )
+                await join_async(url, data, home, ca=place.ca, wait=False)
 
     asyncio.run(main())
 
@@ -337,7 +310,7 @@ def test_a_join_that_is_stopped_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, status: int
 ) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(join, "_run", lambda *_: stopped_by(number))
+    monkeypatch.setattr(sfsl.client.join, "join_async", lambda *_, **__: stopped_by(number))
     given = ["--server", "https://x", "--state", str(tmp_path), "--data", "d.csv", "--json"]
     result = CliRunner().invoke(app, ["join", *given])
     assert result.exit_code == status

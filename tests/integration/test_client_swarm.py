@@ -16,6 +16,7 @@ from sfsl.client.model import ClientModel  # noqa: E402
 from sfsl.crypto.identity import Identity  # noqa: E402
 from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
 from sfsl.data import hold_out_last  # noqa: E402
+from sfsl.data.catalogue import Catalogue  # noqa: E402
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
 from sfsl.models import din  # noqa: E402
 from sfsl.models.package import build, describe, package_digest  # noqa: E402
@@ -45,7 +46,7 @@ class World:
     def __init__(self, **server: Any) -> None:
         data = SyntheticTaobao(SyntheticSettings().scaled(0.05, users=CLIENTS), seed=1).interactions()
         train, held_out = hold_out_last(data)
-        task = din(train, seed=1)
+        task = din(Catalogue.of(train), seed=1)
         self.package = describe(task)
         self.devices = {
             f"u{user}": Device(task, train.client(user), held_out.client(user)) for user in train.clients

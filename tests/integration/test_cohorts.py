@@ -12,6 +12,7 @@ from rules import simulation_of  # noqa: E402
 from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
 from sfsl.client.device import Device  # noqa: E402
 from sfsl.data import hold_out_last  # noqa: E402
+from sfsl.data.catalogue import Catalogue  # noqa: E402
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
 from sfsl.models import logistic_regression  # noqa: E402
 from sfsl.privacy import PRESETS  # noqa: E402
@@ -40,7 +41,7 @@ def one_thread() -> None:
 def world(cohorts: int, **options: Any) -> Simulation:
     data = SyntheticTaobao(SyntheticSettings().scaled(0.05, users=CLIENTS), seed=1).interactions()
     train, held_out = hold_out_last(data)
-    task = logistic_regression(train)
+    task = logistic_regression(Catalogue.of(train))
     devices = {
         f"u{user:02}": Device(task, train.client(user), held_out.client(user)) for user in train.clients
     }
@@ -87,10 +88,10 @@ def test_cohorts_come_to_what_one_cohort_of_all_clients_does(sums: str) -> None:
     assert np.abs(parameters(one) - parameters(three)).max() < 1e-6
     assert whole.outcome is not None
     assert parts.outcome is not None
-    assert parts.cohort == CLIENTS
+    assert parts.record.cohort == CLIENTS
     assert set(parts.outcome.survivors) == set(whole.outcome.survivors)
-    assert parts.samples == whole.samples
-    assert parts.loss == pytest.approx(whole.loss)
+    assert parts.record.samples == whole.record.samples
+    assert parts.record.loss == pytest.approx(whole.record.loss)
     for table, union in whole.outcome.union.items():
         assert np.array_equal(parts.outcome.union[table].rows, union.rows)
         # Fewer ask for a row: in another cohort they never heard of it.
@@ -109,8 +110,8 @@ def test_masked_and_plain_cohorts_give_the_same_model_under_faults() -> None:
     assert any(report.record.cohorts_aborted for report in masked)
     assert any(report.record.cohorts_aborted == 0 for report in masked)
     for one, other in zip(masked, plain, strict=True):
-        assert one.cohorts_aborted == other.cohorts_aborted
-        assert (one.dropped, one.late) == (other.dropped, other.late)
+        assert one.record.cohorts_aborted == other.record.cohorts_aborted
+        assert (one.record.dropped, one.record.late) == (other.record.dropped, other.record.late)
         if one.outcome is not None and other.outcome is not None:
             assert one.outcome.survivors == other.outcome.survivors
     assert np.array_equal(parameters(worlds[0]), parameters(worlds[1]))

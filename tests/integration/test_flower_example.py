@@ -68,6 +68,7 @@ def test_nodes_with_files_and_folders_of_their_own(tmp_path: Path, monkeypatch: 
         assert (home / "data").read_bytes() == (tmp_path / f"{place}.csv").read_bytes()
 
 
+@pytest.mark.slow  # a SuperLink, Ray and six processes, for what test_flower_rounds does in one
 def test_flwr_run_with_simulated_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     from flower_parts import Federation, wait_until

@@ -20,10 +20,10 @@ from sfsl.client.model import ClientModel  # noqa: E402
 from sfsl.crypto.identity import Identity  # noqa: E402
 from sfsl.crypto.kdf import digest  # noqa: E402
 from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
+from sfsl.deploy.start import open_deployment  # noqa: E402
 from sfsl.models.package import describe, package_digest  # noqa: E402
 from sfsl.rounds.exchanges import order  # noqa: E402
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy  # noqa: E402
-from sfsl.serve.start import open_deployment  # noqa: E402
 from sfsl.service.journal import Kept  # noqa: E402
 from sfsl.service.metrics_file import read_lines  # noqa: E402
 from sfsl.service.registry import Registry  # noqa: E402
@@ -121,8 +121,14 @@ def free_port() -> int:
         return port
 
 
-def test_killed_in_mid_round_it_comes_back_with_whole_rounds(tmp_path: Path) -> None:
-    """SIGKILL at several points: no round is lost, doubled or gone on with, and counts agree."""
+@pytest.mark.parametrize(
+    "moments", [("training",), pytest.param(("invited", "exposed", "uploaded"), marks=pytest.mark.slow)]
+)
+def test_killed_in_mid_round_it_comes_back_with_whole_rounds(
+    tmp_path: Path, moments: tuple[str, ...]
+) -> None:
+    """SIGKILL as soon as the first client is at a point of a round: no round is lost, doubled or gone on
+    with, and counts agree."""
     port, rounds = free_port(), 3
     url = f"http://127.0.0.1:{port}"
     chosen = config(port=port)
@@ -153,8 +159,7 @@ def test_killed_in_mid_round_it_comes_back_with_whole_rounds(tmp_path: Path) -> 
             ).run()
         )
         try:
-            # When the first client hears that a round has begun; in another round, when the first one trains.
-            for moment in ("invited", "training"):
+            for moment in moments:
                 while await events.get() != moment:
                     assert not playing.done()
                 os.kill(server.pid, signal.SIGKILL)

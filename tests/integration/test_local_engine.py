@@ -12,12 +12,14 @@ from rules import simulation_of  # noqa: E402
 from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
 from sfsl.client.device import Device  # noqa: E402
 from sfsl.data import hold_out_last  # noqa: E402
+from sfsl.data.catalogue import Catalogue  # noqa: E402
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
 from sfsl.errors import ParameterError  # noqa: E402
 from sfsl.models import din, logistic_regression  # noqa: E402
 from sfsl.privacy import PRESETS, IndexPrivacy  # noqa: E402
 from sfsl.rounds import Download, ScoreBins  # noqa: E402
 from sfsl.rounds.exchanges import ORDER  # noqa: E402
+from sfsl.rounds.record import RoundTally  # noqa: E402
 from sfsl.simulate.engine import RoundResult  # noqa: E402
 from sfsl.simulate.faults import FaultPlan  # noqa: E402
 from sfsl.simulate.seeded import SeededRandomness  # noqa: E402
@@ -54,7 +56,7 @@ def simulation(
 ) -> Simulation:
     data = SyntheticTaobao(SyntheticSettings().scaled(scale, users=CLIENTS), seed=1).interactions()
     train, held_out = hold_out_last(data)
-    task = din(train, seed=0) if deep else logistic_regression(train)
+    task = din(Catalogue.of(train), seed=0) if deep else logistic_regression(Catalogue.of(train))
     devices = {f"u{user}": Device(task, train.client(user), held_out.client(user)) for user in train.clients}
     store = MemoryStore(StoreSpec(model=task.spec, seed=bytes(32), devices=True), dense=task.initial_dense())
     settings = simulation_of(
@@ -147,9 +149,9 @@ def test_plain_sums_are_the_masked_sums_word_for_word(weights: str, least: int) 
     assert sum(report.record.late for report in masked) > 1
     assert any(report.outcome for report in masked)
     for one, other in zip(masked, plain, strict=True):
-        assert one.late == other.late
-        assert (one.aborted is None) == (other.aborted is None)
-        assert one.dropped == other.dropped
+        assert one.record.late == other.record.late
+        assert (one.record.aborted is None) == (other.record.aborted is None)
+        assert one.record.dropped == other.record.dropped
         if one.outcome is None or other.outcome is None:
             continue
         assert one.outcome.survivors == other.outcome.survivors
@@ -194,7 +196,8 @@ def test_full_model_averaging_weighs_by_the_size_of_the_training_set() -> None:
     world = simulation(PRESETS["cpp5"], update=update_params("dataset", 1), encoding="whole")
     twin = simulation(PRESETS["cpp5"], update=update_params("dataset", 1), encoding="whole", sums="plain")
     before = world.store.read_rows("item", RowSet(np.arange(world.task.spec.table("item").rows))).values
-    (report,), _ = rounds(world, 1), rounds(twin, 1)
+    rounds(world, 1)
+    rounds(twin, 1)
     assert same_model(world, twin)
     engine = LocalEngine(simulation(PRESETS["cpp5"]))
     deltas = np.zeros_like(before, dtype=np.float64)
@@ -211,7 +214,7 @@ def test_full_model_averaging_weighs_by_the_size_of_the_training_set() -> None:
         )
         for name in sorted(fresh.devices)
     }
-    trained, _ = fresh.train(downloads, report, fresh.groups(downloads))
+    trained, _ = fresh.train(1, downloads, RoundTally(), fresh.groups(downloads))
     total = sum(one.samples for one in trained.values())
     for one in trained.values():
         deltas[one.rows["item"].rows.rows] += one.samples * np.asarray(one.rows["item"].deltas)
@@ -228,17 +231,19 @@ def test_rounds_go_on_through_dropouts_and_aborts() -> None:
         reports.append(LocalEngine(running).run(cohort))
         running.store.commit(reports[-1].commit)
         unchanged = np.array_equal(running.store.read_dense().values, before)
-        assert unchanged == (reports[-1].aborted is not None)
+        assert unchanged == (reports[-1].record.aborted is not None)
     done = [report for report in reports if report.record.aborted is None]
     assert 0 < len(done) < 6
     for report in reports:
         assert sum(report.record.dropped.values()) >= (0 if report.record.aborted is None else 3)
     last = done[-1]
-    assert set(last.bytes_up) == {"check-in", *ORDER}
-    assert last.bytes_up["inbound"] > last.bytes_up["submodel"] > last.bytes_up["union"] > 0
+    assert set(last.record.bytes_up) == {"check-in", *ORDER}
+    assert (
+        last.record.bytes_up["inbound"] > last.record.bytes_up["submodel"] > last.record.bytes_up["union"] > 0
+    )
     assert last.outcome is not None
     assert last.outcome.scores is not None
-    assert np.isfinite(last.loss)
+    assert np.isfinite(last.record.loss)
 
 
 def test_a_fault_plan_repeats_itself() -> None:
@@ -270,7 +275,7 @@ def test_the_secure_auc_is_within_five_thousandths_of_the_exact_one(
     monkeypatch.setattr("sfsl.client.device.score_histograms", watched)
     world = simulation(PRESETS["cpp5"], scale=0.6, bins=256, sums=sums, deep=deep)
     bins = ScoreBins(bins=256)
-    for number in range(1, 7):
+    for number in range(1, 5):
         counted.clear()
         report = LocalEngine(world).run(sorted(world.devices), scores=bins)
         world.store.commit(report.commit)
@@ -301,7 +306,7 @@ def test_a_bloom_filter_adds_the_same_rows_to_plain_and_masked_rounds() -> None:
     worlds = [simulation(PRESETS["cpp5"], encoding="bloom", sums=sums) for sums in ("masked", "plain")]
     for world in worlds:
         engine = LocalEngine(world)
-        engine._params = _careless(engine._params)  # type: ignore[method-assign]
+        engine._plan = _careless(engine._plan)  # type: ignore[method-assign]
         reports = [engine.run(sorted(world.devices))]
         world.store.commit(reports[0].commit)
         assert reports[0].outcome is not None

@@ -30,6 +30,7 @@ from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
 from sfsl.carriers.ray.engine import RayEngine  # noqa: E402
 from sfsl.carriers.ray.settings import ClusterSettings  # noqa: E402
 from sfsl.carriers.ray.worker import Worker  # noqa: E402
+from sfsl.rounds.record import RoundRecord  # noqa: E402
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy  # noqa: E402
 from sfsl.run.setup import resolved, simulation_settings  # noqa: E402
 from sfsl.settings.run import RunConfig, from_sections  # noqa: E402
@@ -129,12 +130,12 @@ def require_same(one: Simulation, other: Simulation) -> None:
 
 
 def require_same_sums(one: RoundResult, other: RoundResult) -> None:
-    assert one.aborted == other.aborted
+    assert one.record.aborted == other.record.aborted
     assert one.outcome is not None
     assert other.outcome is not None
     assert one.outcome.survivors == other.outcome.survivors
     assert one.outcome.applied.moved == other.outcome.applied.moved
-    assert (one.samples, one.loss) == (other.samples, other.loss)
+    assert (one.record.samples, one.record.loss) == (other.record.samples, other.record.loss)
     for table, count in one.outcome.contributors.items():
         assert np.array_equal(count, other.outcome.contributors[table])
         assert np.array_equal(one.outcome.union[table].rows, other.outcome.union[table].rows)
@@ -193,6 +194,10 @@ def kill_while_training(
 
 def require_same_reports(one: RoundResult, other: RoundResult) -> None:
     require_same_sums(one, other)
+    require_same_records(one.record, other.record)
+
+
+def require_same_records(one: RoundRecord, other: RoundRecord) -> None:
     assert (one.dropped, one.late, one.declined) == (other.dropped, other.late, other.declined)
     assert other.client_seconds.keys() == other.bytes_up.keys() == one.bytes_up.keys()
     assert all(seconds > 0 for seconds in other.client_seconds.values())
@@ -231,7 +236,7 @@ def test_a_cluster_makes_the_local_engines_model_bit_for_bit_also_when_a_worker_
         assert len(hosted(engine, spread)) == workers
     assert [report.record.workers_lost for report in reports] == [0, 1, 0]
     lost = [name for name in lost if name not in names[20:22]]  # those were gone by then
-    assert reports[1].dropped["submodel"] == len(lost) >= 2 * CLIENTS // workers - 2
+    assert reports[1].record.dropped["submodel"] == len(lost) >= 2 * CLIENTS // workers - 2
     assert reports[2].outcome is not None
     assert len(reports[2].outcome.survivors) >= 2 * CLIENTS - 1
     local = simulated(config, fleet, {**gone, (2, "submodel"): lost})
@@ -378,8 +383,8 @@ def test_a_hundred_clients_on_two_nodes_of_which_one_is_killed(
         third = one_round(engine, spread)
         again = _places(engine)
     assert len(lost) == 25
-    assert (first.aborted, first.workers_lost) == (None, 1)
-    assert first.dropped["submodel"] == 25
+    assert (first.record.aborted, first.record.workers_lost) == (None, 1)
+    assert first.record.dropped["submodel"] == 25
     assert first.outcome is not None
     assert set(first.outcome.survivors) == set(cohort) - set(lost)
     for report in (second, third):

@@ -1,13 +1,17 @@
 """The README's examples run and print what it says."""
 
+import ast
+import inspect
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import sfsl
 from commands import PORT, port, started
 
 ROOT = Path(__file__).parents[2]
@@ -25,6 +29,45 @@ def test_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert "bob" not in first
     assert second == "[14] 3"
     assert third.split() == ["[", "3", "17", "2000000000]", "sketch"]
+
+
+def test_from_python(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    section = README.read_text().split("## From Python\n", 1)[1].split("\n## ", 1)[0]
+    whole, join = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    names: dict[str, object] = {}
+    exec(whole, names)  # noqa: S102
+    first, *rounds, last = capsys.readouterr().out.splitlines()
+    said = re.search(r"print\(m\.mean.*# (\[.*\] \d+):", whole)
+    assert said is not None
+    assert first.split() == said.group(1).split()
+    assert rounds == ["1 10", "2 10", "3 10"]
+    assert "item.weight" in last
+    assert names["item"].shape == (2, 2)  # type: ignore[attr-defined]
+    # Its server is not there; whether the call is right can be told all the same.
+    call = ast.parse(join).body[0].value  # type: ignore[attr-defined]
+    given = {keyword.arg: None for keyword in call.keywords}
+    inspect.signature(sfsl.join).bind(*call.args, **given)
+
+
+@pytest.mark.parametrize(
+    ("example", "says"),
+    [
+        ("train_from_python.py", r"AUC 0\.[78]\d\d after \d+ rounds"),
+        ("embedded_client.py", r"3 clients went through round 1"),
+    ],
+)
+def test_an_example_runs(example: str, says: str, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = subprocess.run(  # noqa: S603
+        [sys.executable, ROOT / "examples" / example],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(says, done.stdout), done.stdout
 
 
 def unnumbered(text: str) -> str:

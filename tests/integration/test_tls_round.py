@@ -15,6 +15,7 @@ BENCH = Path(__file__).parents[2] / "bench"
 SMALL = ("data.source=synthetic", "data.path=", "data.users=6", "data.scale=0.03", "round.min_contributors=2")
 
 
+@pytest.mark.slow  # what it shows of rounds over a network, test_http_rounds and test_client_cli show too
 def test_a_cohort_over_tls_makes_the_local_engines_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,12 @@ import importlib
 import pytest
 
 PUBLIC = {
+    "sfsl": {
+        "Aggregate", "Attempt", "Event", "Fleet", "Model", "RoundRecord", "Samples", "SecureMean", "Serving",
+        "SfslError", "StopTraining", "Table", "Task", "Terms", "TrainedRun", "UnionResult", "__version__",
+        "aggregate", "join", "join_async", "load", "private_set_union", "secure_mean", "serve",
+        "serve_async", "train",
+    },
     "sfsl.client": {
         "Attempt", "Backoff", "ClientModel", "DurableMemory", "Event", "Lesson", "Link", "LinkLimits",
         "Memory", "Participant", "PersonalRows", "Settings", "Trainer", "trusted",

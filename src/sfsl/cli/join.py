@@ -1,30 +1,27 @@
 """``sfsl join``: one client of a deployment, with data of its own."""
 
 import json as json_text
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
+from msgspec import Meta
 
 from sfsl.cli.output import console
 from sfsl.cli.stopping import Stopped, run_until_stopped, told_as_json
-from sfsl.crypto.randomness import SystemRandomness
-from sfsl.errors import InputError, InvalidMessage
-from sfsl.privacy import PRESETS, Budget, Calendar, IndexPrivacy
+from sfsl.errors import InputError
+from sfsl.settings.sections import description
+from sfsl.settings.terms import Terms
 
 if TYPE_CHECKING:
-    from sfsl.client import Attempt, Event, Link, Participant
-    from sfsl.client.home import Home
-    from sfsl.crypto.identity import Identity
-    from sfsl.training.task import Task
+    from sfsl.client import Event
 
-# As servers count them, so that a client's period and a server's of the same length are the same.
-_PERIODS_FROM = date(1970, 1, 1)
-_MOST_WORDS = 1 << 25  # of a sum: 128 MiB at four bytes
+TERMS = Terms()
+_FIELDS = {field.name: field for field in msgspec.structs.fields(Terms)}
 
 
 def register(app: typer.Typer) -> None:
@@ -34,26 +31,23 @@ def register(app: typer.Typer) -> None:
     )(join)
 
 
-@dataclass(frozen=True)
-class _Terms:
-    """What this client insists on."""
-
-    privacy: IndexPrivacy
-    budget: Budget
-    calendar: Calendar
-    cohort: int
-    threshold: int
-    contributors: int
-    clip: float
-    rows: int
-    held_out: float
-    roster: Path | None = None
+def _term(name: str) -> Any:
+    """The flag of one of a client's terms."""
+    field = _FIELDS[name]
+    least = next(
+        (meta.ge for meta in field.type.__metadata__ if isinstance(meta, Meta) and meta.ge is not None), None
+    )
+    return typer.Option(help=description(field), min=None if field.type.__origin__ is float else least)
 
 
 def join(
     server: Annotated[str, typer.Option(metavar="URL", help="The server, such as https://host:8443.")],
     data: Annotated[
-        Path, typer.Option(help="CSV with a header: item,label,time, items numbered as in the model.")
+        Path,
+        typer.Option(
+            help="CSV with a header: item,label,time, items called as in the server's catalogue. Where the "
+            'model is about words: text, or lines of JSON with a list "lines".'
+        ),
     ],
     state: Annotated[
         Path, typer.Option(metavar="DIR", help="This client's folder; made if it is not there.")
@@ -65,29 +59,20 @@ def join(
     identity: Annotated[
         Path | None, typer.Option(help="A key of sfsl keys client. Default: one in DIR, made on first use.")
     ] = None,
-    roster: Annotated[
-        Path | None,
-        typer.Option(help="Public keys of all clients, one a line: insist on active mode, and on these."),
-    ] = None,
-    privacy: Annotated[str, typer.Option(help="How it answers which rows it has: cpp1 to cpp5.")] = "cpp2",
+    roster: Annotated[Path | None, _term("roster")] = None,
+    privacy: Annotated[str, _term("privacy")] = TERMS.privacy,
     rounds: Annotated[int | None, typer.Option(help="Stop after so many whole rounds.", min=1)] = None,
     wait: Annotated[
         bool, typer.Option(help="Wait for the next period where this one's budget is spent, or stop.")
     ] = True,
-    period_days: Annotated[int, typer.Option(help="Days in a period; fixed with DIR.", min=1)] = 7,
-    exposures: Annotated[
-        int, typer.Option(help="Rounds in a period. Epsilon does not cover what more of them show.", min=0)
-    ] = 1,
-    epsilon: Annotated[
-        float, typer.Option(help="Epsilon per index over all periods, after which it takes no more part.")
-    ] = math.inf,
-    least_cohort: Annotated[int, typer.Option(help="Decline rounds of fewer clients.", min=2)] = 3,
-    least_threshold: Annotated[int, typer.Option(help="Decline rounds that fewer can open.", min=2)] = 3,
-    least_contributors: Annotated[
-        int, typer.Option(help="Decline rounds that open rows of fewer clients.", min=1)
-    ] = 2,
-    max_clip: Annotated[float, typer.Option(help="Decline updates clipped at more than this.")] = 10.0,
-    max_rows: Annotated[int, typer.Option(help="Decline submodels of more rows.", min=1)] = 10**6,
+    period_days: Annotated[int, _term("period_days")] = TERMS.period_days,
+    exposures: Annotated[int, _term("exposures")] = TERMS.exposures,
+    epsilon: Annotated[float, _term("epsilon")] = TERMS.epsilon,
+    least_cohort: Annotated[int, _term("least_cohort")] = TERMS.least_cohort,
+    least_threshold: Annotated[int, _term("least_threshold")] = TERMS.least_threshold,
+    least_contributors: Annotated[int, _term("least_contributors")] = TERMS.least_contributors,
+    max_clip: Annotated[float, _term("max_clip")] = TERMS.max_clip,
+    max_rows: Annotated[int, _term("max_rows")] = TERMS.max_rows,
     threads: Annotated[int, typer.Option(help="CPU threads of training.", min=1)] = 1,
     held_out: Annotated[float, typer.Option(help="Share of the samples, the last, for testing only.")] = 0.2,
     plain: Annotated[bool, typer.Option("--plain", help="No TLS, for tests on one machine only.")] = False,
@@ -101,29 +86,39 @@ def join(
     """
     say = _as_json if json else _as_text
     with told_as_json(json):
-        if privacy not in PRESETS:
-            raise InputError(f"--privacy {privacy!r}: there are {', '.join(PRESETS)}")
-        if not epsilon >= 0:
-            raise InputError(f"--epsilon {epsilon:g}: a number from 0 up; without it there is no limit")
-        if not max_clip > 0:
-            raise InputError(f"--max-clip {max_clip:g}: a number above 0")
-        if not 0 < held_out < 1:
-            raise InputError(f"--held-out {held_out:g}: a share between 0 and 1, such as 0.2")
-        chosen = PRESETS[privacy]
-        terms = _Terms(
-            chosen,
-            Budget(chosen.epsilon_infinity, epsilon, exposures),
-            Calendar(start=_PERIODS_FROM, days=period_days),
-            least_cohort,
-            least_threshold,
-            least_contributors,
-            max_clip,
-            max_rows,
-            held_out,
-            roster,
-        )
+        client = _client()
+        with _flagged():
+            terms = Terms(
+                roster="" if roster is None else str(roster),
+                privacy=privacy,  # type: ignore[arg-type]
+                period_days=period_days,
+                exposures=exposures,
+                epsilon=epsilon,
+                least_cohort=least_cohort,
+                least_threshold=least_threshold,
+                least_contributors=least_contributors,
+                max_clip=max_clip,
+                max_rows=max_rows,
+            )
+            client.require_held_out(held_out)
         _use_threads(threads)
-        main = _run(server, data, state, ca, identity, terms, rounds, wait, plain, say)
+
+        def told(event: "Event") -> None:
+            say(event.kind, event.text, round=event.round, until=event.until)
+
+        main = client.join_async(
+            server,
+            data,
+            state,
+            terms=terms,
+            ca=ca,
+            identity=identity,
+            rounds=rounds,
+            wait=wait,
+            held_out=held_out,
+            plain=plain,
+            on_event=told,
+        )
         try:
             ended = run_until_stopped(main)
         except Stopped as stopped:
@@ -133,151 +128,29 @@ def join(
     say("finished", f"Finished after {whole} whole round{'' if whole == 1 else 's'}")
 
 
-async def _run(
-    server: str,
-    data: Path,
-    folder: Path,
-    ca: Path | None,
-    identity: Path | None,
-    terms: _Terms,
-    rounds: int | None,
-    wait: bool,
-    plain: bool,
-    say: Callable[..., None],
-) -> "list[Attempt]":
-    client, torch_parts = _imports()
-    from sfsl.client.home import Home, read_roster, require_readable
-    from sfsl.client.participant import require_mode
-
-    randomness = SystemRandomness()
-    home = Home(folder, randomness)
-    own = home.identity(identity)
-
-    def told(event: "Event") -> None:
-        say(event.kind, event.text, round=event.round, until=event.until)
-
-    async with client.Link(
-        server,
-        own,
-        tls=None if plain else client.trusted(ca),
-        plain=plain,
-        deployment=home.deployment(),
-        backoff=client.Backoff(randomness),
-        randomness=randomness,
-        notify=told,
-    ) as link:
-        require_readable(data)
-        if terms.roster is not None:
-            read_roster(terms.roster)
-        about = await link.about()
-        require_mode(about, terms.roster is not None)
-        package = await link.model()
-        if torch_parts.package_digest(package).hex() != about.model:
-            raise InvalidMessage("the server's model is not the one that it announces")
-        task = torch_parts.build(package)
-        home.pin(bytes.fromhex(about.deployment))
-        ended: list[Attempt] = []
-        while True:
-            left = None if rounds is None else rounds - sum(one.whole for one in ended)
-            participant = _participant(client, home, own, link, task, package, data, terms, told, say)
-            try:
-                ended += await participant.run(left, wait=False)
-            finally:
-                participant.personal.close()
-                participant.memory.state.close()  # type: ignore[attr-defined]
-            if not wait or (rounds is not None and sum(one.whole for one in ended) >= rounds):
-                return ended
-            if not await participant.rest():
-                return ended
-
-
-def _participant(
-    client: Any,
-    home: "Home",
-    identity: "Identity",
-    link: "Link",
-    task: "Task",
-    package: bytes,
-    data: Path,
-    terms: _Terms,
-    told: "Callable[[Event], None]",
-    say: Callable[..., None],
-) -> "Participant":
-    """With the data of this period."""
-    from sfsl.client.device import Device
-    from sfsl.client.home import read_roster
-    from sfsl.client.training import DeviceTrainer
-    from sfsl.data import hold_out_last
-    from sfsl.data.own import load_own
-    from sfsl.models.package import package_digest
-    from sfsl.rounds import RoundPolicy
-    from sfsl.secagg import Policy
-
-    randomness = SystemRandomness()
-    state = home.state(link.client, terms.calendar, terms.budget)
+@contextmanager
+def _flagged() -> Iterator[None]:
+    """What is wrong with a term, said of its flag."""
     try:
-        copy, changed = home.samples(data, state, _today())
-        if changed:
-            say("waiting", f"{data} has changed; this period goes on with what it froze")
-        found = task.maps.get("category")
-        own, report = load_own(
-            copy,
-            items=task.spec.table("item").rows,
-            category_of=None if callable(found) else found,
-            name=data,
-        )
-        say("data", str(report))
-        train, test = hold_out_last(own, terms.held_out)
-        device = Device(task, train.client(0), test.client(0))
-        model = client.ClientModel(package_digest(package), task.spec, task.row_maps)
-        shared = {name: device.needed[name] for name in model.tables.shared}
-        session = Policy(
-            min_clients=terms.cohort,
-            min_threshold=terms.threshold,
-            min_contributors=terms.contributors,
-            max_words=_MOST_WORDS,
-        )
-        made: Participant = client.Participant(
-            link=link,
-            model=model,
-            memory=client.DurableMemory(
-                state, terms.privacy, model.tables, shared, today=_today, randomness=randomness
-            ),
-            trainer=DeviceTrainer(device, lambda number: int.from_bytes(randomness.bytes(4), "big") >> 1),
-            personal=home.personal(task.spec),
-            policy=RoundPolicy(session=session, max_clip=terms.clip, max_rows=terms.rows),
-            randomness=randomness,
-            notify=told,
-            identity=identity,
-            pinned=None if terms.roster is None else read_roster(terms.roster),
-            now=lambda: datetime.now(UTC).replace(tzinfo=None),
-        )
-    except BaseException:
-        state.close()
-        raise
-    return made
+        yield
+    except InputError as error:
+        raise InputError(f"--{error}") from None
 
 
-def _use_threads(threads: int) -> None:
-    _imports()
-    import torch
-
-    torch.set_num_threads(threads)
-
-
-def _imports() -> tuple[Any, Any]:
+def _client() -> Any:
     try:
-        import sfsl.client as client
-        import sfsl.models.package as package
+        import sfsl.client.join as client
     except ImportError as error:
         raise InputError(
             f"a client needs more packages ({error}); install them with: pip install 'sfsl[network,train]'"
         ) from None
-    return client, package
+    return client
 
 
-def _today() -> date:
-    return datetime.now(UTC).date()
+def _use_threads(threads: int) -> None:
+    import torch
+
+    torch.set_num_threads(threads)
 
 
 def _as_text(kind: str, text: str, **_: object) -> None:

@@ -17,6 +17,7 @@ from sfsl.cli.run_output import RunProgress, print_summary
 from sfsl.durable.files import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.folder import RunFolder
+from sfsl.run.load import Model, load
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import Sections, default_toml, overridden, read_run_sections
 
@@ -128,16 +129,13 @@ def init(
 
 def evaluate(folder: Folder, json: Json = False) -> None:
     """The AUC of a run's model on its central test set."""
-    with _at_rest(folder) as (fleet, store):
-        from sfsl.simulate.engine import central_auc
-
-        found = central_auc(fleet.task, fleet.test, store)
-        result = {
-            "round": store.round,
-            "auc": None if found != found else found,
-            "samples": len(fleet.test),
-            "users": len(fleet.devices),
-        }
+    model = _at_rest(folder)
+    result = {
+        "round": model.round,
+        "auc": model.auc(),
+        "samples": len(model.fleet.test),
+        "users": len(model.fleet.devices),
+    }
     if json:
         emit_json(result)
     else:
@@ -156,19 +154,17 @@ def export(
     """
     if file.exists():
         raise InputError(f"{file} exists already; choose another file or remove it")
-    with _at_rest(folder) as (fleet, store):
-        import torch
+    model = _at_rest(folder)
+    import torch
 
-        from sfsl.run.evaluation import state_dict
-
-        state = state_dict(fleet.task, store, int(max_gib * 2**30))
-        try:
-            with written_whole(file) as opened:
-                torch.save(dict(state), opened)
-        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            raise InputError(f"cannot write {file}: {error}") from None
-        size = sum(one.numel() for one in state.values())
-        typer.echo(f"Wrote {file}: round {store.round}, {size:,} parameters in {len(state)} tensors")
+    state = model.state_dict(max_gib)
+    try:
+        with written_whole(file) as opened:
+            torch.save(state, opened)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        raise InputError(f"cannot write {file}: {error}") from None
+    size = sum(one.numel() for one in state.values())
+    typer.echo(f"Wrote {file}: round {model.round}, {size:,} parameters in {len(state)} tensors")
 
 
 def _flags(base: Sections, plain: Mapping[str, object], privacy: str | None, data: str | None) -> Sections:
@@ -202,20 +198,10 @@ def _opened(screen: Console, out: Path, wanted: RunConfig, resume: bool) -> "Run
         return start.resume(out, wanted) if resume else start.begin(out, wanted)
 
 
-@contextmanager
-def _at_rest(folder: Path) -> Iterator[tuple[Any, Any]]:
-    """The fleet and the store of a run that is not running."""
+def _at_rest(folder: Path) -> Model:
+    """The model of a run that is not running."""
     _require_torch()
-    from sfsl.run.fleet import build_fleet
-    from sfsl.run.setup import open_store
-
-    place = RunFolder(folder)
-    if not place.store.exists():
-        raise InputError(f"{folder} has no store yet; go on with it: sfsl run --out {folder} --resume")
-    config = place.config()
-    fleet = build_fleet(config)
-    with open_store(place, config, fleet) as store:
-        yield fleet, store
+    return load(RunFolder(folder).path)
 
 
 def _require_torch() -> None:

@@ -1,6 +1,5 @@
 """``sfsl serve``: the server of a deployment."""
 
-import asyncio
 import logging
 import sys
 from pathlib import Path
@@ -9,16 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sfsl.errors import InputError
-from sfsl.settings.serve import SECTION, ServeConfig, from_all_sections, section_toml
+from sfsl.settings.serve import section_toml, serve_settings
 from sfsl.settings.toml import overridden, read_sections
 
 if TYPE_CHECKING:
-    from sfsl.serve.start import Deployment
+    from sfsl.deploy.serving import Serving
 
 
 def register(app: typer.Typer) -> None:
     app.command(
         epilog="Examples:  sfsl serve --settings >> my.toml   |   sfsl serve my.toml --out srv --port 9443"
+        "   |   sfsl serve my.toml --catalogue catalogue.json"
     )(serve)
 
 
@@ -31,6 +31,9 @@ def _settings(wanted: bool) -> None:
 def serve(
     config: Annotated[Path, typer.Argument(help="A run file with a serve section.")],
     out: Annotated[Path | None, typer.Option(help="serve.state: the server's folder.")] = None,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="serve.catalogue: what the model is about (sfsl catalogue make).")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="serve.host")] = None,
     port: Annotated[int | None, typer.Option(help="serve.port; 0 takes a free one.")] = None,
     settings: Annotated[
@@ -53,11 +56,9 @@ def serve(
     Ctrl-C or SIGTERM lets the round under way finish, for serve.grace_seconds at the most, and tells the
     clients; once more aborts it. Killed, the server comes back with the last whole round.
     """
-    sections = overridden(read_sections(config), settings or ())
-    for key, value in (("state", out and str(out)), ("host", host), ("port", port)):
-        if value is not None:
-            sections.setdefault(SECTION, {})[key] = value
-    chosen = from_all_sections(sections)
+    chosen = serve_settings(
+        overridden(read_sections(config), settings or ()), out=out, catalogue=catalogue, host=host, port=port
+    )
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
@@ -66,30 +67,32 @@ def serve(
     for other in ("asyncio", "uvicorn"):  # what strangers send is counted, not logged line by line
         logging.getLogger(other).setLevel(logging.ERROR)
     try:
-        from sfsl.serve.start import open_deployment
+        import sfsl.deploy.serving as server
     except ImportError as error:
         raise InputError(
             f"a server needs more packages ({error}); install them with: "
             "pip install 'sfsl[network,store,train]'"
         ) from None
-    typer.echo("Reading data and settings …", err=True)
-    deployment = open_deployment(chosen, Path(chosen.serve.state))
-    if deployment.coordinator.finished:
-        deployment.close()
+    typer.echo(f"Reading {chosen.serve.catalogue or 'data'} and settings …", err=True)
+    listened: list[str] = []
+
+    def ready(serving: "Serving") -> None:
+        listened.append(serving.url)
+        _say(serving)
+
+    last = server.serve(chosen, ready=ready)
+    if listened:
+        typer.echo(f"Stopped after round {last}.", err=True)
+    else:
         typer.echo(
-            f"serve.rounds = {chosen.serve.rounds}, and round {deployment.coordinator.check_ins.round} is in "
-            f"the store in {chosen.serve.state}: nothing to do. To go on, raise serve.rounds; 0 has no end.",
+            f"serve.rounds = {chosen.serve.rounds}, and round {last} is in the store in "
+            f"{chosen.serve.state}: nothing to do. To go on, raise serve.rounds; 0 has no end.",
             err=True,
         )
-        return
-    try:
-        asyncio.run(deployment.run(lambda url: _say(url, chosen, deployment)))
-    finally:
-        deployment.close()
-    typer.echo(f"Stopped after round {deployment.coordinator.check_ins.round}.", err=True)
 
 
-def _say(url: str, config: ServeConfig, deployment: "Deployment") -> None:
+def _say(serving: "Serving") -> None:
+    url, config, deployment = serving.url, serving.config, serving.deployment
     own, coordinator, model = config.serve, deployment.coordinator, deployment.model
     parameters = model.dense + sum(table.rows * table.width for table in model.tables)
     who = (
@@ -107,24 +110,19 @@ def _say(url: str, config: ServeConfig, deployment: "Deployment") -> None:
         f"  privacy     rows with at least {deployment.min_contributors} contributors; "
         f"{'active' if own.active else 'honest-but-curious'} mode",
         f"  enrolment   {own.enrolment}: {who}",
-        f"  TLS         {_tls(config, deployment)}",
+        f"  TLS         {_tls(serving)}",
         f"Join with:  sfsl join --server {url} --data FILE --state DIR"
-        + ("" if own.plain else f" --ca {_authority(config)}"),
+        + ("" if own.plain else f" --ca {serving.authority or 'authority.pem'}"),
     ]
     for line in lines:
         typer.echo(line, err=True)
 
 
-def _tls(config: ServeConfig, deployment: "Deployment") -> str:
-    own = config.serve
+def _tls(serving: "Serving") -> str:
+    own = serving.config.serve
     if own.plain:
         return "NONE: for tests, or behind a proxy on this machine"
-    if deployment.own_authority is None:
+    if serving.authority is None:
         return own.certificate
-    made = "made just now" if deployment.own_authority else "made before"
-    return f"an authority of its own, {made}, for tests on this machine; clients need {_authority(config)}"
-
-
-def _authority(config: ServeConfig) -> str:
-    own = config.serve
-    return str(Path(own.state) / "tls" / "authority.pem") if own.own_tls else "authority.pem"
+    made = "made just now" if serving.deployment.own_authority else "made before"
+    return f"an authority of its own, {made}, for tests on this machine; clients need {serving.authority}"

@@ -6,6 +6,8 @@ from datetime import date
 from typing import Literal
 
 Kind = Literal[
+    "data",
+    "model",
     "connected",
     "enrolled",
     "checked-in",
@@ -26,8 +28,15 @@ Kind = Literal[
 
 @dataclass(frozen=True)
 class Event:
-    """``text`` is for people. ``round`` is the round's number once it is known; ``until`` is the day to
-    which a client sits out."""
+    """What a client does or hears, as it happens.
+
+    ``kind`` is for programs, ``text`` for people. ``round`` is the round's number once it is known; ``until``
+    is the day to which a client sits out.
+
+    >>> import sfsl
+    >>> print(sfsl.Event("invited", "Invited to round 7 with 9 others", round=7))
+    Invited to round 7 with 9 others
+    """
 
     kind: Kind
     text: str

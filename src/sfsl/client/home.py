@@ -7,6 +7,7 @@
     state             period, key of the permanent answers and ledger (``ClientState``)
     rows              its personal rows (``PersonalRows``)
     data              the samples that the period froze
+    model             what it knows of the model, and the rows that the period froze (``KnownModel``)
 """
 
 from datetime import date
@@ -54,7 +55,7 @@ class Home:
 
     def pin(self, deployment: bytes) -> None:
         if self.deployment() is None:
-            _replace(self.folder / "deployment", deployment.hex().encode() + b"\n")
+            replace_file(self.folder / "deployment", deployment.hex().encode() + b"\n")
 
     def state(self, client: str, calendar: Calendar, budget: Budget) -> ClientState:
         path = self.folder / "state"
@@ -72,23 +73,30 @@ class Home:
     def personal(self, model: ModelSpec) -> PersonalRows:
         return PersonalRows.open(self.folder / "rows", model, self._randomness)
 
-    def samples(self, source: Path, state: ClientState, today: date) -> tuple[Path, bool]:
-        """The samples to take part with today: a copy of ``source`` as it was when the period began here.
+    def samples(self, source: Path | bytes, state: ClientState, today: date) -> tuple[Path, bool]:
+        """The samples to take part with today: a copy of ``source``, a file or its content, as it was when
+        the period began here.
 
         Also whether ``source`` has changed since. New data waits: answers that changed with the data would
         betray the change.
         """
         copy = self.folder / "data"
         try:
-            if source.stat().st_size > _LARGEST_DATA:
-                raise InputError(f"{source} has more than {_LARGEST_DATA >> 30} GiB")
-            data = source.read_bytes()
+            data = source if isinstance(source, bytes) else _read(source)
+            if len(data) > _LARGEST_DATA:
+                raise InputError(f"samples of more than {_LARGEST_DATA >> 30} GiB")
             if copy.exists() and state.period == state.calendar.period(today):
                 return copy, copy.read_bytes() != data
         except OSError as error:
             raise InputError(f"cannot read {error.filename}: {error.strerror}") from None
-        _replace(copy, data)
+        replace_file(copy, data)
         return copy, False
+
+
+def _read(source: Path) -> bytes:
+    if source.stat().st_size > _LARGEST_DATA:
+        raise InputError(f"{source} has more than {_LARGEST_DATA >> 30} GiB")
+    return source.read_bytes()
 
 
 def require_readable(source: Path) -> None:
@@ -105,6 +113,7 @@ def read_roster(path: Path) -> dict[str, bytes]:
     return {client_id(public): public for public in Enrolment.listed(path).read()}
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file of this client's durably, whole, and for its owner only."""
     with DurableFile(path) as file:
         file.replace(data)

@@ -32,7 +32,7 @@ def assemble(
     labels = labels.astype(np.int8)
     category_of, categories = None, None
     if category is not None:
-        category_of, categories = _category_map(item_row, np.asarray(category), items, report)
+        category_of, categories = category_map(item_row, np.asarray(category), items, report)
     order = np.lexsort((stamps, user_row))
     user_row, item_row, labels, stamps = user_row[order], item_row[order], labels[order], stamps[order]
     clicked = labels == 1
@@ -72,7 +72,7 @@ def clicks_before(user: Indices, time: Reals, clicked: Bits) -> Indices:
     return np.asarray(before[first_of_moment], dtype=np.int64)
 
 
-def _category_map(
+def category_map(
     item_row: Indices, category: Column, items: Column, report: LoadReport | None
 ) -> tuple[NDArray[np.int32], Column]:
     """The public map; an item seen in several categories stays in the first."""

@@ -42,8 +42,8 @@ def load_csv(
     """
     report = LoadReport(str(path))
     lines = numbered_lines(Path(path), report)
-    header, width = _header(lines, report, separator, columns or {})
-    rows = _split(lines, separator, report, max(header.values()), width)
+    header, width = read_header(lines, report, separator, columns or {})
+    rows = split_rows(lines, separator, report, max(header.values()), width)
     return _load(rows, header, text_ids, report)
 
 
@@ -57,9 +57,9 @@ def load_taobao(
     report = LoadReport(str(path))
     lines = numbered_lines(Path(path), report)
     fields = ("user", "item", "category", "time", "behavior")
-    header, width = _header(lines, report, ",", {"time": "ts"}, fields)
+    header, width = read_header(lines, report, ",", {"time": "ts"}, fields)
     kind = header.pop("behavior")
-    rows = _split(lines, ",", report, max(kind, *header.values()), width)
+    rows = split_rows(lines, ",", report, max(kind, *header.values()), width)
     wanted = ((number, fields) for number, fields in rows if fields[kind].strip() in behaviors)
     return _load(wanted, header, False, report)
 
@@ -99,14 +99,15 @@ def _as_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _header(
+def read_header(
     lines: Iterator[tuple[int, str]],
     report: LoadReport,
     separator: str,
     columns: Mapping[str, str],
     fields: Sequence[str] | None = None,
 ) -> tuple[dict[str, int], int]:
-    """Where each field stands, and how many there are."""
+    """Where each field stands, and how many there are. ``fields``: those that must be there; by default those
+    of samples."""
     for number, line in lines:
         names = [name.strip().strip('"') for name in line.split(separator)]
         where = f"{report.source}: line {number} {shown(line)}"
@@ -125,9 +126,10 @@ def _places(
     return {one: names.index(columns.get(one, one)) for one in wanted}
 
 
-def _split(
+def split_rows(
     lines: Iterator[tuple[int, str]], separator: str, report: LoadReport, last: int, width: int
 ) -> Iterator[tuple[int, Sequence[str]]]:
+    """The fields of each line that has them all; of the others the report takes note."""
     for number, line in lines:
         try:
             yield number, split_fields(line, separator, last + 1, width)

@@ -21,8 +21,14 @@ class Samples:
     """Columns of equal length: one value per sample, or one sequence (filled up with ``NO_ROW``).
 
     ``tables`` says which columns hold row numbers, and of which table. ``follows`` names columns that
-    stand in step with another: the category of each good in a history has its place only while that
-    good has it.
+    stand in step with another: the category of each item in a history has its place only while that
+    item has it.
+
+    >>> import numpy as np, sfsl
+    >>> columns = {"film": np.array([3, 7, 3]), "label": np.array([1, 0, 1], np.float32)}
+    >>> seen = sfsl.Samples(columns, tables={"film": "film"})
+    >>> len(seen), seen.rows()["film"].tolist()
+    (3, [3, 7])
     """
 
     columns: Mapping[str, Column]

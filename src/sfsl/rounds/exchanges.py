@@ -38,6 +38,10 @@ class Exchange(StrEnum):
     SURVIVORS_UPDATE = "survivors-update"
     UNMASK_UPDATE = "unmask-update"
 
+    def __repr__(self) -> str:
+        """In a message to people an exchange is its name."""
+        return repr(self.value)
+
 
 @dataclass(frozen=True)
 class Step:

@@ -34,8 +34,16 @@ class RoundRecord(msgspec.Struct, frozen=True):
     ``unknown_rows``: rows that clients' data names and the model does not have. ``opened``: rows with at
     least one contributor. ``training_seconds`` are those of all places that train, ``wall_seconds`` those of
     this process; ``exchange_seconds``, on a network: from when an exchange's messages are there until it is
-    closed. ``cohorts_aborted``: of a round of several cohorts, those that added nothing. ``workers_lost``: of
-    a cluster, each with the clients it had. Fields of another version of this program are left alone.
+    closed.
+    ``cohorts_aborted``: of a round of several cohorts, those that added nothing. ``workers_lost``: of a
+    cluster, each with the clients it had.
+
+    >>> import sfsl
+    >>> def show(line: sfsl.RoundRecord):
+    ...     print(line.round, line.aborted, line.survivors)
+    >>> run = sfsl.train(rounds=1, clients=4, on_round=show, settings={
+    ...     "data.users": 12, "data.scale": 0.03, "model.kind": "logistic", "round.min_contributors": 1})
+    1 None 4
     """
 
     round: Annotated[int, Meta(ge=1)]

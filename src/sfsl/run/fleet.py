@@ -25,18 +25,21 @@ from sfsl.data import (
     speech_of,
     with_negatives,
 )
+from sfsl.data.catalogue import Catalogue
 from sfsl.data.samples import Samples, joined
 from sfsl.data.stored import load_stored
 from sfsl.errors import InputError
-from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
+from sfsl.models import build_task
 from sfsl.privacy import PRESETS, IndexPrivacy
-from sfsl.settings.run import DataSettings, ModelSettings, RunConfig
+from sfsl.settings.run import DataSettings, RunConfig
 from sfsl.simulate.engine import Pool
 from sfsl.training.task import ClientData, Task
 
 # More than the largest cohort, so that a device is made once per round it is in.
 _DEVICES_AT_HAND = 1024
 _MIX = 1002  # its stream of the run's seed
+# Stands for the file where a fleet was handed over in Python.
+GIVEN = "<given to sfsl.train>"
 
 
 class Devices(Mapping[str, Device]):
@@ -98,10 +101,24 @@ class Collected:
 
 @dataclass(frozen=True)
 class Fleet:
-    """A model and who trains it. ``train`` and ``test`` are everyone's samples, for what only a
-    simulation can do: centralized training, and the AUC of a central test set.
+    """A model and who trains it. ``Fleet.of`` makes one of your own.
 
-    ``report`` says what a file held that could not be used; made-up data has none.
+    ``train`` and ``test`` are everyone's samples, for what only a simulation can do: centralized training,
+    and the AUC of a central test set. ``report`` says what a file held that could not be used; synthetic
+    data has none.
+
+    >>> import numpy as np, sfsl, torch
+    >>> class Rating(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.film = torch.nn.Embedding(10, 1, device="meta")    # its rows live in a store
+    ...     def forward(self, batch):
+    ...         return self.film(batch["film"]).sum(dim=-1)
+    >>> task = sfsl.Task(Rating(), (sfsl.Table(name="film", rows=10, width=1),))
+    >>> seen = sfsl.Samples({"film": np.array([3, 7]), "label": np.float32([1, 0])}, {"film": "film"})
+    >>> fleet = sfsl.Fleet.of(task, train={"ann": seen, "bob": seen}, held_out={})
+    >>> sorted(fleet.devices), len(fleet.train)
+    (['ann', 'bob'], 4)
     """
 
     task: Task
@@ -138,6 +155,12 @@ def _require_own_rows(devices: Mapping[str, Device]) -> None:
 def build_fleet(config: RunConfig) -> Fleet:
     own = {"python": _own_fleet, "shakespeare": _speech_fleet}
     fleet = own.get(config.data.source, _click_fleet)(config)
+    require_clients(config, fleet)
+    return fleet
+
+
+def require_clients(config: RunConfig, fleet: Fleet) -> None:
+    """Refuse settings for which the fleet has too few clients."""
     clients, period = config.round.all_clients, config.run.period
     if len(fleet.devices) < clients:
         raise InputError(
@@ -149,14 +172,13 @@ def build_fleet(config: RunConfig) -> Fleet:
             f"run.period = {period} rounds of {clients} clients need as many different clients, and there "
             f"are {len(fleet.devices)}; shorten the period, or take smaller cohorts"
         )
-    return fleet
 
 
 def _click_fleet(config: RunConfig) -> Fleet:
     seed, history = config.run.seed, config.data.max_history
     data, report = load_interactions(config.data, seed)
     train, test = hold_out_last(data, config.data.held_out)
-    task = _task(config.model, train, seed)
+    task = build_task(Catalogue.of(train), config.model, seed)
     devices = Devices(
         "user",
         train.clients,
@@ -169,11 +191,9 @@ def _click_fleet(config: RunConfig) -> Fleet:
 def _speech_fleet(config: RunConfig) -> Fleet:
     """Every role is a client. The vocabulary is public; which of its words a role says is not."""
     roles, report = load_shakespeare(config.data.path)
-    speech, model = speech_of(roles), config.model
+    speech = speech_of(roles)
     train, test = speech.windows(config.data.held_out, config.data.context)
-    task = next_word_lstm(
-        len(speech.vocabulary), seed=config.run.seed, width=model.width, initial=model.initial
-    )
+    task = build_task(Catalogue.of_words(speech.vocabulary), config.model, config.run.seed)
     devices = Devices(
         "role", train.clients, len(roles), lambda role: Device(task, train.client(role), test.client(role))
     )
@@ -183,6 +203,11 @@ def _speech_fleet(config: RunConfig) -> Fleet:
 def _own_fleet(config: RunConfig) -> Fleet:
     """From a file of the user's, which is run as Python runs any file it is told to."""
     path = Path(config.data.path)
+    if config.data.path == GIVEN:
+        raise InputError(
+            "this run was given its fleet in Python; go on with it there, with the same fleet: "
+            "sfsl.train(fleet, out=..., resume=True)"
+        )
     if not path.is_file():
         raise InputError(f"cannot read {path}: no such file")
     found = runpy.run_path(str(path)).get("fleet")
@@ -213,6 +238,11 @@ def scheme_privacy(config: RunConfig) -> IndexPrivacy:
 
 
 def load_interactions(settings: DataSettings, seed: int) -> tuple[Interactions, LoadReport | None]:
+    if settings.source == "catalogue":
+        raise InputError(
+            f"{settings.path} is a catalogue, which has no samples: a server starts from it (sfsl serve), a "
+            "run needs data"
+        )
     if settings.source == "synthetic":
         world = SyntheticSettings().scaled(settings.scale, users=settings.users)
         return SyntheticTaobao(world, seed=seed).interactions(), None
@@ -229,10 +259,3 @@ def load_interactions(settings: DataSettings, seed: int) -> tuple[Interactions, 
     if (data.label == 1).all():  # clicks only: nothing could be learned from them
         data = with_negatives(data, settings.negatives, seed=seed)
     return data, report
-
-
-def _task(settings: ModelSettings, train: Interactions, seed: int) -> Task:
-    if settings.kind == "logistic":
-        return logistic_regression(train)
-    make = {"din": din, "dien": dien, "bst": bst}[settings.kind]
-    return make(train, seed=seed, width=settings.width, slopes=settings.slopes, initial=settings.initial)

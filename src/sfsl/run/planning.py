@@ -14,26 +14,29 @@ from sfsl.settings.run import RunConfig
 from sfsl.training.task import Task
 
 # Cohorts to look at: those of the first rounds are as good a sample as any.
-_ROUNDS = 3
+ROUNDS = 3
 _MOST_DROPOUT = 0.9
 
 
 def plan_min_contributors(config: RunConfig, fleet: Fleet) -> int:
     """The least that keeps rows opened alone below the bound in each cohort looked at."""
     seed, rng = config.run.seed, np.random.default_rng(config.run.seed)
-    # A row is opened alone when the others that asked for it vanish before they upload.
-    lost = config.faults.lost.get(Exchange.SUBMODEL, 0.0)
-    dropout = min(max(DEFAULT_DROPOUT, lost), _MOST_DROPOUT)
     clients = sorted(fleet.devices)
     privacy = client_privacy(config, clients)
     found = []
-    for number in range(1, _ROUNDS + 1):
+    for number in range(1, ROUNDS + 1):
         cohort = choose_cohort(clients, config.round.clients, seed, number)
         needed = [fleet.devices[name].needed for name in cohort]
         chosen = [privacy[name] for name in cohort]
         requesters = planned_requesters(fleet.task, needed, chosen, rng)
-        found.append(default_min_contributors(requesters, dropout=dropout))
+        found.append(default_min_contributors(requesters, dropout=planned_dropout(config)))
     return max(found)
+
+
+def planned_dropout(config: RunConfig) -> float:
+    """A row is opened alone when the others that asked for it vanish before they upload."""
+    lost = config.faults.lost.get(Exchange.SUBMODEL, 0.0)
+    return min(max(DEFAULT_DROPOUT, lost), _MOST_DROPOUT)
 
 
 def planned_requesters(

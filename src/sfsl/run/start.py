@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 
 from sfsl.errors import InputError
-from sfsl.run.fleet import build_fleet
+from sfsl.run.fleet import GIVEN, Fleet, build_fleet, require_clients
 from sfsl.run.folder import RunFolder, require_free
 from sfsl.run.runner import Runner
 from sfsl.run.setup import require_engine, resolved
@@ -17,13 +17,12 @@ _FREE = ("run.rounds", "run.evaluate_every", "run.threads", "run.engine")
 _FREE_SECTION = "ray"
 
 
-def begin(path: Path, config: RunConfig) -> Runner:
-    """A new run. The folder is made once the data and the settings have proved good, and not left behind
-    where its engine could not start."""
+def begin(path: Path, config: RunConfig, fleet: Fleet | None = None) -> Runner:
+    """A new run, of ``fleet`` where it is given. The folder is made once the data and the settings have
+    proved good, and not left behind where its engine could not start."""
     require_free(path)
     require_engine(config)
-    config = with_whole_path(config)
-    fleet = build_fleet(config)
+    config, fleet = _peopled(config, fleet)
     config = resolved(config, fleet)
     folder = RunFolder.create(path, config)
     try:
@@ -33,12 +32,29 @@ def begin(path: Path, config: RunConfig) -> Runner:
         raise
 
 
-def resume(path: Path, wanted: RunConfig) -> Runner:
-    """The run at ``path``, from the round after its store's last."""
+def resume(path: Path, wanted: RunConfig, fleet: Fleet | None = None) -> Runner:
+    """The run at ``path``, from the round after its store's last; given the fleet that it began with."""
     folder = RunFolder(path)
-    config = continued(folder.config(), with_whole_path(wanted))
+    wanted = with_whole_path(wanted) if fleet is None else given(wanted)
+    config = continued(folder.config(), wanted)
     require_engine(config)
-    return Runner(folder, config, build_fleet(config))
+    config, fleet = _peopled(config, fleet)
+    return Runner(folder, config, fleet)
+
+
+def given(config: RunConfig) -> RunConfig:
+    """Settings that say that the data are no file's: a fleet was handed over in Python."""
+    data = msgspec.structs.replace(config.data, source="python", path=GIVEN)
+    return msgspec.structs.replace(config, data=data)
+
+
+def _peopled(config: RunConfig, fleet: Fleet | None) -> tuple[RunConfig, Fleet]:
+    if fleet is None:
+        config = with_whole_path(config)
+        return config, build_fleet(config)
+    config = given(config)
+    require_clients(config, fleet)
+    return config, fleet
 
 
 def continued(stored: RunConfig, wanted: RunConfig) -> RunConfig:
@@ -64,7 +80,7 @@ def continued(stored: RunConfig, wanted: RunConfig) -> RunConfig:
 
 def with_whole_path(config: RunConfig) -> RunConfig:
     """A run may be resumed from another folder, and the data must be found from there."""
-    if not config.data.path:
+    if config.data.path in ("", GIVEN):
         return config
     path = str(Path(config.data.path).resolve())
     return msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, path=path))

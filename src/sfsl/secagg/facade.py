@@ -50,7 +50,14 @@ SPARSE_FAILURE = 2.0**-40
 
 @dataclass(frozen=True)
 class Aggregate:
-    """``total`` is the sum of the vectors of ``survivors``: everyone who uploaded."""
+    """``total`` is the sum of the vectors of ``survivors``: everyone who uploaded. ``cost`` has each client's
+    CPU seconds and bytes, and ``params`` what they agreed on.
+
+    >>> import sfsl
+    >>> result = sfsl.aggregate({"ann": [1, 2], "bob": [10, 20]})
+    >>> result.total.tolist(), result.params.threshold, result.cost.client_bytes_up["ann"] < 1000
+    ([11, 22], 2, True)
+    """
 
     total: Words
     survivors: frozenset[str]
@@ -92,6 +99,12 @@ def aggregate(
     ``neighbours`` asks for a sparse graph of that degree and is the caller's responsibility; above 512
     clients degree and threshold are planned together (``plan_graph``). The ``dropped_…`` clients vanish
     at that step, for trying out.
+
+    >>> import sfsl
+    >>> vectors = {"ann": [1, 2], "bob": [10, 20], "cyd": [100, 200]}
+    >>> result = sfsl.aggregate(vectors, threshold=2, dropped_before_upload={"bob"})
+    >>> result.total.tolist(), sorted(result.survivors)
+    ([101, 202], ['ann', 'cyd'])
     """
     checked = {name: ring_named(ring).vector(vector, f"client {name!r}") for name, vector in vectors.items()}
     shapes = {vector.shape for vector in checked.values()}

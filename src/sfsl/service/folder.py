@@ -22,10 +22,15 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
 
 
-def open_store(folder: Path, spec: StoreSpec, dense: Callable[[], NDArray[np.float32]]) -> LmdbStore:
-    """Open the store in ``folder``; where there was none yet, make one that begins with ``dense``."""
+def open_store(
+    folder: Path, spec: StoreSpec, dense: Callable[[], NDArray[np.float32]], *, grow: bool = False
+) -> LmdbStore:
+    """Open the store in ``folder``; where there was none yet, make one that begins with ``dense``.
+
+    With ``grow`` a store of fewer rows is taken up and has the others added.
+    """
     if (folder / STORE).exists():
-        return LmdbStore.open(folder / STORE, spec)
+        return LmdbStore.open(folder / STORE, spec, grow=grow)
     if read_lines(folder / METRICS):
         raise StoreError(f"{folder} has metrics but no store: it was deleted; restore it")
     return LmdbStore.create(folder / STORE, spec, dense())

@@ -62,6 +62,19 @@ def overridden(sections: Mapping[str, Any], settings: Iterable[str]) -> Sections
     return changed
 
 
+def with_settings(sections: Mapping[str, Any], settings: Mapping[str, Any]) -> Sections:
+    """``sections`` with settings from Python applied: ``{"round.clients": 50}``, or nested as in a file."""
+    changed = overridden(sections, ())
+    for name, value in settings.items():
+        section, dot, key = name.partition(".")
+        if not dot and not isinstance(value, Mapping):
+            raise InputError(f"{name!r}: expected section.key, such as round.clients, or a whole section")
+        if not isinstance(changed.setdefault(section, {}), dict):
+            raise InputError(f"{name!r}: {section} is not a section in the run file")
+        changed[section] |= {key: value} if dot else value
+    return changed
+
+
 def _value(text: str) -> Any:
     try:
         read = tomllib.loads(f"value = {text}")

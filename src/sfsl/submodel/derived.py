@@ -1,4 +1,4 @@
-"""Rows that follow from other rows by a public map, as categories do from goods (spec submodel 2.2)."""
+"""Rows that follow from other rows by a public map, as categories do from items (spec submodel 2.2)."""
 
 from collections.abc import Callable, Mapping
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from sfsl.arrays import Indices, Values
 from sfsl.durable.closing import Closing
+from sfsl.submodel import store_format
 from sfsl.submodel.initial import initial_rows
 from sfsl.submodel.rowset import RowSet
 from sfsl.submodel.store import Commit, DenseBlock, RowBlock, StoreSpec, initial_dense, require_commit
@@ -39,6 +40,13 @@ class MemoryStore(Closing):
             self._dense = DenseBlock(commit.dense.values.copy(), commit.dense.state.copy())
         self.round = commit.round
         self.selection = commit.selection
+
+    def grow(self, spec: StoreSpec) -> None:
+        """Add rows at the end of tables, or raise and be as before. All else in ``spec`` is the same; rows
+        that are there, optimizer state and the round's number stay."""
+        # A row's first values follow from its number, so the rows that are there need nothing new.
+        store_format.require_grown(self.spec, spec, "this store")
+        self.spec = spec
 
     def close(self) -> None:
         pass

@@ -25,7 +25,7 @@ Slots = Annotated[int, Meta(ge=0, le=8)]
 
 
 class StoreSpec(Checked, frozen=True):
-    """What a store is made for. It is fixed when the store is created.
+    """What a store is made for. It is fixed when the store is created, but for rows that are added.
 
     ``row_slots`` and ``dense_slots``: numbers of optimizer state for each parameter
     (``ServerStep.slots``). ``devices``: keep personal rows too, for devices simulated in this process; a

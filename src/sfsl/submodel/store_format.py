@@ -121,6 +121,21 @@ def require_same(stored: StoreSpec, wanted: StoreSpec, where: str) -> None:
         )
 
 
+def require_grown(stored: StoreSpec, wanted: StoreSpec, where: str) -> bool:
+    """Refuse what differs by more than rows added at the end of tables; whether any were added.
+
+    Rows that no round moved are not stored, so that nothing else of a store changes with their number.
+    """
+    rows = {table.name: table.rows for table in stored.model.tables}
+    tables = tuple(
+        msgspec.structs.replace(table, rows=min(table.rows, rows.get(table.name, table.rows)))
+        for table in wanted.model.tables
+    )
+    model = msgspec.structs.replace(wanted.model, tables=tables)
+    require_same(stored, msgspec.structs.replace(wanted, model=model), where)
+    return stored != wanted
+
+
 def _flat(value: Any, name: str) -> dict[str, Any]:
     """Nested settings as one line each: model.tables.0.rows."""
     if isinstance(value, list):

@@ -23,6 +23,11 @@ class Table(Checked, frozen=True):
 
     ``initial``: rows begin uniform in ±initial; 0 begins at zero. A number of rows with room to grow
     costs nothing, since only rows ever touched are stored.
+
+    >>> import sfsl
+    >>> film = sfsl.Table(name="film", rows=2_000_000_000, width=16)
+    >>> genre = sfsl.Table(name="genre", rows=30, width=4, kind="derived", source="film")
+    >>> user = sfsl.Table(name="user", rows=1_000_000, width=8, kind="personal")
     """
 
     name: TableName

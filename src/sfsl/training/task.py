@@ -63,6 +63,18 @@ class Task:
     device ``meta``, where two billion rows take no room. ``maps`` are the public maps of derived tables.
     ``looked_up`` names tables that the module only looks up, in an ``nn.Embedding``, by columns of which
     the data say that they hold its rows: many clients at a time then train faster.
+
+    >>> import sfsl, torch
+    >>> class Rating(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.film = torch.nn.Embedding(10, 4, device="meta")
+    ...         self.out = torch.nn.Linear(4, 1)
+    ...     def forward(self, batch):
+    ...         return self.out(self.film(batch["film"])).squeeze(-1)
+    >>> task = sfsl.Task(Rating(), (sfsl.Table(name="film", rows=10, width=4),))
+    >>> task.spec.dense, task.initial_dense().shape
+    (5, (5,))
     """
 
     module: nn.Module

@@ -32,7 +32,15 @@ from sfsl.union.sizing import planned_capacity
 
 @dataclass(frozen=True)
 class UnionResult:
-    """``indices`` is the union of the sets of ``survivors``, ascending."""
+    """``indices`` is the union of the sets of ``survivors``, ascending.
+
+    ``encoding`` is how sets became vectors, for the given ``reason``, with room for ``capacity`` indices.
+
+    >>> import sfsl
+    >>> result = sfsl.private_set_union({"ann": {3}, "bob": {17}}, domain=100)
+    >>> result.indices.tolist(), result.encoding, result.false_positives_expected
+    ([3, 17], 'identity', 0.0)
+    """
 
     indices: Indices
     encoding: str
@@ -64,6 +72,11 @@ def private_set_union(
     largest set). One that does not fit raises ``UnionFailed`` with a capacity that would do; whether to
     try again is the caller's decision, since two unions over different survivors say more than one.
     The ``dropped`` clients vanish before they upload.
+
+    >>> import sfsl
+    >>> result = sfsl.private_set_union({"ann": {3, 17, 2_000_000_000}, "bob": {17}}, domain=2**31)
+    >>> result.indices.tolist(), result.encoding
+    ([3, 17, 2000000000], 'sketch')
     """
     randomness = randomness or SystemRandomness()
     names = checked_names(sets)

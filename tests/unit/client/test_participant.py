@@ -504,7 +504,7 @@ def test_a_client_that_restarts_in_mid_round_is_a_dropout_and_stays_charged(tmp_
         while not crowd.server.outcomes:  # nobody waits for the one who left
             await asyncio.sleep(0.05)
             if crowd.server.round is not None and not crowd.server.outcomes:
-                answered = [len(one.messages) in one.answers for one in crowd.server._live()]
+                answered = [len(one.messages) in one.answers for one in crowd.server.live()]
                 if all(answered):
                     await crowd.server.close_phase()
         anew.cancel()

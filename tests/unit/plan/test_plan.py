@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from rules import simulation_of
 from sfsl.cli import plan as command
+from sfsl.data.catalogue import Catalogue
 from sfsl.errors import ParameterError, SfslError
 from sfsl.packing import pack, packed_size
 from sfsl.plan import (
@@ -42,7 +43,7 @@ def fleet(clients: int, scale: float):  # type: ignore[no-untyped-def]
 
     data = SyntheticTaobao(SyntheticSettings().scaled(scale, users=clients), seed=0).interactions()
     train, test = hold_out_last(data)
-    task = logistic_regression(train)
+    task = logistic_regression(Catalogue.of(train))
     return task, {f"u{u:05d}": Device(task, train.client(int(u)), test.client(int(u))) for u in train.clients}
 
 

@@ -1,8 +1,7 @@
 """The usual client of a node: a torch task, its samples, and a folder that remembers."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -67,9 +66,5 @@ def device_member(
             randomness=randomness,
             home=home,
             identity=home.identity() if terms.roster else None,
-            pinned=_pinned(terms.roster),
+            pinned=None if terms.roster_file is None else read_roster(terms.roster_file),
         )
-
-
-def _pinned(roster: str) -> Mapping[str, bytes] | None:
-    return read_roster(Path(roster).expanduser()) if roster else None

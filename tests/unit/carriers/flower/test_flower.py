@@ -33,10 +33,10 @@ def test_settings_are_sections_of_the_runs_configuration() -> None:
     given = {"flower.rounds": 4, "training.learning_rate": 0.5, "my.own": 1, "loose": True}
     config = read_config(RUN | given)
     rounds = config.rounds()
-    assert (rounds.cohort, rounds.min_cohort, rounds.rounds, rounds.active) == (5, 4, 4, False)
-    assert rounds.training(1)["rate"] == 0.5
-    assert rounds.threshold is None
-    assert read_config(RUN | {"round.threshold": 4}).rounds().threshold == 4
+    assert (rounds.cohort, rounds.min_cohort, rounds.rounds, rounds.rules.active) == (5, 4, 4, False)
+    assert rounds.rules.training(1)["rate"] == 0.5
+    assert rounds.rules.threshold is None
+    assert read_config(RUN | {"round.threshold": 4}).rounds().rules.threshold == 4
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from clocks import PATIENCE, until
 from cohort import DENSE
-from deployment import Deployment, Guest, new_store, settings
+from deployment import LIMIT, Deployment, Guest, new_store, settings
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -28,7 +28,9 @@ from sfsl.errors import (
     UnexpectedSender,
     WrongPhase,
 )
-from sfsl.rounds.exchanges import TRAINS, order
+from sfsl.rounds.exchanges import ORDER, TRAINS, order
+from sfsl.rounds.messages import Invitation
+from sfsl.rounds.server import RoundServer
 from sfsl.service.messages import CODEC, Decline
 from sfsl.service.settings import DAY_MS
 from world import frozen, tampered
@@ -49,9 +51,11 @@ async def whole_round(guests: list[Guest]) -> list[RoundOver]:
 # -- declining ----------------------------------------------------------------------------------------
 
 
-def decline(world: Deployment) -> bytes:
-    assert world.coordinator._running is not None
-    return CODEC.encode(Decline(world.coordinator._running.round_id))
+def decline(guest: Guest) -> bytes:
+    """What says no to the first message that this guest was sent."""
+    invitation = CODEC.decode(guest.frames[0], limit=LIMIT)
+    assert isinstance(invitation, Invitation)
+    return CODEC.encode(Decline(invitation.roster.params.round_id))
 
 
 def test_nobody_waits_for_who_declines(tmp_path: Path) -> None:
@@ -63,7 +67,7 @@ def test_nobody_waits_for_who_declines(tmp_path: Path) -> None:
             for guest in guests:
                 guest.check_in()
             await guests[0].until(1)
-            said = decline(world)
+            said = decline(guests[0])
             for _ in range(2):  # its answer may get lost
                 await guests[0].answer(said)
             with pytest.raises(ConflictingMessage):
@@ -87,7 +91,7 @@ def test_a_round_that_too_many_decline_is_over_at_once(tmp_path: Path) -> None:
             for guest in guests:
                 guest.check_in()
             await guests[0].until(1)
-            await guests[0].answer(decline(world))
+            await guests[0].answer(decline(guests[0]))
             ends = await asyncio.gather(*(guest.play() for guest in guests[1:]))
             assert {end.outcome for end in ends} == {"aborted"}
             (line,) = world.lines
@@ -109,7 +113,7 @@ def test_only_an_invitation_can_be_declined(tmp_path: Path, exchange: str) -> No
                 guest.check_in()
             frames = await asyncio.gather(*(guest.until(number) for guest in guests))
             with pytest.raises(WrongPhase, match="Decline does not answer"):
-                await guests[0].answer(decline(world))
+                await guests[0].answer(decline(guests[0]))
             for guest, frame in zip(guests, frames, strict=True):
                 await guest.answer(guest.answer_to(frame))
             ends = await asyncio.gather(*(guest.play() for guest in guests))
@@ -382,7 +386,7 @@ def test_what_does_not_belong_changes_nothing(tmp_path: Path, number: int) -> No
             assert running is not None
 
             def picture() -> Any:
-                return frozen(running.server), set(running.heard), dict(running.bill.bytes_up)
+                return frozen(running.server), set(running.answered), dict(running.tally.bytes_up)
 
             before = picture()
             check_ins = world.check_ins
@@ -419,7 +423,7 @@ def test_what_does_not_belong_changes_nothing(tmp_path: Path, number: int) -> No
             assert picture() == before
             # None of it keeps the client from going on, and what it said stays said.
             await check_ins.answer(honest.id, honest.ticket, number, answers[0])
-            assert running.heard == {honest.id}
+            assert running.answered == {honest.id}
             heard = picture()
             await check_ins.answer(honest.id, honest.ticket, number, answers[0])
             with pytest.raises(ConflictingMessage):
@@ -452,7 +456,7 @@ def test_asking_again_gives_the_same_bytes(tmp_path: Path) -> None:
             assert await world.check_ins.next(one.id, one.ticket, 0, 0) == (1, frame)
             running = world.coordinator._running
             assert running is not None
-            assert running.bill.bytes_down["invitation"] == 3 * len(frame)  # told once each, however often
+            assert running.tally.bytes_down["invitation"] == 3 * len(frame)  # told once each, however often
 
     run(scenario())
 
@@ -738,24 +742,22 @@ def test_checking_in_again_while_invitations_are_written_is_no_second_turn(
 def test_masked_sets_are_counted_before_the_union_can_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sfsl.service.cohort import CohortRound
 
-    close, counted = CohortRound.close, {}
+    close_phase, counted = RoundServer.close_phase, []
 
     async def scenario() -> None:
         async with Deployment(tmp_path) as world:
             guests = world.clients(3)
 
-            def watched(running: CohortRound) -> Any:
-                counted[running.exchange] = [world.registry.acknowledged(guest.id) for guest in guests]
-                return close(running)
+            def watched(server: RoundServer) -> Any:
+                counted.append([world.registry.acknowledged(guest.id) for guest in guests])
+                return close_phase(server)
 
-            monkeypatch.setattr(CohortRound, "close", watched)
+            monkeypatch.setattr(RoundServer, "close_phase", watched)
             await whole_round(guests)
 
     run(scenario())
-    assert counted["invitation"] == [0, 0, 0]
-    assert counted["inbound"] == [1, 1, 1]
+    assert counted == [[0, 0, 0], *[[1, 1, 1]] * (len(ORDER) - 1)]
 
 
 def test_masked_sets_are_counted_also_when_the_round_is_cut_short(tmp_path: Path) -> None:

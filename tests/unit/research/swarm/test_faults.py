@@ -4,12 +4,9 @@ import asyncio
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
-from sfsl.client.backoff import Backoff
-from sfsl.errors import ParameterError, Refused
-from sfsl.testing import SeededRandomness
+from sfsl.errors import ParameterError
 from sfsl_research.swarm.faults import KINDS, FaultyTransport, NetworkFaults, Traffic, Vanished
 
 BODY = b"some bytes of a message"
@@ -128,31 +125,3 @@ def test_a_share_of_a_rounds_clients_is_struck_once_and_anywhere() -> None:
 def test_plans_that_cannot_be(rates: dict[str, float]) -> None:
     with pytest.raises(ParameterError):
         NetworkFaults(rates)
-
-
-def test_a_wait_never_overflows() -> None:
-    assert 30 <= Backoff(SeededRandomness("a")).delay(10**6) <= 60
-
-
-# -- hyperparameters ---------------------------------------------------------------------------
-
-
-def test_a_trainer_takes_the_rounds_hyperparameters_within_its_limits() -> None:
-    pytest.importorskip("torch")
-    from sfsl.client.training import DeviceTrainer
-    from sfsl.training import LocalSettings
-
-    trainer = DeviceTrainer(None, lambda number: 0)  # type: ignore[arg-type]
-    asked = {"rate": 0.25, "batch_size": 4.0, "epochs": 3.0, "clip": 0.5}
-    assert trainer._local(asked) == LocalSettings(4, 3, 0.25, 1.0, 0.5)
-    assert trainer._local({"rate": 0.25}) == LocalSettings(2, 1, 0.25, 1.0, 0.1)
-    bad = {
-        "rate": [0.0, -1.0, 1e4, np.nan, np.inf],
-        "batch_size": [0.0, 2.5, 1e9, np.nan, np.inf],
-        "epochs": [0.0, 1.5, 21.0, np.nan, np.inf],
-        "clip": [0.0, -1.0, np.nan, np.inf],
-    }
-    for name, values in bad.items():
-        for value in values:
-            with pytest.raises(Refused):
-                trainer._local(asked | {name: value})

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sfsl.carriers.https.authority import read_certificate
+from sfsl.deploy.loopback import HOSTS, loopback_tls
 from sfsl.errors import KeyFileError
-from sfsl.serve.loopback import HOSTS, loopback_tls
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 FILES = ("authority.key", "authority.pem", "server.key", "server.pem")

@@ -1,4 +1,4 @@
-"""What the recommenders share: tables of users, items and categories, goods made of them, a tower on top."""
+"""What the recommenders share: tables of users, items and categories, embedded items, a tower on top."""
 
 import torch
 from torch import Tensor, nn
@@ -6,11 +6,12 @@ from torch import Tensor, nn
 from sfsl.models.activations import activation
 from sfsl.training.task import Batch
 
+WIDTH = 18
 TOWER = (200, 80)
 
 
-class GoodsModel(nn.Module):
-    """A good is the embeddings of its item and its category side by side, ``good`` numbers in all.
+class ItemModel(nn.Module):
+    """An item is the embeddings of its row and of its category's side by side, ``size`` numbers in all.
 
     ``device`` is that of the tables; on ``meta`` they have a shape and no values.
     """
@@ -22,14 +23,14 @@ class GoodsModel(nn.Module):
         self.user = nn.Embedding(users, width, device=device)
         self.item = nn.Embedding(items, width, device=device)
         self.category = nn.Embedding(categories, width, device=device) if categories else None
-        self.good = 2 * width if categories else width
+        self.size = 2 * width if categories else width
 
-    def goods(self, batch: Batch, name: str) -> Tensor:
-        """The goods of a column. Fillers are some good or other: whoever asks masks them."""
-        goods: Tensor = self.item(batch[name].clamp_min(0))
+    def items(self, batch: Batch, name: str) -> Tensor:
+        """The items of a column. Fillers are some item or other: whoever asks masks them."""
+        items: Tensor = self.item(batch[name].clamp_min(0))
         if self.category is None:
-            return goods
-        return torch.cat([goods, self.category(batch[f"{name}_category"].clamp_min(0))], dim=-1)
+            return items
+        return torch.cat([items, self.category(batch[f"{name}_category"].clamp_min(0))], dim=-1)
 
 
 def tower(inputs: int, slopes: str) -> nn.Sequential:

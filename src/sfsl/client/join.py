@@ -1,0 +1,256 @@
+"""A client of a deployment, whole: its folder, its link, the server's model, round after round.
+
+``sfsl join`` prints what this tells; an app calls it with data of its own.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+from sfsl.client.backoff import Backoff
+from sfsl.client.events import Event, Notify, nobody
+from sfsl.client.following import KnownModel, ServedModel, fetch_model
+from sfsl.client.home import Home, read_roster
+from sfsl.client.link import Link, trusted
+from sfsl.client.memory import DurableMemory
+from sfsl.client.own_data import Data, build_device, source_of
+from sfsl.client.participant import Attempt, Participant, require_mode
+from sfsl.client.personal import PersonalRows
+from sfsl.client.training import DeviceTrainer
+from sfsl.crypto.identity import Identity
+from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.errors import InputError, WrongModel
+from sfsl.privacy import ClientState
+from sfsl.settings.terms import Terms
+
+
+def join(
+    server: str,
+    data: Data,
+    state: str | Path,
+    *,
+    terms: Terms | None = None,
+    ca: str | Path | None = None,
+    identity: str | Path | None = None,
+    rounds: int | None = None,
+    wait: bool = True,
+    held_out: float = 0.2,
+    plain: bool = False,
+    on_event: Notify | None = None,
+) -> list[Attempt]:
+    """Take part in a deployment's rounds with data that stays here, until ``rounds`` are done.
+
+    Blocks; Ctrl-C stops it. Inside an event loop, or to stop it from elsewhere, use ``join_async``, which
+    explains the arguments. A server and three clients, each in a thread:
+
+    >>> import queue, tempfile, sfsl
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> settings = {
+    ...     "data": {"users": 12, "scale": 0.03}, "model": {"kind": "logistic"},
+    ...     "round": {"clients": 3, "threshold": 3, "min_contributors": 2},
+    ...     "serve": {"enrolment": "open", "port": 0, "rounds": 1, "period_days": 0},
+    ... }
+    >>> def client(serving, folder, number):
+    ...     with open(f"{folder}/{number}.csv", "w") as file:
+    ...         file.writelines(["item,label,time\\n", *(f"{n},{n % 2},{n}\\n" for n in range(20))])
+    ...     return sfsl.join(serving.url, f"{folder}/{number}.csv", f"{folder}/client-{number}",
+    ...                      ca=serving.authority, rounds=1)[-1].outcome
+    >>> with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
+    ...     ready = queue.Queue()
+    ...     server = pool.submit(sfsl.serve, settings, out=f"{folder}/server", ready=ready.put)
+    ...     serving = ready.get(timeout=60)
+    ...     clients = [pool.submit(client, serving, folder, number) for number in range(3)]
+    ...     [one.result() for one in clients], server.result()
+    (['committed', 'committed', 'committed'], 1)
+    """
+    return asyncio.run(
+        join_async(
+            server,
+            data,
+            state,
+            terms=terms,
+            ca=ca,
+            identity=identity,
+            rounds=rounds,
+            wait=wait,
+            held_out=held_out,
+            plain=plain,
+            on_event=on_event,
+        )
+    )
+
+
+async def join_async(
+    server: str,
+    data: Data,
+    state: str | Path,
+    *,
+    terms: Terms | None = None,
+    ca: str | Path | None = None,
+    identity: str | Path | None = None,
+    rounds: int | None = None,
+    wait: bool = True,
+    held_out: float = 0.2,
+    plain: bool = False,
+    on_event: Notify | None = None,
+) -> list[Attempt]:
+    """Take part in a deployment's rounds with data that stays here; returns how attempts ended.
+
+    ``data``: a CSV file with the columns item, label and time, ``Samples`` in the numbers of the server's
+    model, or a function that returns either and is asked again for every period. A period goes on with what
+    it began with. ``state``: this client's folder; its key, its budget and its own rows live there, and it
+    belongs to one server. ``terms``: what it insists on. ``ca``: the one certificate authority to trust;
+    None trusts the system's. ``rounds``: return after so many whole rounds. Without ``wait``, return also
+    where this period allows no more. ``held_out``: the last share of the samples, for testing only.
+    ``plain``: no TLS, for tests on one machine. ``on_event`` hears of everything as it happens.
+
+    Cancel it at any time: a round under way goes on without this client, and what was spent stays spent.
+
+    >>> import asyncio, tempfile, sfsl
+    >>> settings = {
+    ...     "data": {"users": 12, "scale": 0.03}, "model": {"kind": "logistic"},
+    ...     "round": {"clients": 3, "threshold": 3, "min_contributors": 2},
+    ...     "serve": {"enrolment": "open", "plain": True, "port": 0, "rounds": 1, "period_days": 0},
+    ... }
+    >>> async def deployment(folder):
+    ...     ready = asyncio.get_running_loop().create_future()
+    ...     server = asyncio.create_task(
+    ...         sfsl.serve_async(settings, out=f"{folder}/server", ready=ready.set_result))
+    ...     serving = await ready
+    ...     with open(f"{folder}/clicks.csv", "w") as file:
+    ...         file.writelines(["item,label,time\\n", *(f"{n},{n % 2},{n}\\n" for n in range(20))])
+    ...     clients = (sfsl.join_async(serving.url, f"{folder}/clicks.csv", f"{folder}/client-{n}",
+    ...                                rounds=1, plain=True) for n in range(3))
+    ...     ended = await asyncio.gather(*clients)
+    ...     return [one.outcome for attempts in ended for one in attempts], await server
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     asyncio.run(deployment(folder))
+    (['committed', 'committed', 'committed'], 1)
+    """
+    require_held_out(held_out)
+    notify, randomness = on_event or nobody, SystemRandomness()
+    home = Home(Path(state), randomness)
+    own = home.identity(None if identity is None else Path(identity))
+    async with Link(
+        server,
+        own,
+        tls=None if plain else trusted(ca),
+        plain=plain,
+        deployment=home.deployment(),
+        backoff=Backoff(randomness),
+        randomness=randomness,
+        notify=notify,
+    ) as link:
+        client = _Client(link, home, own, data, terms or Terms(), held_out, notify, randomness)
+        client.require_files()
+        served = await client.model()
+        home.pin(link.deployment or b"")  # which it met when it was asked for its model
+        return await client.take_part(served, rounds, wait)
+
+
+def require_held_out(share: float) -> None:
+    """Refuse what is no share of the samples."""
+    if not 0 < share < 1:
+        raise InputError(f"held-out {share:g}: a share between 0 and 1, such as 0.2")
+
+
+@dataclass(frozen=True)
+class _Client:
+    """One client at its server."""
+
+    link: Link
+    home: Home
+    identity: Identity
+    data: Data
+    terms: Terms
+    held_out: float
+    notify: Notify
+    randomness: Randomness
+
+    def require_files(self) -> None:
+        """Find out what is wrong here before anybody is asked for anything."""
+        if not callable(self.data):
+            source_of(self.data)
+        self._pinned()
+
+    async def model(self) -> ServedModel:
+        """Fetch the model that the server names, if it continues the one that this client knows."""
+        about = await self.link.about()
+        require_mode(about, bool(self.terms.roster))
+        served = await fetch_model(self.link, about)
+        self._known.require_extends(served)
+        return served
+
+    async def take_part(self, served: ServedModel, rounds: int | None, wait: bool) -> list[Attempt]:
+        """Take part round after round, in each period with its own data, also while the catalogue grows."""
+        ended: list[Attempt] = []
+        while True:
+            left = None if rounds is None else rounds - sum(one.whole for one in ended)
+            state = self.home.state(self.link.client, self.terms.calendar, self.terms.budget)
+            with state, self.home.personal(served.task.spec) as personal:
+                participant = self._participant(served, state, personal)
+                try:
+                    ended += await participant.run(left, wait=False)
+                except WrongModel:
+                    ended += participant.ended
+                    grown = await self.model()
+                    if grown.digest == served.digest:
+                        raise
+                    served = grown
+                    version = served.catalogue.version
+                    self.notify(Event("model", f"The catalogue has grown to version {version}"))
+                    continue
+            if not wait or (rounds is not None and sum(one.whole for one in ended) >= rounds):
+                return ended
+            if not await participant.rest():
+                return ended
+
+    def _participant(self, served: ServedModel, state: ClientState, personal: PersonalRows) -> Participant:
+        model, trainer = served.client_model, self._trainer(served, state)
+        shared = {name: trainer.device.needed[name] for name in model.tables.shared}
+        return Participant(
+            link=self.link,
+            model=model,
+            memory=DurableMemory(
+                state,
+                self.terms.index_privacy,
+                model.tables,
+                shared,
+                today=_today,
+                randomness=self.randomness,
+            ),
+            trainer=trainer,
+            personal=personal,
+            policy=self.terms.policy,
+            randomness=self.randomness,
+            notify=self.notify,
+            identity=self.identity,
+            pinned=self._pinned(),
+            now=lambda: datetime.now(UTC).replace(tzinfo=None),
+        )
+
+    def _trainer(self, served: ServedModel, state: ClientState) -> DeviceTrainer:
+        """Return a trainer on the samples, and the rows of the catalogue, with which this period began."""
+        source, going_on = source_of(self.data), state.period == state.calendar.period(_today())
+        frozen, changed = self.home.samples(source, state, _today())
+        if changed:
+            what = source if isinstance(source, Path) else "what it was given"
+            self.notify(Event("waiting", f"{what} has changed; this period goes on with what it froze"))
+        rows = self._known.settle(served, going_on=going_on)
+        device, report = build_device(served, rows, frozen, source, self.held_out)
+        samples = f"{len(device.train):,} samples to train on"
+        self.notify(Event("data", samples if report is None else str(report)))
+        return DeviceTrainer(device, lambda number: int.from_bytes(self.randomness.bytes(4), "big") >> 1)
+
+    @property
+    def _known(self) -> KnownModel:
+        return KnownModel(self.home.folder / "model")
+
+    def _pinned(self) -> dict[str, bytes] | None:
+        roster = self.terms.roster_file
+        return None if roster is None else read_roster(roster)
+
+
+def _today() -> date:
+    return datetime.now(UTC).date()

@@ -1,0 +1,1 @@
+"""A deployment's server: what it starts, and its certificate on loopback."""

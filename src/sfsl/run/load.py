@@ -1,0 +1,157 @@
+"""A model at rest: from the folder of a run, or from that of a server, which has no users' rows.
+
+Whatever else will hold a model one day is told apart in ``load``.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfsl.errors import InputError
+from sfsl.run.folder import RunFolder
+from sfsl.settings.run import RunConfig
+from sfsl.submodel import LmdbStore, ModelSpec, RowSet, StoreSpec
+from sfsl.submodel.rowset import row_numbers
+from sfsl.submodel.store_format import require_same
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sfsl.run.fleet import Fleet
+    from sfsl.training.task import Task
+
+STORE = "store"
+
+
+class Model:
+    """A trained model in a folder. The folder is open only while something is read from it.
+
+    ``round`` is the last whole round in it, ``spec`` its tables and the size of its dense part. A run's
+    folder holds users' personal rows too, which a simulation knows and a real server never does.
+
+    >>> import sfsl
+    >>> run = sfsl.train(rounds=1, clients=4, settings={
+    ...     "data.users": 12, "data.scale": 0.03, "model.kind": "logistic", "round.min_contributors": 1})
+    >>> model = sfsl.load(run.path)
+    >>> model.round, [table.name for table in model.spec.tables], model.dense.shape
+    (1, ['user', 'item', 'category'], (1,))
+    >>> model.rows("item", [0, 5]).shape
+    (2, 2)
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        task: "Task | None" = None,
+        fleet: "Fleet | None" = None,
+        keeps: object = None,
+    ) -> None:
+        """``keeps`` is what the folder lasts as long as, where it is temporary."""
+        self.path = path
+        self._keeps = keeps
+        self._fleet = fleet
+        self._task = fleet.task if fleet is not None else task
+        with self._store(check=True) as store:
+            self._stored: StoreSpec = store.spec
+            self.round: int = store.round
+        if self._task is not None:
+            self._require_same(self._task)
+
+    @property
+    def spec(self) -> ModelSpec:
+        return self._stored.model
+
+    @cached_property
+    def config(self) -> RunConfig | None:
+        """The settings of its run; None where the folder has none."""
+        return RunFolder(self.path).config() if (self.path / "config.toml").is_file() else None
+
+    @cached_property
+    def fleet(self) -> "Fleet":
+        """The model and its clients, made again from the run's settings."""
+        if self._fleet is not None:
+            return self._fleet
+        if self.config is None:
+            raise InputError(
+                f"{self.path} does not say what its model was trained on; only a run's folder does"
+            )
+        from sfsl.run.fleet import build_fleet
+
+        fleet = build_fleet(self.config)
+        self._require_same(fleet.task)
+        return fleet
+
+    @cached_property
+    def task(self) -> "Task | None":
+        """The torch module and its tables; None where the folder does not say how to build it."""
+        if self._task is not None or self.config is None:
+            return self._task
+        return self.fleet.task
+
+    @property
+    def dense(self) -> NDArray[np.float32]:
+        """The parameters outside the tables, as one vector."""
+        with self._store() as store:
+            return store.read_dense().values
+
+    def rows(self, table: str, numbers: ArrayLike) -> NDArray[np.float32]:
+        """These rows of a table [n, width], in the order asked for; rows never trained are as they began."""
+        wanted = row_numbers(numbers, self._stored.table(table).rows)
+        distinct, places = np.unique(wanted, return_inverse=True)
+        with self._store() as store:
+            return np.asarray(store.read_rows(table, RowSet(distinct)).values[places.reshape(-1)])
+
+    def state_dict(self, max_gib: float = 4.0) -> "dict[str, Tensor]":
+        """All parameters as ``module.load_state_dict`` takes them; larger tables than ``max_gib`` in all
+        are refused."""
+        if self.task is None:
+            raise InputError(
+                f"{self.path} has the numbers of a model, not its shape; give the task that it was trained "
+                "with: sfsl.load(folder, task=...)"
+            )
+        from sfsl.run.evaluation import state_dict
+
+        with self._store() as store:
+            return dict(state_dict(self.task, store, int(max_gib * 2**30)))
+
+    def auc(self) -> float | None:
+        """On all held-out samples of its run; None where there are none of one kind."""
+        from sfsl.simulate.engine import central_auc
+
+        with self._store() as store:
+            found = central_auc(self.fleet.task, self.fleet.test, store)
+        return None if found != found else found
+
+    def _require_same(self, task: "Task") -> None:
+        wanted = msgspec.structs.replace(self._stored, model=task.spec)
+        require_same(self._stored, wanted, str(self.path / STORE))
+
+    @contextmanager
+    def _store(self, *, check: bool = False) -> Iterator[LmdbStore]:
+        with LmdbStore.open(self.path / STORE, check=check) as store:
+            yield store
+
+
+def load(path: str | Path, *, task: "Task | None" = None) -> Model:
+    """The model in the folder of a run, of a server or of a Flower run. Nothing else may be writing it.
+
+    ``task`` is for folders that do not say how the model is built: those of servers, and of a run that was
+    given its fleet in Python. Without it, tables and the dense part can still be read.
+
+    >>> import sfsl
+    >>> sfsl.load("no/such/folder")
+    Traceback (most recent call last):
+    sfsl.errors.InputError: no model at no/such/folder: it has no store
+    """
+    folder = Path(path)
+    if not (folder / STORE).exists():
+        if (folder / "config.toml").is_file():
+            raise InputError(f"{folder} has no store yet; go on with it: sfsl run --out {folder} --resume")
+        raise InputError(f"no model at {folder}: it has no store")
+    return Model(folder, task)

@@ -1,4 +1,0 @@
-"""A deployment's server: its settings, its folder, and what it starts.
-
-Importing ``config`` needs no torch; ``start`` does.
-"""
