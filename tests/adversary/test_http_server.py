@@ -30,8 +30,7 @@ from sfsl.rounds.exchanges import EXPOSES, STEP
 from sfsl.service import admission, cohort
 from sfsl.service.cohort import CohortRound
 from sfsl.service.messages import CODEC, Decline
-from sfsl.service.nonces import Nonces
-from sfsl.service.signing import Verifier
+from sfsl.service.signing import Nonces, Verifier
 
 ATTACKS, attack = collector()
 changed = msgspec.structs.replace

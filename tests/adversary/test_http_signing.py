@@ -511,7 +511,7 @@ def test_nothing_secret_is_in_a_header() -> None:
 KILLED = """
 import sys
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.service.registry import Registry
 
 with Registry(sys.argv[1]) as registry:
@@ -675,7 +675,7 @@ def test_what_is_no_registry(tmp_path: Path) -> None:
 FULL = """
 import os, resource, sys
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.service.registry import Registry
 from sfsl.errors import StoreError
 

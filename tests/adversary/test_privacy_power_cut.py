@@ -286,7 +286,7 @@ import sys
 import numpy as np
 from datetime import date
 from pathlib import Path
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import BudgetExhausted
 from sfsl.privacy import Budget, Calendar, ClientState, IndexPrivacy, Tables
 

@@ -29,7 +29,7 @@ from sfsl.client.participant import Attempt, Participant, Settings, Work
 from sfsl.client.personal import PersonalRows
 from sfsl.client.training import DeviceTrainer
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import AuthenticationFailed, SfslError
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds.exchanges import order

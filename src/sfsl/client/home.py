@@ -15,13 +15,11 @@ from pathlib import Path
 
 from sfsl.client.personal import PersonalRows
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Randomness, Secret
 from sfsl.durable.secret_file import DurableFile
 from sfsl.errors import InputError, StateError
 from sfsl.privacy import Budget, Calendar, ClientState
-from sfsl.service.enrolment import Enrolment
-from sfsl.service.key_files import read_identity, write_identity
+from sfsl.service.identities import Enrolment, read_identity, write_identity
 from sfsl.service.signing import client_id
 from sfsl.submodel import ModelSpec
 

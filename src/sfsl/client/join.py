@@ -19,7 +19,7 @@ from sfsl.client.participant import Attempt, Participant, require_mode
 from sfsl.client.personal import PersonalRows
 from sfsl.client.training import DeviceTrainer
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import InputError, WrongModel
 from sfsl.privacy import ClientState
 from sfsl.settings.terms import Terms

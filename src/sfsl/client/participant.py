@@ -23,7 +23,7 @@ from sfsl.client.round import Chance, ClientRound
 from sfsl.client.trainer import Trainer
 from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import (
     AuthenticationFailed,
     Declined,

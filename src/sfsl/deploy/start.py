@@ -24,9 +24,15 @@ from sfsl.rounds.plan import plan_round
 from sfsl.run.catalogue_planning import largest_set, plan_min_contributors
 from sfsl.run.fleet import build_fleet
 from sfsl.run.setup import resolved
-from sfsl.service.folder import METRICS, REGISTRY, make_folder, open_store, recover_lines
-from sfsl.service.journal import Journal
-from sfsl.service.metrics_file import MetricsFile
+from sfsl.service.folder import (
+    METRICS,
+    REGISTRY,
+    Journal,
+    MetricsFile,
+    make_folder,
+    open_store,
+    recover_lines,
+)
 from sfsl.service.registry import Enrolment, Registry
 from sfsl.service.settings import ServiceSettings
 from sfsl.service.signing import Verifier

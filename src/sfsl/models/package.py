@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Meta
 
 from sfsl.codec import Codec, Message
-from sfsl.crypto.kdf import digest
+from sfsl.crypto.secret import digest
 from sfsl.data.catalogue import CATEGORY, ITEM, WORD, Catalogue, CatalogueTable
 from sfsl.errors import InputError, InvalidMessage, ParameterError
 from sfsl.models.activations import Dice

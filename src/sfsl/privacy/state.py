@@ -21,9 +21,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Indices
-from sfsl.crypto.kdf import digest
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Randomness, Secret, digest
 from sfsl.durable.closing import Closing
 from sfsl.durable.secret_file import DurableFile
 from sfsl.errors import Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError

@@ -8,7 +8,7 @@ from sfsl.errors import ParameterError
 from sfsl.privacy import IndexPrivacy
 from sfsl.run.fleet import scheme_privacy
 from sfsl.run.planning import ROUNDS, planned_dropout
-from sfsl.secagg.contributors import default_min_contributors
+from sfsl.secagg.graph import default_min_contributors
 from sfsl.settings.run import RunConfig
 
 

@@ -17,8 +17,8 @@ from sfsl.errors import InputError
 from sfsl.run.folder import RunFolder
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import LmdbStore, ModelSpec, RowSet, StoreSpec
-from sfsl.submodel.rowset import row_numbers
-from sfsl.submodel.store_format import require_same
+from sfsl.submodel.store import require_same
+from sfsl.submodel.tables import row_numbers
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ from sfsl.privacy import IndexPrivacy
 from sfsl.rounds.exchanges import Exchange
 from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.run.selection import choose_cohort
-from sfsl.secagg.contributors import DEFAULT_DROPOUT, default_min_contributors
+from sfsl.secagg.graph import DEFAULT_DROPOUT, default_min_contributors
 from sfsl.settings.run import RunConfig
 from sfsl.training.task import Task
 

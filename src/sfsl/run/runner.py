@@ -24,9 +24,7 @@ from sfsl.run.setup import build_engine, open_store
 from sfsl.run.summary import Summary, summarize
 from sfsl.secagg.meter import mask_seconds
 from sfsl.service.driver import next_bins
-from sfsl.service.folder import recover_lines
-from sfsl.service.journal import Journal
-from sfsl.service.metrics_file import MetricsFile
+from sfsl.service.folder import Journal, MetricsFile, recover_lines
 from sfsl.settings.run import RunConfig
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sfsl.privacy import PeriodSelection
 from sfsl.privacy.selection import choose_uniformly
-from sfsl.simulate.seeded import SeededRandomness
+from sfsl.simulate.chance import SeededRandomness
 
 # Streams of random numbers from the run's seed, told apart by their first word.
 _COHORT = 1001

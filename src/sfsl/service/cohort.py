@@ -18,7 +18,7 @@ from sfsl.secagg.messages import (
     UnmaskRequest,
 )
 from sfsl.service.messages import CODEC, Decline
-from sfsl.union.messages import Union
+from sfsl.union.protocol import Union
 
 _HEAD = 512  # tags, names, ids and lengths of any answer
 _PER_PEER = 16  # lengths of its parts

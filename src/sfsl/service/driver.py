@@ -16,13 +16,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.rounds import RoundOutcome, RoundParams, RoundServer, ScoreBins
 from sfsl.rounds.plan import RoundRules, plan_round, plan_session
 from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.secagg.messages import Keys
 from sfsl.service.cohort import CohortRound, Exposed
-from sfsl.service.journal import Journal
+from sfsl.service.folder import Journal
 from sfsl.service.messages import CheckIn
 from sfsl.service.registry import Registry
 from sfsl.submodel import Commit, ModelSpec, RowMaps, RowStore

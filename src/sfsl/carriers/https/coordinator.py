@@ -16,7 +16,7 @@ from typing import TypeVar
 from sfsl.carriers.https.check_in import SHUTTING, CheckIns, Cohort
 from sfsl.carriers.https.conversation import Conversation
 from sfsl.carriers.https.status import Status, Totals
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import Aborted, KeyMismatch, SfslError, StoreError
 from sfsl.privacy.selection import choose_uniformly
 from sfsl.rounds.exchanges import Exchange
