@@ -34,7 +34,7 @@ from sfsl.arrays import Indices
 from sfsl.client.events import Event
 from sfsl.client.link import trusted
 from sfsl.client.memory import DurableMemory
-from sfsl.client.model import ClientModel
+from sfsl.client.trainer import ClientModel
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import SystemRandomness, digest
 from sfsl.models.package import describe, package_digest

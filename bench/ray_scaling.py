@@ -28,7 +28,7 @@ from sfsl.carriers.ray.engine import RayEngine
 from sfsl.carriers.ray.pool import RayPool
 from sfsl.carriers.ray.worker import Worker
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
-from sfsl.run.selection import choose_cohort
+from sfsl.run.planning import choose_cohort
 from sfsl.run.setup import resolved, simulation_settings
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig, from_sections

@@ -19,8 +19,7 @@ import sfsl.client.join
 from clocks import PATIENCE
 from sfsl.carriers.https.authority import create_authority, issue_server
 from sfsl.cli import app, join
-from sfsl.cli.output import progress_console
-from sfsl.cli.stopping import Stopped, run_until_stopped
+from sfsl.cli.output import Stopped, progress_console, run_until_stopped
 from sfsl.client.join import join_async
 from sfsl.client.link import Link
 from sfsl.crypto.identity import Identity

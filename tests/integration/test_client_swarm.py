@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from fake_server import FakeServer
 from sfsl.carriers.local.engine import LocalEngine
 from sfsl.client.device import Device
-from sfsl.client.model import ClientModel
+from sfsl.client.trainer import ClientModel
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.data import hold_out_last

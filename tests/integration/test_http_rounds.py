@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 from clocks import PATIENCE
 from same_model import local_rounds, require_same_model
 from sfsl.client.events import Event
-from sfsl.client.model import ClientModel
+from sfsl.client.trainer import ClientModel
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import (
     SystemRandomness,

@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sfsl.cli.output import console, emit_json, progress_console, shown, table
-from sfsl.cli.stopping import Stopped, run_until_stopped, told_as_json
+from sfsl.cli.output import (
+    Stopped,
+    console,
+    emit_json,
+    progress_console,
+    run_until_stopped,
+    shown,
+    table,
+    told_as_json,
+)
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret, SystemRandomness, digest
 from sfsl.errors import InputError
@@ -125,7 +133,7 @@ def _swarm(
         import torch
 
         from sfsl.client.link import address, trusted
-        from sfsl.client.model import ClientModel
+        from sfsl.client.trainer import ClientModel
         from sfsl_research.swarm.swarm import Swarm, SwarmSettings
     except ImportError as error:
         raise InputError(

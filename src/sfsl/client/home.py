@@ -16,7 +16,7 @@ from pathlib import Path
 from sfsl.client.personal import PersonalRows
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Randomness, Secret
-from sfsl.durable.secret_file import DurableFile
+from sfsl.durable.records import DurableFile
 from sfsl.errors import InputError, StateError
 from sfsl.privacy import Budget, Calendar, ClientState
 from sfsl.service.identities import Enrolment, read_identity, write_identity

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from sfsl.client.backoff import Backoff
+from sfsl.client.device import DeviceTrainer
 from sfsl.client.events import Event, Notify, nobody
 from sfsl.client.following import KnownModel, ServedModel, fetch_model
 from sfsl.client.home import Home, read_roster
@@ -17,7 +18,6 @@ from sfsl.client.memory import DurableMemory
 from sfsl.client.own_data import Data, build_device, source_of
 from sfsl.client.participant import Attempt, Participant, require_mode
 from sfsl.client.personal import PersonalRows
-from sfsl.client.training import DeviceTrainer
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import InputError, WrongModel

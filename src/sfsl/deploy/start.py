@@ -21,8 +21,8 @@ from sfsl.errors import InputError, ParameterError, WrongModel
 from sfsl.models import build_task
 from sfsl.models.package import describe, package_digest
 from sfsl.rounds.plan import plan_round
-from sfsl.run.catalogue_planning import largest_set, plan_min_contributors
 from sfsl.run.fleet import build_fleet
+from sfsl.run.planning import largest_set, plan_from_statistics
 from sfsl.run.setup import resolved
 from sfsl.service.folder import (
     METRICS,
@@ -134,7 +134,7 @@ def _from_catalogue(config: ServeConfig) -> _Served:
         )
     chosen = msgspec.structs.replace(run.round, threshold=run.round.threshold_clients)
     if chosen.min_contributors == "auto":
-        chosen = msgspec.structs.replace(chosen, min_contributors=plan_min_contributors(run, catalogue))
+        chosen = msgspec.structs.replace(chosen, min_contributors=plan_from_statistics(run, catalogue))
     largest = largest_set(catalogue) if own.largest_set == "auto" else own.largest_set
     task = build_task(catalogue, run.model, run.run.seed)
     return _Served(msgspec.structs.replace(run, round=chosen), task, largest, catalogue)

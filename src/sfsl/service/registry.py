@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sfsl.crypto.secret import Randomness, SystemRandomness
-from sfsl.durable.closing import Closing
-from sfsl.durable.lock import FileLock
+from sfsl.durable.lock import Closing, FileLock
 from sfsl.errors import InputError, InvalidMessage, Revoked, StoreCorrupt, UnknownClient
 from sfsl.service.identities import Enrolment
 from sfsl.service.registry_file import RegistryFile

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from sfsl.arrays import Values
-from sfsl.durable.closing import Closing
-from sfsl.durable.lock import FileLock
+from sfsl.durable.lock import Closing, FileLock
 from sfsl.errors import StoreError
 from sfsl.submodel import store as store_format
 from sfsl.submodel.store import (

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sfsl.arrays import Indices, Values
-from sfsl.durable.closing import Closing
+from sfsl.durable.lock import Closing
 from sfsl.submodel import store as store_format
 from sfsl.submodel.store import (
     Commit,

@@ -15,14 +15,12 @@ import numpy as np
 from msgspec import Meta
 
 from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name, read_roster
-from sfsl.client.device import Device
+from sfsl.client.device import Device, DeviceTrainer, TrainingLimits
 from sfsl.client.home import Home
 from sfsl.client.memory import DurableMemory, PassingMemory
-from sfsl.client.model import ClientModel
 from sfsl.client.personal import PersonalRows
 from sfsl.client.round import Chance, ClientRound
-from sfsl.client.trainer import Trainer
-from sfsl.client.training import DeviceTrainer, TrainingLimits
+from sfsl.client.trainer import ClientModel, Trainer
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Randomness, SystemRandomness, digest
 from sfsl.errors import (

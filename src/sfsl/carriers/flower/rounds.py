@@ -25,8 +25,7 @@ from sfsl.errors import (
 from sfsl.privacy.selection import choose_uniformly
 from sfsl.rounds.exchanges import Exchange
 from sfsl.rounds.record import RoundRecord, RoundTally
-from sfsl.service.cohort import CohortRound
-from sfsl.service.driver import Driver
+from sfsl.service.driver import CohortRound, Driver
 from sfsl.service.members import Members, admit_check_in
 from sfsl.service.messages import CheckIn
 from sfsl.service.registry import Registry

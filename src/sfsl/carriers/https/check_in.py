@@ -18,7 +18,7 @@ from sfsl.errors import (
     TooMany,
     WrongPhase,
 )
-from sfsl.service.cohort import CohortRound
+from sfsl.service.driver import CohortRound
 from sfsl.service.members import Members, admit_check_in
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn
 from sfsl.service.registry import Registry

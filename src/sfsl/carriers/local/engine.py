@@ -17,8 +17,7 @@ from sfsl.rounds.exchanges import LAST, TRAINS, Exchange
 from sfsl.rounds.messages import CODEC
 from sfsl.rounds.record import RoundTally
 from sfsl.secagg.messages import Keys
-from sfsl.service.cohort import CohortRound
-from sfsl.service.driver import Driver
+from sfsl.service.driver import CohortRound, Driver
 from sfsl.service.members import admit_keys
 from sfsl.simulate.engine import Engine, Pool, RoundResult
 from sfsl.simulate.plain import PlainCohort
