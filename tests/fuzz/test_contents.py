@@ -15,7 +15,7 @@ from sfsl.data.catalogue import Catalogue
 from sfsl.errors import DecodeError, InvalidMessage, RemoteError
 from sfsl.packing import pack, pack_bits, packed_size, unpack, unpack_bits
 from sfsl.secagg import Layout, TableShape
-from sfsl.secagg.rows import pack_requesters, parse_request, parse_requesters, request_bitmaps
+from sfsl.secagg.masking import pack_requesters, parse_request, parse_requesters, request_bitmaps
 
 _DOMAINS = (1, 2, 7, 8, 9, 64, 100, 1000, 2**20, 2**31, 2**32 + 1, 2**40, 2**62, 2**63)
 

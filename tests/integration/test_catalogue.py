@@ -10,15 +10,15 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from sfsl.client.join import join_async  # noqa: E402
-from sfsl.client.link import Link  # noqa: E402
-from sfsl.data.catalogue import Catalogue, catalogue_digest  # noqa: E402
-from sfsl.data.catalogue_file import write_catalogue  # noqa: E402
-from sfsl.deploy.start import open_deployment  # noqa: E402
-from sfsl.errors import InvalidMessage, ParameterError, WrongModel  # noqa: E402
-from sfsl.service.metrics_file import read_lines  # noqa: E402
-from sfsl.settings.serve import from_all_sections  # noqa: E402
-from sfsl.settings.terms import Terms  # noqa: E402
+from sfsl.client.join import join_async
+from sfsl.client.link import Link
+from sfsl.data.catalogue import Catalogue, catalogue_digest
+from sfsl.data.catalogue_file import write_catalogue
+from sfsl.deploy.start import open_deployment
+from sfsl.errors import InvalidMessage, ParameterError, WrongModel
+from sfsl.service.folder import read_lines
+from sfsl.settings.serve import from_all_sections
+from sfsl.settings.terms import Terms
 
 CLIENTS, SECONDS = 4, 120
 SENTENCE = "the cat sat on a mat and a dog ran after the cat over the mat to the old house by the sea"

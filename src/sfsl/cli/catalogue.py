@@ -8,7 +8,7 @@ import typer
 from sfsl.cli.output import console, emit_json, progress_console, shown, table
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.catalogue_file import read_catalogue, write_catalogue
-from sfsl.data.report import LoadReport
+from sfsl.data.lines import LoadReport
 from sfsl.errors import InputError
 
 app = typer.Typer(help="What a served model is about: its items or words.", no_args_is_help=True)
@@ -106,7 +106,7 @@ def show(
 def _catalogue_of(
     data: str, text_ids: bool, users: int, scale: float, seed: int
 ) -> tuple[Catalogue, LoadReport | None]:
-    from sfsl.data.item_list import is_item_list, load_item_list
+    from sfsl.data.plain import is_item_list, load_item_list
     from sfsl.settings.run import DataSettings
 
     kind, _, path = data.partition(":")

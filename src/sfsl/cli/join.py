@@ -11,8 +11,7 @@ import msgspec
 import typer
 from msgspec import Meta
 
-from sfsl.cli.output import console
-from sfsl.cli.stopping import Stopped, run_until_stopped, told_as_json
+from sfsl.cli.output import Stopped, console, run_until_stopped, told_as_json
 from sfsl.errors import InputError
 from sfsl.settings.sections import description
 from sfsl.settings.terms import Terms

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from sfsl.cli.output import emit_json, progress_console
-from sfsl.cli.parsing import counts_of_rounds, privacy_level
+from sfsl.cli.output import counts_of_rounds, emit_json, privacy_level, progress_console
 from sfsl.cli.privacy_output import (
     level_figures,
     plain,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sfsl.errors import InputError
-from sfsl.settings.serve import SECTION, section_toml, serve_settings
+from sfsl.settings.serve import section_toml, serve_settings
 from sfsl.settings.toml import overridden, read_sections
 
 if TYPE_CHECKING:
@@ -56,10 +56,9 @@ def serve(
     Ctrl-C or SIGTERM lets the round under way finish, for serve.grace_seconds at the most, and tells the
     clients; once more aborts it. Killed, the server comes back with the last whole round.
     """
-    sections = overridden(read_sections(config), settings or ())
-    if catalogue is not None:
-        sections.setdefault(SECTION, {})["catalogue"] = str(catalogue)
-    chosen = serve_settings(sections, out=out, host=host, port=port)
+    chosen = serve_settings(
+        overridden(read_sections(config), settings or ()), out=out, catalogue=catalogue, host=host, port=port
+    )
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",

@@ -15,13 +15,11 @@ from pathlib import Path
 
 from sfsl.client.personal import PersonalRows
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.secret import Secret
-from sfsl.durable.secret_file import DurableFile
+from sfsl.crypto.secret import Randomness, Secret
+from sfsl.durable.records import DurableFile
 from sfsl.errors import InputError, StateError
 from sfsl.privacy import Budget, Calendar, ClientState
-from sfsl.service.enrolment import Enrolment
-from sfsl.service.key_files import read_identity, write_identity
+from sfsl.service.identities import Enrolment, read_identity, write_identity
 from sfsl.service.signing import client_id
 from sfsl.submodel import ModelSpec
 
@@ -114,6 +112,6 @@ def read_roster(path: Path) -> dict[str, bytes]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Durably, whole, and for its owner only."""
+    """Replace a file of this client's durably, whole, and for its owner only."""
     with DurableFile(path) as file:
         file.replace(data)

@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from sfsl.client.backoff import Backoff
+from sfsl.client.device import DeviceTrainer
 from sfsl.client.events import Event, Notify, nobody
 from sfsl.client.following import KnownModel, ServedModel, fetch_model
 from sfsl.client.home import Home, read_roster
@@ -16,9 +17,9 @@ from sfsl.client.link import Link, trusted
 from sfsl.client.memory import DurableMemory
 from sfsl.client.own_data import Data, build_device, source_of
 from sfsl.client.participant import Attempt, Participant, require_mode
-from sfsl.client.training import DeviceTrainer
+from sfsl.client.personal import PersonalRows
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import InputError, WrongModel
 from sfsl.privacy import ClientState
 from sfsl.settings.terms import Terms
@@ -96,13 +97,12 @@ async def join_async(
 ) -> list[Attempt]:
     """Take part in a deployment's rounds with data that stays here; returns how attempts ended.
 
-    ``data``: a CSV file with the columns item, label and time, with items as the server's catalogue calls
-    them (for a model of words, text), ``Samples`` in the numbers of the model's rows, or a function that
-    returns either and is asked again for every period. A period goes on with what it began with. ``state``:
-    this client's folder; its key, its budget and its own rows live there, and it belongs to one server.
-    ``terms``: what it insists on. ``ca``: the one certificate authority to trust; None trusts the system's.
-    ``rounds``: return after so many whole rounds. Without ``wait``, return also where this period allows no
-    more. ``held_out``: the last share of the samples, for testing only.
+    ``data``: a CSV file with the columns item, label and time, ``Samples`` in the numbers of the server's
+    model, or a function that returns either and is asked again for every period. A period goes on with what
+    it began with. ``state``: this client's folder; its key, its budget and its own rows live there, and it
+    belongs to one server. ``terms``: what it insists on. ``ca``: the one certificate authority to trust;
+    None trusts the system's. ``rounds``: return after so many whole rounds. Without ``wait``, return also
+    where this period allows no more. ``held_out``: the last share of the samples, for testing only.
     ``plain``: no TLS, for tests on one machine. ``on_event`` hears of everything as it happens.
 
     Cancel it at any time: a round under way goes on without this client, and what was spent stays spent.
@@ -174,48 +174,22 @@ class _Client:
             source_of(self.data)
         self._pinned()
 
-    @property
-    def known(self) -> KnownModel:
-        return KnownModel(self.home.folder / "model")
-
     async def model(self) -> ServedModel:
-        """The server's model, if it is the one that the server names and continues the one that was known."""
+        """Fetch the model that the server names, if it continues the one that this client knows."""
         about = await self.link.about()
         require_mode(about, bool(self.terms.roster))
         served = await fetch_model(self.link, about)
-        self.known.require_extends(served)
+        self._known.require_extends(served)
         return served
 
     async def take_part(self, served: ServedModel, rounds: int | None, wait: bool) -> list[Attempt]:
-        """Round after round, in each period with its own data, also where the model grows on the way."""
+        """Take part round after round, in each period with its own data, also while the catalogue grows."""
         ended: list[Attempt] = []
         while True:
             left = None if rounds is None else rounds - sum(one.whole for one in ended)
-            model = served.client_model
             state = self.home.state(self.link.client, self.terms.calendar, self.terms.budget)
-            with state, self.home.personal(model.spec) as personal:
-                trainer = self._trainer(served, state)
-                shared = {name: trainer.device.needed[name] for name in model.tables.shared}
-                participant = Participant(
-                    link=self.link,
-                    model=model,
-                    memory=DurableMemory(
-                        state,
-                        self.terms.index_privacy,
-                        model.tables,
-                        shared,
-                        today=_today,
-                        randomness=self.randomness,
-                    ),
-                    trainer=trainer,
-                    personal=personal,
-                    policy=self.terms.policy,
-                    randomness=self.randomness,
-                    notify=self.notify,
-                    identity=self.identity,
-                    pinned=self._pinned(),
-                    now=lambda: datetime.now(UTC).replace(tzinfo=None),
-                )
+            with state, self.home.personal(served.task.spec) as personal:
+                participant = self._participant(served, state, personal)
                 try:
                     ended += await participant.run(left, wait=False)
                 except WrongModel:
@@ -224,26 +198,54 @@ class _Client:
                     if grown.digest == served.digest:
                         raise
                     served = grown
-                    said = f"The catalogue has grown to version {served.catalogue.version}"
-                    self.notify(Event("model", said))
+                    version = served.catalogue.version
+                    self.notify(Event("model", f"The catalogue has grown to version {version}"))
                     continue
             if not wait or (rounds is not None and sum(one.whole for one in ended) >= rounds):
                 return ended
             if not await participant.rest():
                 return ended
 
+    def _participant(self, served: ServedModel, state: ClientState, personal: PersonalRows) -> Participant:
+        model, trainer = served.client_model, self._trainer(served, state)
+        shared = {name: trainer.device.needed[name] for name in model.tables.shared}
+        return Participant(
+            link=self.link,
+            model=model,
+            memory=DurableMemory(
+                state,
+                self.terms.index_privacy,
+                model.tables,
+                shared,
+                today=_today,
+                randomness=self.randomness,
+            ),
+            trainer=trainer,
+            personal=personal,
+            policy=self.terms.policy,
+            randomness=self.randomness,
+            notify=self.notify,
+            identity=self.identity,
+            pinned=self._pinned(),
+            now=lambda: datetime.now(UTC).replace(tzinfo=None),
+        )
+
     def _trainer(self, served: ServedModel, state: ClientState) -> DeviceTrainer:
-        """On the samples of this period, and on the rows that the model had when it began."""
+        """Return a trainer on the samples, and the rows of the catalogue, with which this period began."""
         source, going_on = source_of(self.data), state.period == state.calendar.period(_today())
         frozen, changed = self.home.samples(source, state, _today())
         if changed:
             what = source if isinstance(source, Path) else "what it was given"
             self.notify(Event("waiting", f"{what} has changed; this period goes on with what it froze"))
-        rows = self.known.settle(served, going_on=going_on)
+        rows = self._known.settle(served, going_on=going_on)
         device, report = build_device(served, rows, frozen, source, self.held_out)
         samples = f"{len(device.train):,} samples to train on"
         self.notify(Event("data", samples if report is None else str(report)))
         return DeviceTrainer(device, lambda number: int.from_bytes(self.randomness.bytes(4), "big") >> 1)
+
+    @property
+    def _known(self) -> KnownModel:
+        return KnownModel(self.home.folder / "model")
 
     def _pinned(self) -> dict[str, bytes] | None:
         roster = self.terms.roster_file

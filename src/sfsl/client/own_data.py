@@ -11,8 +11,8 @@ from sfsl.client.following import ServedModel
 from sfsl.client.home import require_readable
 from sfsl.data import NO_ROW, Samples, hold_out_last
 from sfsl.data.catalogue import ITEM, WORD
+from sfsl.data.lines import LoadReport
 from sfsl.data.own import load_own, load_own_words
-from sfsl.data.report import LoadReport
 from sfsl.errors import InputError, SfslError, StateError
 from sfsl.training import score_samples
 from sfsl.training.task import Task

@@ -16,14 +16,13 @@ from sfsl.client.backoff import Backoff
 from sfsl.client.events import Event, Notify, nobody
 from sfsl.client.link import Link, Over
 from sfsl.client.memory import Memory
-from sfsl.client.model import ClientModel
 from sfsl.client.personal import PersonalRows
 from sfsl.client.replies import OUTCOMES, About, Outcome
 from sfsl.client.round import Chance, ClientRound
-from sfsl.client.trainer import Trainer
+from sfsl.client.trainer import ClientModel, Trainer
 from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import (
     AuthenticationFailed,
     Declined,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Indices
-from sfsl.crypto.kdf import digest
+from sfsl.crypto.secret import digest
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
 from sfsl.data.lines import BadField, number_id, text_id

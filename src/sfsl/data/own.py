@@ -14,13 +14,13 @@ from sfsl.data.catalogue import CATEGORY, ITEM, WORD, Catalogue, CatalogueTable
 from sfsl.data.interactions import Interactions
 from sfsl.data.lines import (
     BadField,
+    LoadReport,
     binary_label,
     finite_time,
     numbered_lines,
     shown,
     split_fields,
 )
-from sfsl.data.report import LoadReport
 from sfsl.data.words import Speech, words_of
 from sfsl.errors import InputError
 

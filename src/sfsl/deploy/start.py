@@ -21,12 +21,18 @@ from sfsl.errors import InputError, ParameterError, WrongModel
 from sfsl.models import build_task
 from sfsl.models.package import describe, package_digest
 from sfsl.rounds.plan import plan_round
-from sfsl.run.catalogue_planning import largest_set, plan_min_contributors
 from sfsl.run.fleet import build_fleet
+from sfsl.run.planning import largest_set, plan_from_statistics
 from sfsl.run.setup import resolved
-from sfsl.service.folder import METRICS, REGISTRY, make_folder, open_store, recover_lines
-from sfsl.service.journal import Journal
-from sfsl.service.metrics_file import MetricsFile
+from sfsl.service.folder import (
+    METRICS,
+    REGISTRY,
+    Journal,
+    MetricsFile,
+    make_folder,
+    open_store,
+    recover_lines,
+)
 from sfsl.service.registry import Enrolment, Registry
 from sfsl.service.settings import ServiceSettings
 from sfsl.service.signing import Verifier
@@ -75,10 +81,10 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         registry = held.enter_context(Registry(folder / REGISTRY))
         if catalogue is not None:
             _require_extends(folder, catalogue)
-        spec = store_spec(run, task.spec, devices=False)
-        grow = catalogue is not None
+        spec, grow = store_spec(run, task.spec, devices=False), catalogue is not None
         store = held.enter_context(open_store(folder, spec, task.initial_dense, grow=grow))
         if catalogue is not None:
+            # After the store: a store that is behind it would be taken for one that never knew old rows.
             write_catalogue(catalogue, folder / CATALOGUE)
         fresh = loopback_tls(folder / TLS, now=datetime.now(UTC)) if config.serve.own_tls else None
         lines = recover_lines(folder / METRICS, Journal(store))
@@ -128,7 +134,7 @@ def _from_catalogue(config: ServeConfig) -> _Served:
         )
     chosen = msgspec.structs.replace(run.round, threshold=run.round.threshold_clients)
     if chosen.min_contributors == "auto":
-        chosen = msgspec.structs.replace(chosen, min_contributors=plan_min_contributors(run, catalogue))
+        chosen = msgspec.structs.replace(chosen, min_contributors=plan_from_statistics(run, catalogue))
     largest = largest_set(catalogue) if own.largest_set == "auto" else own.largest_set
     task = build_task(catalogue, run.model, run.run.seed)
     return _Served(msgspec.structs.replace(run, round=chosen), task, largest, catalogue)

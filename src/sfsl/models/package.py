@@ -11,11 +11,11 @@ import numpy as np
 from msgspec import Meta
 
 from sfsl.codec import Codec, Message
-from sfsl.crypto.kdf import digest
+from sfsl.crypto.secret import digest
 from sfsl.data.catalogue import CATEGORY, ITEM, WORD, Catalogue, CatalogueTable
 from sfsl.errors import InputError, InvalidMessage, ParameterError
-from sfsl.models.activations import Dice
 from sfsl.models.click_task import Slopes
+from sfsl.models.items import Dice
 from sfsl.models.kinds import KINDS, build_task, kind_of
 from sfsl.models.lstm import UNITS
 from sfsl.submodel import ModelSpec

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 import numpy as np
 
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import InputError, TooFewClients
 
 

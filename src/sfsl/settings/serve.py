@@ -208,10 +208,17 @@ def from_all_sections(sections: Mapping[str, object]) -> ServeConfig:
 
 
 def serve_settings(
-    given: Given, *, out: str | Path | None = None, host: str | None = None, port: int | None = None
+    given: Given,
+    *,
+    out: str | Path | None = None,
+    catalogue: str | Path | None = None,
+    host: str | None = None,
+    port: int | None = None,
 ) -> ServeConfig:
-    """Settings from a run file or from Python; ``out`` (serve.state), ``host`` and ``port`` win over them."""
-    flags = {"state": None if out is None else str(out), "host": host, "port": port}
+    """Return settings from a run file or from Python; ``out`` (serve.state) and the others win over them."""
+    paths = {"state": out, "catalogue": catalogue}
+    flags = {key: None if path is None else str(path) for key, path in paths.items()}
+    flags |= {"host": host, "port": port}  # type: ignore[dict-item]
     own = {key: value for key, value in flags.items() if value is not None}
     if isinstance(given, ServeConfig):
         return msgspec.structs.replace(given, serve=msgspec.structs.replace(given.serve, **own))

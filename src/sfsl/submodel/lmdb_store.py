@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from sfsl.arrays import Values
-from sfsl.durable.closing import Closing
-from sfsl.durable.lock import FileLock
+from sfsl.durable.lock import Closing, FileLock
 from sfsl.errors import StoreError
-from sfsl.submodel import store_format
-from sfsl.submodel.initial import initial_rows
-from sfsl.submodel.rowset import RowSet
-from sfsl.submodel.store import Commit, DenseBlock, RowBlock, StoreSpec, initial_dense, require_commit
-from sfsl.submodel.store_format import Head
+from sfsl.submodel import store as store_format
+from sfsl.submodel.store import (
+    Commit,
+    DenseBlock,
+    Head,
+    RowBlock,
+    StoreSpec,
+    initial_dense,
+    initial_rows,
+    require_commit,
+)
+from sfsl.submodel.tables import RowSet
 
 if TYPE_CHECKING:
     from sfsl.submodel.lmdb_file import LmdbFile

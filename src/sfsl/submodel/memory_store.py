@@ -3,12 +3,18 @@
 import numpy as np
 
 from sfsl.arrays import Indices, Values
-from sfsl.durable.closing import Closing
-from sfsl.submodel import store_format
-from sfsl.submodel.initial import initial_rows
-from sfsl.submodel.rowset import RowSet
-from sfsl.submodel.store import Commit, DenseBlock, RowBlock, StoreSpec, initial_dense, require_commit
-from sfsl.submodel.tables import Table
+from sfsl.durable.lock import Closing
+from sfsl.submodel import store as store_format
+from sfsl.submodel.store import (
+    Commit,
+    DenseBlock,
+    RowBlock,
+    StoreSpec,
+    initial_dense,
+    initial_rows,
+    require_commit,
+)
+from sfsl.submodel.tables import RowSet, Table
 
 
 class MemoryStore(Closing):

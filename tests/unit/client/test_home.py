@@ -15,7 +15,7 @@ from sfsl.data.own import load_own
 from sfsl.errors import InputError, KeyFileError, StateError
 from sfsl.privacy import PRESETS, Budget, Calendar, Tables
 from sfsl.submodel import ModelSpec, Table
-from sfsl.submodel.initial import initial_rows
+from sfsl.submodel.store import initial_rows
 from sfsl.testing import SeededRandomness
 
 CALENDAR = Calendar(start=date(1970, 1, 1), days=7)

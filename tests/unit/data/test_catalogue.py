@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from sfsl.data import SyntheticSettings, SyntheticTaobao, speech_of
 from sfsl.data.catalogue import Catalogue, CatalogueTable, catalogue_digest
 from sfsl.data.catalogue_file import decode_catalogue, read_catalogue, write_catalogue
-from sfsl.data.item_list import is_item_list, load_item_list
 from sfsl.data.lines import BadField
 from sfsl.data.own import load_own, load_own_words
-from sfsl.data.shakespeare import Role
+from sfsl.data.plain import is_item_list, load_item_list
 from sfsl.data.statistics import items_of
+from sfsl.data.words import Role
 from sfsl.errors import InputError
 
 

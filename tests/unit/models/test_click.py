@@ -8,8 +8,8 @@ from torch.func import functional_call, grad, vmap
 from sfsl.data import Interactions, SyntheticSettings, SyntheticTaobao
 from sfsl.data.catalogue import Catalogue
 from sfsl.models import BST, DIEN, DIN, bst, dien, din, logistic_regression
-from sfsl.models.activations import Dice
 from sfsl.models.dien import GatedUnit
+from sfsl.models.items import Dice
 from sfsl.training import Task
 
 torch.set_num_threads(1)  # steps this small only wait for each other

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from sfsl.codec import Codec  # noqa: E402
-from sfsl.data.catalogue import Catalogue  # noqa: E402
-from sfsl.data.interactions import Interactions  # noqa: E402
-from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
-from sfsl.errors import InputError, InvalidMessage, RemoteError  # noqa: E402
-from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm  # noqa: E402
-from sfsl.models.kinds import KINDS  # noqa: E402
-from sfsl.models.package import (  # noqa: E402
+from sfsl.codec import Codec
+from sfsl.data.catalogue import Catalogue
+from sfsl.data.interactions import Interactions
+from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
+from sfsl.errors import InputError, InvalidMessage, RemoteError
+from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
+from sfsl.models.kinds import KINDS
+from sfsl.models.package import (
     Limits,
     Package,
     WordPackage,
@@ -27,8 +27,8 @@ from sfsl.models.package import (  # noqa: E402
     package_digest,
     read_package,
 )
-from sfsl.submodel import ModelSpec, Table  # noqa: E402
-from sfsl.training.task import Task  # noqa: E402
+from sfsl.submodel import ModelSpec, Table
+from sfsl.training.task import Task
 
 CODEC = Codec(Package, WordPackage)
 

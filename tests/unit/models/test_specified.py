@@ -8,11 +8,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch.func import functional_call  # noqa: E402
+from torch.func import functional_call
 
-from sfsl.data.catalogue import Catalogue  # noqa: E402
-from sfsl.models import bst, dien, next_word_lstm  # noqa: E402
-from sfsl.training.task import Task  # noqa: E402
+from sfsl.data.catalogue import Catalogue
+from sfsl.models import bst, dien, next_word_lstm
+from sfsl.training.task import Task
 
 W, ITEMS = 5, 7
 CATEGORY_OF = np.array([2, 0, 1, 1, 0, 2, 2])

@@ -50,8 +50,8 @@ def fleet(clients: int, scale: float):  # type: ignore[no-untyped-def]
 def measured(clients: int, scale: float, preset: str, vanish: Mapping[str, int]):  # type: ignore[no-untyped-def]
     """One round on the real protocol."""
     from sfsl.carriers.local.engine import LocalEngine
-    from sfsl.simulate.faults import FaultPlan
-    from sfsl.simulate.simulation import Simulation
+    from sfsl.simulate.population import Simulation
+    from sfsl.simulate.settings import FaultPlan
     from sfsl.submodel import MemoryStore, Quantization, StoreSpec, UpdateParams
     from sfsl.training import LocalSettings
 

@@ -11,8 +11,12 @@ from sfsl.data.statistics import items_of
 from sfsl.errors import ParameterError
 from sfsl.models import logistic_regression
 from sfsl.privacy import PRESETS
-from sfsl.run.catalogue_planning import drawn_requesters, largest_set, plan_min_contributors
-from sfsl.run.planning import planned_requesters
+from sfsl.run.planning import (
+    drawn_requesters,
+    largest_set,
+    plan_from_statistics,
+    planned_requesters,
+)
 from sfsl.settings.run import from_sections
 
 CLIENTS = 60
@@ -40,21 +44,21 @@ def test_requesters_are_those_that_samples_give(preset: str) -> None:
 
 def test_numbers_in_place_of_auto() -> None:
     config = from_sections({"round": {"clients": CLIENTS}, "run": {"seed": 3}})
-    assert 2 <= plan_min_contributors(config, CATALOGUE) <= 8
+    assert 2 <= plan_from_statistics(config, CATALOGUE) <= 8
     more = from_sections({"round": {"clients": CLIENTS}, "faults": {"submodel": 0.5}})
-    assert plan_min_contributors(more, CATALOGUE) > plan_min_contributors(config, CATALOGUE)
+    assert plan_from_statistics(more, CATALOGUE) > plan_from_statistics(config, CATALOGUE)
     assert largest_set(CATALOGUE) == max(len(items_of(DATA, int(user))) for user in DATA.clients)
 
 
 def test_cohorts_larger_than_the_data_are_planned_too() -> None:
     config = from_sections({"round": {"clients": 400}})
-    assert plan_min_contributors(config, CATALOGUE) >= 2
+    assert plan_from_statistics(config, CATALOGUE) >= 2
 
 
 def test_without_statistics_a_number_is_asked_for() -> None:
     for plan in (
         lambda: largest_set(Catalogue.of(DATA)),
-        lambda: plan_min_contributors(from_sections({}), Catalogue.of(DATA)),
+        lambda: plan_from_statistics(from_sections({}), Catalogue.of(DATA)),
     ):
         with pytest.raises(ParameterError, match="Write a number"):
             plan()

@@ -10,7 +10,7 @@ import torch
 
 from sfsl.carriers.local.engine import LocalEngine
 from sfsl.client.device import Device
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
@@ -20,15 +20,14 @@ from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.run.fleet import Interacted
 from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
 from sfsl.simulate.engine import RoundResult
-from sfsl.simulate.faults import FaultPlan
+from sfsl.simulate.population import Simulation
 from sfsl.simulate.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
 from sfsl.simulate.resident.answers import Answers, Union, client_keys
 from sfsl.simulate.resident.central import ResidentCentral
 from sfsl.simulate.resident.model import Moved, averaged, decoded, encoded, stepped
 from sfsl.simulate.resident.rounds import ResidentRounds
 from sfsl.simulate.resident.scoring import ResidentTest
-from sfsl.simulate.settings import SimulationSettings
-from sfsl.simulate.simulation import Simulation
+from sfsl.simulate.settings import FaultPlan, SimulationSettings
 from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, ServerStep
 from sfsl.submodel.quantize import WeightedSums
 from sfsl.training import auc, score_samples

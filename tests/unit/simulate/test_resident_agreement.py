@@ -14,8 +14,8 @@ from sfsl.data.compact import compact
 from sfsl.data.interactions import MAX_HISTORY, Interactions
 from sfsl.models import bst, dien, din
 from sfsl.privacy import IndexPrivacy
+from sfsl.simulate.population import Simulation
 from sfsl.simulate.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
-from sfsl.simulate.simulation import Simulation
 from sfsl.submodel import MemoryStore, RowSet
 from sfsl.training.task import Task
 from small_fleet import (

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
-from sfsl.crypto.kdf import digest
+from sfsl.crypto.secret import digest
 from sfsl.errors import InputError, StoreError, UnknownRow, WrongModel
 from sfsl.submodel import (
     Commit,
@@ -27,7 +27,7 @@ from sfsl.submodel import (
     StoreSpec,
     Table,
 )
-from sfsl.submodel.initial import initial_rows
+from sfsl.submodel.store import initial_rows
 
 SEED = bytes(range(32))
 MODEL = ModelSpec(

@@ -19,9 +19,9 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sfsl.carriers.https import page, prometheus, replies
+from sfsl.carriers.https import page, replies, status
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
-from sfsl.carriers.https.rates import Rates
+from sfsl.carriers.https.guarded import Rates
 from sfsl.carriers.https.status import Status
 from sfsl.codec import VERSION, Message
 from sfsl.data.catalogue import catalogue_digest
@@ -195,8 +195,8 @@ class Server:
         return replies.json({"status": "ok", "round": self._check_ins.round})
 
     async def metrics(self, request: Request) -> Response:
-        text = prometheus.text(self._shown(), self.coordinator.totals)
-        return Response(text, media_type=prometheus.CONTENT_TYPE)
+        text = status.text(self._shown(), self.coordinator.totals)
+        return Response(text, media_type=status.CONTENT_TYPE)
 
     async def status_json(self, request: Request) -> Response:
         return replies.json(self._shown())
