@@ -15,6 +15,7 @@ from sfsl.client.following import KnownModel, ServedModel
 from sfsl.client.home import Home
 from sfsl.client.memory import DurableMemory
 from sfsl.client.own_data import build_device, source_of
+from sfsl.data import Samples
 from sfsl.data.catalogue import Catalogue
 from sfsl.errors import PeriodFrozen, StateError, WrongModel
 from sfsl.models import din, logistic_regression
@@ -50,11 +51,12 @@ class Owner:
     def __init__(self, folder: Path, *items: str) -> None:
         folder.mkdir(parents=True)
         self.home = Home(folder / "home", SeededRandomness("home"))
-        self.data = folder / "mine.csv"
+        self.data: Path | Samples = folder / "mine.csv"
         self.own(*items)
 
     def own(self, *items: str) -> None:
         lines = [f"{item},1,{number}" for number, item in enumerate(items)]
+        assert isinstance(self.data, Path)
         self.data.write_text("\n".join(["item,label,time", *lines, "one,0,99", "two,0,99.5"]))
 
     def takes_part(
@@ -95,6 +97,27 @@ def test_growth_does_not_tell_owners_of_a_new_item_from_others(tmp_path: Path) -
     assert after[0] == after[1]
     assert after[0][0] == before[0][0], "the frozen set stays exactly as it was"
     assert GROWN.table("item").find(SECRET) not in after[0][0]
+
+
+def test_samples_handed_over_in_python_are_frozen_alike(tmp_path: Path) -> None:
+    """Rows by their numbers, some of them beyond the table until it grows, as items and in histories."""
+    small, large = (served(Catalogue.sized(1, item=rows)) for rows in (4, 6))
+    worlds = [Owner(tmp_path / "has"), Owner(tmp_path / "not")]
+    for world, fresh in zip(worlds, (5, -1), strict=True):
+        history = np.array([[1, fresh], [0, 2], [fresh, 3], [1, 2], [0, -1]])
+        columns = {
+            "user": np.zeros(5, np.int64),
+            "item": np.array([0, 1, fresh if fresh > 0 else 9, 3, 1]),
+            "history": history,
+            "label": np.array([1, 0, 1, 0, 1], np.float32),
+        }
+        world.data = Samples(columns, {"user": "user", "item": "item", "history": "item"})
+    before = [world.takes_part(small, np.arange(4)) for world in worlds]
+    after = [world.takes_part(large, np.arange(6)) for world in worlds]
+    assert before[0] == before[1]
+    assert after[0] == after[1]
+    assert after[0][0] == before[0][0] == [0, 1, 2, 3]
+    assert 5 in worlds[0].takes_part(large, np.arange(6), NEXT)[0]
 
 
 def test_what_was_frozen_survives_a_restart_and_a_second_growth(tmp_path: Path) -> None:
