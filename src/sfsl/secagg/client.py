@@ -20,6 +20,7 @@ from sfsl.crypto.shamir import split
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
 from sfsl.secagg import client_states as at
 from sfsl.secagg import messages
+from sfsl.secagg.admission import ascending, require_members, require_policy
 from sfsl.secagg.client_states import Phase as Phase
 from sfsl.secagg.client_states import Start as Start
 from sfsl.secagg.client_states import parse_box, share, without_current
@@ -34,7 +35,7 @@ from sfsl.secagg.masking import (
 )
 from sfsl.secagg.messages import MAX_ID, Keys, Roster
 from sfsl.secagg.moves import Machine, State
-from sfsl.secagg.params import Layout, Policy, ascending, require_members, require_policy
+from sfsl.secagg.params import Layout, Policy
 from sfsl.secagg.transcript import (
     commitment,
     keys_parts,
