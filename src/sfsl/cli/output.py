@@ -1,12 +1,14 @@
 """What commands print: one JSON object for scripts, tables for people, errors on stderr."""
 
 import json
+import math
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -16,6 +18,16 @@ from sfsl.errors import SfslError, SlowerTraining
 
 def emit_json(result: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(result, indent=2))
+
+
+def plain(value: Any) -> Any:
+    """JSON has no infinity: it is written as a string."""
+    value = msgspec.to_builtins(value)
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    return "infinity" if isinstance(value, float) and math.isinf(value) else value
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sfsl.cli.output import console, emit_json, progress_console, table
+from sfsl.cli.output import console, emit_json, plain, progress_console, table
 from sfsl.cli.parsing import counts_of_rounds, privacy_level
-from sfsl.cli.privacy_output import plain
 from sfsl.errors import InputError
 from sfsl.plan import (
     Load,

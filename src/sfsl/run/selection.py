@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from sfsl.privacy import PeriodSelection
-from sfsl.privacy.selection import choose_uniformly
+from sfsl.privacy import PeriodSelection, choose_uniformly
 from sfsl.simulate.seeded import SeededRandomness
 
 # Streams of random numbers from the run's seed, told apart by their first word.

@@ -447,7 +447,7 @@ def test_a_budget_spent_between_check_in_and_invitation(tmp_path: Path) -> None:
 
 def test_a_swarms_device_holds_the_servers_count_against_its_own() -> None:
     pytest.importorskip("torch")
-    from sfsl.simulate.members import SimulatedMemory
+    from sfsl_research.swarm.members import SimulatedMemory
 
     memory = SimulatedMemory(None, "u0", None, 0)  # type: ignore[arg-type]
     memory.prepare(None)
