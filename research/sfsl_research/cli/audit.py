@@ -161,6 +161,6 @@ def register(group: typer.Typer) -> None:
     group.command(
         epilog="Examples:  sfsl privacy audit   |   "
         "sfsl privacy audit cpp3 --rounds 1,5,20 --seed 7 --json   |   "
-        "sfsl privacy audit --perturber forgetful   |   sfsl privacy audit --fleet 60 --cohort 20 --domain 3000 "
-        "--set-size 30 --plot audit.png"
+        "sfsl privacy audit --perturber forgetful   |   "
+        "sfsl privacy audit --fleet 60 --cohort 20 --domain 3000 --set-size 30 --plot audit.png"
     )(audit)
