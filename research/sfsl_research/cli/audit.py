@@ -145,7 +145,7 @@ def _percent(share: float | None) -> str:
 
 
 def _plot(found: Audit, path: Path) -> None:
-    """The bound on epsilon next to the claim, and how many owners the attacks find."""
+    """Draw the bound on epsilon next to the claim, and how many owners the attacks find."""
     with Picture(path, panels=2) as (left, right):
         rounds = [bound.rounds for bound in found.bounds]
         left.plot(rounds, [bound.claimed for bound in found.bounds], label="claimed")

@@ -1,7 +1,7 @@
-"""The perturber: which rows of a union a client asks for (paper, Algorithm 2; spec privacy 3).
+"""Which tables a client answers for, and which rows of a union it asks for (spec privacy 3).
 
-The paper memoizes each permanent answer; here it is a function of a key, so that 32 bytes replace the
-growing answer sets and a restart cannot forget one.
+The paper (Algorithm 2) memoizes each permanent answer; here it is a function of a key, so that 32 bytes
+replace the growing answer sets and a restart cannot forget one.
 """
 
 import math
@@ -49,7 +49,7 @@ class Tables:
             raise ParameterError("a model without a shared table has nothing to be private about")
 
     def per_shared_table(self, given: Mapping[str, ArrayLike], what: str) -> dict[str, Indices]:
-        """Index sets, one for each shared table and for no other, in declared order."""
+        """Return checked index sets, one for each shared table and for no other, in declared order."""
         for name in given:
             if name in self.personal:
                 raise InputError(
@@ -129,14 +129,13 @@ class Perturber:
 
     def answer(self, unions: Mapping[str, ArrayLike], randomness: Randomness) -> dict[str, Bits]:
         """This round's answers: for each shared table a bitmap over its union, fresh in every call."""
-        return {
-            name: self._instantaneous(self.permanent(name, union), randomness)
-            for name, union in self.check_unions(unions).items()
-        }
-
-    def _instantaneous(self, permanent: Bits, randomness: Randomness) -> Bits:
-        words = np.frombuffer(randomness.bytes(8 * len(permanent)), "<u8")
-        return np.where(permanent, _below(words, self._privacy.p3), _below(words, self._privacy.p4))
+        p3, p4 = self._privacy.p3, self._privacy.p4
+        answers: dict[str, Bits] = {}
+        for name, union in self.check_unions(unions).items():
+            permanent = self.permanent(name, union)
+            words = np.frombuffer(randomness.bytes(8 * len(permanent)), "<u8")
+            answers[name] = np.where(permanent, _below(words, p3), _below(words, p4))
+        return answers
 
     def check_unions(self, unions: Mapping[str, ArrayLike]) -> dict[str, Indices]:
         """Refuse a union that is empty, or that asks twice about one row, which would draw twice."""

@@ -52,7 +52,7 @@ def freeze(
     real: Mapping[str, ArrayLike],
     decoys: Decoys | None,
 ) -> FrozenPeriod:
-    """What a period fixes. The digests are keyed: nobody can try out sets without the period's key."""
+    """Return what a period fixes. The digests are keyed: nobody can try out sets without the period's key."""
     rows = tables.per_shared_table(real, "the real set")
     sets = [part for name in rows for part in (name.encode(), np.unique(rows[name]).astype(">u8").tobytes())]
     plan = []

@@ -15,7 +15,7 @@ FORMATS = (".png", ".svg")
 
 
 def plot_levels(levels: Mapping[str, IndexPrivacy], rounds: int, cohort: int, path: Path) -> None:
-    """Epsilon over rounds, and p7 and p8 over the number of owners."""
+    """Draw epsilon over rounds, and p7 and p8 over the number of owners."""
     with Picture(path, panels=2) as (left, right):
         over = sorted({round(rounds ** (step / 200)) for step in range(201)})
         for name, privacy in levels.items():
@@ -31,7 +31,7 @@ def plot_levels(levels: Mapping[str, IndexPrivacy], rounds: int, cohort: int, pa
 
 
 def plot_frontier(points: Mapping[float, Sequence[Tuned]], rounds: int | None, path: Path) -> None:
-    """Bytes against p5, one line for each epsilon."""
+    """Draw bytes against p5, one line for each epsilon."""
     with Picture(path, panels=1) as (axes,):
         for epsilon, line in points.items():
             cost = [point.bytes_per_round / 2**20 for point in line]
