@@ -34,14 +34,13 @@ from sfsl.arrays import Indices
 from sfsl.client.events import Event
 from sfsl.client.link import trusted
 from sfsl.client.memory import DurableMemory
-from sfsl.client.model import ClientModel
+from sfsl.client.trainer import ClientModel
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.kdf import digest
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness, digest
 from sfsl.models.package import describe, package_digest
 from sfsl.privacy import Budget, Calendar, ClientState
 from sfsl.run.fleet import build_fleet, client_privacy
-from sfsl.service.metrics_file import read_lines
+from sfsl.service.folder import read_lines
 from sfsl.service.registry import Registry
 from sfsl.service.signing import client_id
 from sfsl.settings.serve import from_all_sections

@@ -120,7 +120,7 @@ def _resident(process: int) -> int:
 def turn(name: str, command: list[str | Path], folder: Path, workers: int) -> dict[str, Any]:
     result, log = folder / f"{name}.json", folder / f"{name}.log"
     result.unlink(missing_ok=True)
-    paths = f"{HERE.parent / 'src'}{os.pathsep}{HERE}"
+    paths = os.pathsep.join(str(one) for one in (HERE.parent / "src", HERE.parent / "research", HERE))
     threads = str(1 if name in PACKAGES else workers)
     given = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": threads}
     with log.open("w") as output:

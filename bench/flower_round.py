@@ -30,7 +30,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flower_parts import Federation, wait_until, write_app
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import build_fleet
-from sfsl.service.metrics_file import read_lines
+from sfsl.service.folder import read_lines
 from sfsl.settings.serve import from_all_sections
 from sfsl.settings.toml import overridden
 from tls_round import differences, in_one_process

@@ -39,7 +39,7 @@ import numpy as np
 
 from load_parts import LOOK_SECONDS, OWN, PROBES, Holder, Played, Probe, Served, Swarming, Usage, served
 from sfsl.client.link import trusted
-from sfsl.service.metrics_file import read_lines
+from sfsl.service.folder import read_lines
 
 _BASE_SECONDS = 3.0
 _WAITING_SHARE = 0.6  # of the time, at the most

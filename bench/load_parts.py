@@ -22,7 +22,7 @@ import numpy as np
 from sfsl.client.backoff import Backoff
 from sfsl.client.link import Link, Over, trusted
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.rounds.messages import Invitation
 from sfsl.secagg import Client, Policy
 from sfsl.service.messages import CODEC, CheckIn, Decline
@@ -246,8 +246,8 @@ async def _play(pipe: Connection, path: Path) -> None:
     import torch
 
     from sfsl.client.events import Event
-    from sfsl.client.model import ClientModel
-    from sfsl.crypto.kdf import digest
+    from sfsl.client.trainer import ClientModel
+    from sfsl.crypto.secret import digest
     from sfsl.models.package import describe, package_digest
     from sfsl.run.fleet import build_fleet, client_privacy
     from sfsl.settings.serve import from_all_sections

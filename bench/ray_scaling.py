@@ -23,19 +23,18 @@ import ray
 import torch
 
 from sfsl.carriers.local.engine import LocalEngine, PopulationEngine
-from sfsl.carriers.ray.cluster import Connection
+from sfsl.carriers.ray.cluster import ClusterSettings, Connection
 from sfsl.carriers.ray.engine import RayEngine
 from sfsl.carriers.ray.pool import RayPool
-from sfsl.carriers.ray.settings import ClusterSettings
 from sfsl.carriers.ray.worker import Worker
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
-from sfsl.run.selection import choose_cohort
+from sfsl.run.planning import choose_cohort
 from sfsl.run.setup import resolved, simulation_settings
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import overridden
 from sfsl.simulate.engine import RoundResult
-from sfsl.simulate.simulation import Simulation
+from sfsl.simulate.population import Simulation
 from sfsl.submodel import MemoryStore, RowSet
 
 _DEFAULTS: dict[str, dict[str, Any]] = {

@@ -28,11 +28,11 @@ from sfsl.carriers.local.engine import LocalEngine
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
 from sfsl.run.setup import resolved, simulation_settings
-from sfsl.service.metrics_file import read_lines
+from sfsl.service.folder import read_lines
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.serve import ServeConfig, from_all_sections
 from sfsl.settings.toml import overridden, read_sections
-from sfsl.simulate.simulation import Simulation
+from sfsl.simulate.population import Simulation
 from sfsl.submodel import LmdbStore, MemoryStore, RowSet
 
 _START_SECONDS = 300

@@ -13,8 +13,7 @@ from cohort import CATEGORY_OF, DENSE, GOODS, MAPS, MODEL, WIDTH, AsIs
 from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import SystemRandomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Secret, SystemRandomness
 from sfsl.errors import RoundOver
 from sfsl.rounds import RoundClient, RoundPolicy, Trained
 from sfsl.rounds.plan import RoundRules

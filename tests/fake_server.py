@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from sfsl.codec import Message
-from sfsl.crypto.kdf import digest
+from sfsl.crypto.secret import digest
 from sfsl.errors import Aborted, AuthenticationFailed, RemoteError, UnknownClient
 from sfsl.rounds import RoundParams, RoundServer
 from sfsl.secagg import SessionParams, default_threshold

@@ -11,12 +11,11 @@ from flwr.common.serde import context_from_proto, context_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from sfsl.carriers.flower.answering import Member
 from sfsl.carriers.flower.client import client_app
-from sfsl.carriers.flower.node import Node
+from sfsl.carriers.flower.node import Member, Node
 from sfsl.carriers.flower.post import unpacked
 from sfsl.client.home import Home
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 
 SUPERLINK = 1
 FIRST = 2**63 + 5  # node ids are 64 bits, and often large

@@ -14,8 +14,8 @@ from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.run.setup import resolved, simulation_settings
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig
-from sfsl.simulate.faults import FaultPlan
-from sfsl.simulate.simulation import Simulation
+from sfsl.simulate.population import Simulation
+from sfsl.simulate.settings import FaultPlan
 from sfsl.submodel import LmdbStore, MemoryStore, RowSet, RowStore
 
 

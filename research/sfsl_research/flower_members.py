@@ -6,13 +6,10 @@ Never for people: they have no ledger, and take any round.
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from sfsl.carriers.flower.answering import Member
-from sfsl.carriers.flower.member import model_of
-from sfsl.carriers.flower.node import Node
+from sfsl.carriers.flower.node import Member, Node, model_of
+from sfsl.client.device import DeviceTrainer
 from sfsl.client.personal import PersonalRows
-from sfsl.client.training import DeviceTrainer
-from sfsl.crypto.kdf import digest
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness, digest
 from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.chance import Chance

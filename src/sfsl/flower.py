@@ -14,10 +14,8 @@ from importlib.util import find_spec
 if find_spec("flwr") is None:
     raise ImportError("sfsl.flower needs Flower: pip install 'sfsl[flower]'")
 
-from sfsl.carriers.flower.answering import Member
 from sfsl.carriers.flower.client import client_app
-from sfsl.carriers.flower.member import device_member, model_of
-from sfsl.carriers.flower.node import Node, Terms
+from sfsl.carriers.flower.node import Member, Node, Terms, device_member, model_of
 from sfsl.carriers.flower.server import server_app
 
 __all__ = ["Member", "Node", "Terms", "client_app", "device_member", "model_of", "server_app"]

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import InputError, NotFinite, ParameterError
 from sfsl.secagg import Cost, aggregate
 from sfsl.submodel import Quantization

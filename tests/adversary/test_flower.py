@@ -17,10 +17,8 @@ from flwr.common.serde import context_from_proto, context_to_proto
 
 from crowd import Counting
 from federation import FIRST, LoopGrid
-from sfsl.carriers.flower.answering import Answer
-from sfsl.carriers.flower.messages import CODEC, Call, Over
-from sfsl.carriers.flower.names import node_name
-from sfsl.carriers.flower.node import open_node
+from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name
+from sfsl.carriers.flower.node import Answer, open_node
 from sfsl.carriers.flower.post import packed, unpacked
 from sfsl.client import PersonalRows
 from sfsl.crypto.secret import Secret

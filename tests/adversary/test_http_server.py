@@ -27,11 +27,10 @@ from sfsl.errors import (
     WrongRound,
 )
 from sfsl.rounds.exchanges import EXPOSES, STEP
-from sfsl.service import admission, cohort
-from sfsl.service.cohort import CohortRound
+from sfsl.service import driver, members
+from sfsl.service.driver import CohortRound
 from sfsl.service.messages import CODEC, Decline
-from sfsl.service.nonces import Nonces
-from sfsl.service.signing import Verifier
+from sfsl.service.signing import Nonces, Verifier
 
 ATTACKS, attack = collector()
 changed = msgspec.structs.replace
@@ -153,7 +152,7 @@ def checking_in_with_the_keys_of_another() -> bool:
     return at(act)
 
 
-@attack(refusal=AuthenticationFailed, weaken=remove(admission, "require_contributory"))
+@attack(refusal=AuthenticationFailed, weaken=remove(members, "require_contributory"))
 def checking_in_with_a_key_that_nobody_can_agree_with() -> bool:
     async def act(world: Deployment, guests: list[Guest]) -> bool:
         keys = changed(guests[0].message.keys, channel=bytes(32))
@@ -174,7 +173,7 @@ def checking_in_as_another() -> bool:
 @attack(
     refusal=WrongPhase,
     weaken=lambda patch: patch.setattr(
-        cohort, "STEP", STEP | {EXPOSES: replace(STEP[EXPOSES], answer=Message)}
+        driver, "STEP", STEP | {EXPOSES: replace(STEP[EXPOSES], answer=Message)}
     ),
 )
 def answering_with_what_was_said_before() -> bool:

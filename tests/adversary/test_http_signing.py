@@ -28,7 +28,7 @@ from sfsl.errors import (
     StoreInUse,
     TooMany,
 )
-from sfsl.service import nonces, registry, registry_file, signing
+from sfsl.service import registry, registry_file, signing
 from sfsl.service.registry import Registry
 from sfsl.service.signing import Verifier, client_id, sign_request
 from sfsl.testing import SeededRandomness
@@ -95,14 +95,14 @@ def unsigned_parts(*left_out: int) -> Callable[[pytest.MonkeyPatch], None]:
 # -- the network ----------------------------------------------------------------------------------------
 
 
-@attack(refusal=Replayed, weaken=remove(nonces.Nonces, "remember"))
+@attack(refusal=Replayed, weaken=remove(signing.Nonces, "remember"))
 def replay() -> bool:
     to, headers = server(), signed()
     send(to, headers)
     return bool(send(to, headers, NOW + 1000))
 
 
-@attack(refusal=Replayed, weaken=remove(nonces.Nonces, "remember"))
+@attack(refusal=Replayed, weaken=remove(signing.Nonces, "remember"))
 def replay_under_other_names_of_the_same_headers() -> bool:
     to, headers = server(), signed()
     send(to, headers)
@@ -171,21 +171,21 @@ def a_request_signed_for_next_year() -> bool:
 
 def forgets_by_arrival(patch: pytest.MonkeyPatch) -> None:
     """Weaken: forget a nonce a window after it came, not a window after its time."""
-    real = nonces.Nonces.require_new
+    real = signing.Nonces.require_new
 
-    def hasty(self: nonces.Nonces, client: str, nonce: bytes, time_ms: int, now_ms: int) -> None:
+    def hasty(self: signing.Nonces, client: str, nonce: bytes, time_ms: int, now_ms: int) -> None:
         self._clock = now_ms  # type: ignore[attr-defined]
         self._pieces = {
             piece: seen for piece, seen in self._pieces.items() if piece * self._width_ms > now_ms - WINDOW
         }
         real(self, client, nonce, time_ms, now_ms)
 
-    def by_arrival(self: nonces.Nonces, client: str, nonce: bytes, time_ms: int) -> None:
+    def by_arrival(self: signing.Nonces, client: str, nonce: bytes, time_ms: int) -> None:
         arrived = self._clock // self._width_ms  # type: ignore[attr-defined]
         self._pieces.setdefault(arrived, {}).setdefault(client, set()).add(nonce)
 
-    patch.setattr(nonces.Nonces, "require_new", hasty)
-    patch.setattr(nonces.Nonces, "remember", by_arrival)
+    patch.setattr(signing.Nonces, "require_new", hasty)
+    patch.setattr(signing.Nonces, "remember", by_arrival)
 
 
 @attack(refusal=Replayed, weaken=forgets_by_arrival)
@@ -199,13 +199,13 @@ def a_fast_clocks_request_again_after_a_window() -> bool:
 
 
 def forgets_without_a_trace(patch: pytest.MonkeyPatch) -> None:
-    real = nonces.Nonces._forget
+    real = signing.Nonces._forget
 
-    def forget(self: nonces.Nonces, now_ms: int) -> None:
+    def forget(self: signing.Nonces, now_ms: int) -> None:
         real(self, now_ms)
         self._forgotten = -1
 
-    patch.setattr(nonces.Nonces, "_forget", forget)
+    patch.setattr(signing.Nonces, "_forget", forget)
 
 
 @attack(refusal=Replayed, weaken=forgets_without_a_trace)
@@ -217,7 +217,7 @@ def the_servers_clock_is_set_back() -> bool:
     return bool(send(to, headers, NOW + 10))
 
 
-@attack(refusal=Replayed, weaken=lambda patch: patch.setattr(nonces, "_PIECES", 1) or forgets_early(patch))
+@attack(refusal=Replayed, weaken=lambda patch: patch.setattr(signing, "_PIECES", 1) or forgets_early(patch))
 def nonce_reuse_at_the_very_edge() -> bool:
     """The last millisecond in which a copy may come, for every time within a window."""
     gained = 0
@@ -236,12 +236,12 @@ def nonce_reuse_at_the_very_edge() -> bool:
 
 
 def forgets_early(patch: pytest.MonkeyPatch) -> None:
-    real = nonces.Nonces._forget
-    patch.setattr(nonces.Nonces, "_forget", lambda self, now_ms: real(self, now_ms + 2 * (WINDOW + BODY_MS)))
-    patch.setattr(nonces.Nonces, "_forgotten", property(lambda _: -1, lambda *_: None), raising=False)
+    real = signing.Nonces._forget
+    patch.setattr(signing.Nonces, "_forget", lambda self, now_ms: real(self, now_ms + 2 * (WINDOW + BODY_MS)))
+    patch.setattr(signing.Nonces, "_forgotten", property(lambda _: -1, lambda *_: None), raising=False)
 
 
-@attack(refusal=Replayed, weaken=lambda patch: patch.setattr(nonces.Nonces, "require_new", lambda *_: None))
+@attack(refusal=Replayed, weaken=lambda patch: patch.setattr(signing.Nonces, "require_new", lambda *_: None))
 def two_copies_whose_bodies_arrive_together() -> bool:
     to, headers = server(), signed()
     claims = [to.check_headers(headers, NOW) for _ in range(2)]
@@ -351,12 +351,12 @@ def a_stranger_burns_a_nonce_that_it_saw() -> bool:
 
 
 def no_limit_per_client(patch: pytest.MonkeyPatch) -> None:
-    real = nonces.Nonces.__init__
+    real = signing.Nonces.__init__
 
-    def unlimited(self: nonces.Nonces, **limits: int) -> None:
+    def unlimited(self: signing.Nonces, **limits: int) -> None:
         real(self, **(limits | {"per_client": 10**9}))
 
-    patch.setattr(nonces.Nonces, "__init__", unlimited)
+    patch.setattr(signing.Nonces, "__init__", unlimited)
 
 
 @attack(refusal=TooMany, weaken=no_limit_per_client)
@@ -511,7 +511,7 @@ def test_nothing_secret_is_in_a_header() -> None:
 KILLED = """
 import sys
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.service.registry import Registry
 
 with Registry(sys.argv[1]) as registry:
@@ -675,7 +675,7 @@ def test_what_is_no_registry(tmp_path: Path) -> None:
 FULL = """
 import os, resource, sys
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.service.registry import Registry
 from sfsl.errors import StoreError
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfsl.durable import files, secret_file
+from sfsl.durable import files, records
 from sfsl.errors import BudgetExhausted, StateError
 from sfsl.privacy import Budget, Calendar, ClientState, IndexPrivacy, Tables
 from sfsl.testing import SeededRandomness
@@ -261,7 +261,7 @@ def _replace(path: Path, data: bytes, *, file: bool = True, folder: bool = True)
 @pytest.mark.parametrize("careless", [without_file_flush, without_folder_flush, in_place])
 def test_careless_writes_are_caught(monkeypatch: pytest.MonkeyPatch, careless: Callable[..., None]) -> None:
     """The test above can fail: each of these habits loses a state."""
-    monkeypatch.setattr(secret_file, "write_whole", careless)
+    monkeypatch.setattr(records, "write_whole", careless)
     with pytest.raises(AssertionError):
         cut_everywhere()
 
@@ -275,7 +275,7 @@ def test_answering_before_the_debit_is_durable_is_caught(monkeypatch: pytest.Mon
         if len(kept) > 1:
             files.write_whole(path, kept[-2], mode=mode)
 
-    monkeypatch.setattr(secret_file, "write_whole", late)
+    monkeypatch.setattr(records, "write_whole", late)
     with pytest.raises(AssertionError):
         cut_everywhere()
 
@@ -286,7 +286,7 @@ import sys
 import numpy as np
 from datetime import date
 from pathlib import Path
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import BudgetExhausted
 from sfsl.privacy import Budget, Calendar, ClientState, IndexPrivacy, Tables
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, forget, remove
 
-import sfsl.crypto.aead
-import sfsl.secagg.admission
+import sfsl.crypto.agreement
 import sfsl.secagg.client
 import sfsl.secagg.client_states
+import sfsl.secagg.params
 import sfsl.secagg.server
 import sfsl.secagg.transcript
 from sfsl.codec import Codec
@@ -138,7 +138,7 @@ def forged_signatures_in_active_mode() -> bool:
 
 @attack(
     refusal=AuthenticationFailed,
-    weaken=lambda patch: patch.setattr(sfsl.secagg.admission, "require_keys", lambda *_: None),
+    weaken=lambda patch: patch.setattr(sfsl.secagg.params, "require_keys", lambda *_: None),
 )
 def swapping_a_clients_keys_in_active_mode() -> bool:
     """The server puts its own channel key in c1's place and reads what c0 seals for c1."""
@@ -150,7 +150,7 @@ def swapping_a_clients_keys_in_active_mode() -> bool:
     answer = world.clients["c0"].handle_roster(roster)
     bound = binding(roster)
     key = channel_keys(own, world.keys["c0"].channel, bound)[1]
-    plain = sfsl.crypto.aead.unseal(key, answer.boxes[0], "shares", world.params.round_id, 0, 1)
+    plain = sfsl.crypto.agreement.unseal(key, answer.boxes[0], "shares", world.params.round_id, 0, 1)
     return len(plain) == 66
 
 
@@ -211,7 +211,7 @@ def withholding_boxes_until_few_are_left() -> bool:
 
 def share_a_stream(patch: pytest.MonkeyPatch) -> None:
     """Without either line of defence: doubles allowed, and places not bound into the key."""
-    patch.setattr(sfsl.secagg.admission, "require_distinct", lambda keys: None)
+    patch.setattr(sfsl.secagg.params, "require_distinct", lambda keys: None)
     honest = sfsl.secagg.client.pair_mask_key
     patch.setattr(
         sfsl.secagg.client,
@@ -287,7 +287,7 @@ def one_key_pair_for_all_sums(patch: pytest.MonkeyPatch) -> None:
         tampered(self, secrets=tuple(changed(one, mask=secrets[0].mask) for one in secrets))
 
     patch.setattr(Client, "__init__", careless)
-    patch.setattr(sfsl.secagg.admission, "require_distinct", lambda keys: None)
+    patch.setattr(sfsl.secagg.params, "require_distinct", lambda keys: None)
     patch.setattr(sfsl.secagg.server, "require_distinct", lambda keys: None)
 
 
@@ -414,7 +414,7 @@ def answering_in_another_clients_name() -> bool:
 def one_channel_key_for_all(patch: pytest.MonkeyPatch) -> None:
     shared = Secret(bytes(32))
     patch.setattr(sfsl.secagg.client, "channel_keys", lambda *_: (shared, shared))
-    patch.setattr(sfsl.crypto.aead, "_header", lambda *_: b"")
+    patch.setattr(sfsl.crypto.agreement, "_header", lambda *_: b"")
 
 
 @attack(refusal=AuthenticationFailed, weaken=one_channel_key_for_all)

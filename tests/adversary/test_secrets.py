@@ -11,10 +11,10 @@ import pytest
 
 import sfsl.crypto.agreement
 import sfsl.secagg.client
-from sfsl.crypto import aead, prg
-from sfsl.crypto.kdf import derive as honest_derive
-from sfsl.crypto.randomness import SystemRandomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto import agreement as aead
+from sfsl.crypto import ring as prg
+from sfsl.crypto.secret import Secret, SystemRandomness
+from sfsl.crypto.secret import derive as honest_derive
 from sfsl.errors import SfslError
 from sfsl.secagg import Layout, SumParams, aggregate, aggregate_rows
 from sfsl.secagg.client import Start

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments of creating and committing: the store holds round r or r + 1, whole.
+"""SIGKILL at random moments of creating, committing and growing: the store holds round r or r + 1, whole.
 
 Run as a script, this file is the parent of the processes that are killed. It forks them, which is fast and
 safe there, as the script has one thread; a test runner may have more.
@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -72,8 +73,8 @@ def require_whole(store: LmdbStore, expected: dict[int, int]) -> int:
 
 
 def killed_while(work: str, path: Path, wait: float, commits: int = 0) -> int:
-    """Fork a child that creates a store, or commits round after round; kill it a while after it has reported
-    so many commits. How many it reported."""
+    """Fork a child that creates a store, commits round after round or adds row after row; kill it a while
+    after it has reported so many. How many it reported."""
     reports, report = os.pipe()
     child = os.fork()
     if child == 0:
@@ -82,6 +83,12 @@ def killed_while(work: str, path: Path, wait: float, commits: int = 0) -> int:
             if work == "create":
                 os.write(report, b".")
                 LmdbStore.create(path, SPEC, DENSE).close()
+            elif work == "grow":
+                store = LmdbStore.open(path, check=False)
+                os.write(report, b".")
+                while True:
+                    store.grow(of_rows(rows_in(store) + 1))
+                    os.write(report, b".")
             else:
                 store = LmdbStore.open(path, SPEC, check=False)
                 os.write(report, b".")
@@ -124,6 +131,35 @@ def kill_commits(folder: Path, rng: random.Random, kills: int) -> None:
     assert before > kills // 2
 
 
+def of_rows(rows: int) -> StoreSpec:
+    (table,) = SPEC.model.tables
+    grown = msgspec.structs.replace(SPEC.model, tables=(msgspec.structs.replace(table, rows=rows),))
+    return msgspec.structs.replace(SPEC, model=grown)
+
+
+def rows_in(store: LmdbStore) -> int:
+    (table,) = store.spec.model.tables
+    return table.rows
+
+
+def kill_growths(folder: Path, rng: random.Random, kills: int) -> None:
+    path, expected = folder / "growing", {-1: 0}
+    with LmdbStore.create(path, SPEC, DENSE) as store:
+        store.commit(commit(1))
+        start = time.perf_counter()
+        store.grow(of_rows(2**40 + 1))
+        usual = time.perf_counter() - start
+    before = 2**40 + 1
+    for kill in range(kills):
+        reported = killed_while("grow", path, rng.uniform(0, 2 * usual), commits=kill % 2)
+        with LmdbStore.open(path) as store:
+            assert require_whole(store, expected) == 1
+            rows = rows_in(store)
+        assert before + reported <= rows <= before + reported + 1
+        before = rows
+    sys.stdout.write(f"{kills} kills, {before - 2**40} rows added\n")
+
+
 def kill_creations(folder: Path, rng: random.Random, kills: int) -> None:
     start = time.perf_counter()
     LmdbStore.create(folder / "usual", SPEC, DENSE).close()
@@ -154,3 +190,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         kill_commits(Path(name), random.Random(5), int(sys.argv[1]))
         kill_creations(Path(name), random.Random(6), int(sys.argv[1]) // 2)
+        kill_growths(Path(name), random.Random(7), int(sys.argv[1]) // 2)

@@ -9,7 +9,7 @@ import pytest
 
 from cohort import Cohort
 from sfsl.errors import InputError, NotFinite, UnknownRow
-from sfsl.rounds.outcome import read_sums
+from sfsl.rounds.record import read_sums
 from sfsl.submodel import (
     Averaging,
     Commit,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector
 
-import sfsl.union.client
+import sfsl.union.protocol
 from sfsl.errors import (
     InputError,
     InvalidMessage,
@@ -21,7 +21,7 @@ from sfsl.secagg import Client, Policy, Server, SessionParams
 from sfsl.testing import SeededRandomness
 from sfsl.union import UnionClient, UnionParams, UnionServer, private_set_union
 from sfsl.union.encodings import choose
-from sfsl.union.messages import CODEC, Invitation, Union
+from sfsl.union.protocol import CODEC, Invitation, Union
 
 ATTACKS, attack = collector()
 changed = msgspec.structs.replace
@@ -143,7 +143,7 @@ def a_union_before_anything_was_opened() -> bool:
 
 @attack(
     refusal=InvalidMessage,
-    weaken=lambda patch: patch.setattr(sfsl.union.client, "most_indices", lambda encoding: 10**9),
+    weaken=lambda patch: patch.setattr(sfsl.union.protocol, "most_indices", lambda encoding: 10**9),
 )
 def a_union_larger_than_the_round_can_hold() -> bool:
     """The whole domain as 'union' would make a client answer for every row there is."""

@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 from sfsl.arrays import Indices
-from sfsl.crypto.prg import uniform
-from sfsl.crypto.ring import Words
+from sfsl.crypto.ring import Words, uniform
 from sfsl.errors import InputError, UnionFailed
 from sfsl.testing import SeededRandomness
 from sfsl.union.encoding import Encoding
 from sfsl.union.encodings import bloom, identity, sketch
-from sfsl.union.field import Field, P, inverse, times
-from sfsl.union.sketch import Sketch
+from sfsl.union.sketch import Field, P, Sketch, inverse, times
 
 SEED = bytes(range(32))
 DOMAIN = 5000

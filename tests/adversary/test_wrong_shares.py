@@ -10,7 +10,7 @@ from sfsl.crypto import reed_solomon
 from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import SHARE_BYTES
 from sfsl.errors import KeyMismatch
-from sfsl.secagg import rebuilding
+from sfsl.secagg import masking
 from world import World, tampered
 
 changed = msgspec.structs.replace
@@ -66,7 +66,7 @@ def test_whoever_lies_about_all_costs_one_decoding(monkeypatch: pytest.MonkeyPat
         decoded.append(given)
         return reed_solomon.decode(*given)
 
-    monkeypatch.setattr(rebuilding, "decode", counted)
+    monkeypatch.setattr(masking, "decode", counted)
     world = World(n=16, threshold=11).to_unmask()
     assert np.array_equal(opened(world, {"c0", "c4"}), world.plain_sum())
     assert len(decoded) == 1

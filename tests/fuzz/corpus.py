@@ -14,8 +14,8 @@ from sfsl.secagg.messages import CODEC as SECAGG
 from sfsl.secagg.messages import Roster
 from sfsl.service.messages import CODEC as HTTP
 from sfsl.service.messages import CheckedIn, CheckIn, Decline, Enrol
-from sfsl.union.messages import CODEC as UNION
-from sfsl.union.messages import Invitation as UnionInvitation
+from sfsl.union.protocol import CODEC as UNION
+from sfsl.union.protocol import Invitation as UnionInvitation
 from world import World
 
 LIMIT = 1 << 20

@@ -11,10 +11,11 @@ import pytest
 from fuzz.campaign import SEED, Campaign, sizes
 from fuzz.frames import Frame, mutated
 from sfsl.client.replies import About, Enrolled, read_json, read_problem
+from sfsl.data.catalogue import Catalogue
 from sfsl.errors import DecodeError, InvalidMessage, RemoteError
 from sfsl.packing import pack, pack_bits, packed_size, unpack, unpack_bits
 from sfsl.secagg import Layout, TableShape
-from sfsl.secagg.rows import pack_requesters, parse_request, parse_requesters, request_bitmaps
+from sfsl.secagg.masking import pack_requesters, parse_request, parse_requesters, request_bitmaps
 
 _DOMAINS = (1, 2, 7, 8, 9, 64, 100, 1000, 2**20, 2**31, 2**32 + 1, 2**40, 2**62, 2**63)
 
@@ -98,7 +99,11 @@ def _packages() -> tuple[Frame, ...]:
     from sfsl.models.package import describe
 
     data = SyntheticTaobao(SyntheticSettings().scaled(0.01, users=3), seed=1).interactions()
-    tasks = (din(data, seed=1), din(data, seed=1, slopes="prelu", width=4), logistic_regression(data))
+    tasks = (
+        din(Catalogue.of(data), seed=1),
+        din(Catalogue.of(data), seed=1, slopes="prelu", width=4),
+        logistic_regression(Catalogue.of(data)),
+    )
     return tuple(Frame.of(describe(task)) for task in tasks)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fuzz.calls import Call, Headers, Site
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.service.messages import CODEC
 from sfsl.service.signing import sign_request
 

@@ -24,7 +24,7 @@ from sfsl.rounds.exchanges import STEP, order
 from sfsl.rounds.messages import CODEC as ROUND
 from sfsl.rounds.record import RoundTally
 from sfsl.secagg.messages import CODEC as SESSION
-from sfsl.service.cohort import CohortRound
+from sfsl.service.driver import CohortRound
 from sfsl.service.messages import CODEC as HTTP
 from sfsl.submodel import RowSet
 from world import World

@@ -13,26 +13,25 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from typer.testing import CliRunner  # noqa: E402
+from typer.testing import CliRunner
 
-import sfsl.client.join  # noqa: E402
-from clocks import PATIENCE  # noqa: E402
-from sfsl.carriers.https.authority import create_authority, issue_server  # noqa: E402
-from sfsl.cli import app, join  # noqa: E402
-from sfsl.cli.output import progress_console  # noqa: E402
-from sfsl.cli.stopping import Stopped, run_until_stopped  # noqa: E402
-from sfsl.client.join import join_async  # noqa: E402
-from sfsl.client.link import Link  # noqa: E402
-from sfsl.crypto.identity import Identity  # noqa: E402
-from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
-from sfsl.deploy.start import open_deployment  # noqa: E402
-from sfsl.errors import AuthenticationFailed, InputError, InvalidMessage, StateError  # noqa: E402
-from sfsl.service.metrics_file import read_lines  # noqa: E402
-from sfsl.settings.serve import from_all_sections  # noqa: E402
-from sfsl.settings.terms import Terms  # noqa: E402
-from sfsl_research.cli import swarm  # noqa: E402
-from sfsl_research.swarm.faults import KINDS, NetworkFaults  # noqa: E402
-from sfsl_research.swarm.swarm import SwarmReport  # noqa: E402
+import sfsl.client.join
+from clocks import PATIENCE
+from sfsl.carriers.https.authority import create_authority, issue_server
+from sfsl.cli import app, join
+from sfsl.cli.output import Stopped, progress_console, run_until_stopped
+from sfsl.client.join import join_async
+from sfsl.client.link import Link
+from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import SystemRandomness
+from sfsl.deploy.start import open_deployment
+from sfsl.errors import AuthenticationFailed, InputError, InvalidMessage, StateError
+from sfsl.service.folder import read_lines
+from sfsl.settings.serve import from_all_sections
+from sfsl.settings.terms import Terms
+from sfsl_research.cli import swarm
+from sfsl_research.swarm.faults import KINDS, NetworkFaults
+from sfsl_research.swarm.swarm import SwarmReport
 
 CONFIG: dict[str, Any] = {
     "data": {"users": 12, "scale": 0.03},

@@ -9,26 +9,27 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fake_server import FakeServer  # noqa: E402
-from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
-from sfsl.client.device import Device  # noqa: E402
-from sfsl.client.model import ClientModel  # noqa: E402
-from sfsl.crypto.identity import Identity  # noqa: E402
-from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
-from sfsl.data import hold_out_last  # noqa: E402
-from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
-from sfsl.models import din  # noqa: E402
-from sfsl.models.package import build, describe, package_digest  # noqa: E402
-from sfsl.privacy import PRESETS  # noqa: E402
-from sfsl.rounds.exchanges import order  # noqa: E402
-from sfsl.rounds.plan import RoundRules, plan_round  # noqa: E402
-from sfsl.simulate.chance import Chance  # noqa: E402
-from sfsl.simulate.settings import SimulationSettings  # noqa: E402
-from sfsl.simulate.simulation import Simulation  # noqa: E402
-from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, StoreSpec, UpdateParams  # noqa: E402
-from sfsl.training import LocalSettings  # noqa: E402
-from sfsl_research.swarm.faults import KINDS, LOSSES, NetworkFaults  # noqa: E402
-from sfsl_research.swarm.swarm import Swarm, SwarmReport, SwarmSettings  # noqa: E402
+from fake_server import FakeServer
+from sfsl.carriers.local.engine import LocalEngine
+from sfsl.client.device import Device
+from sfsl.client.trainer import ClientModel
+from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import SystemRandomness
+from sfsl.data import hold_out_last
+from sfsl.data.catalogue import Catalogue
+from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
+from sfsl.models import din
+from sfsl.models.package import build, describe, package_digest
+from sfsl.privacy import PRESETS
+from sfsl.rounds.exchanges import order
+from sfsl.rounds.plan import RoundRules, plan_round
+from sfsl.simulate.chance import Chance
+from sfsl.simulate.population import Simulation
+from sfsl.simulate.settings import SimulationSettings
+from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, StoreSpec, UpdateParams
+from sfsl.training import LocalSettings
+from sfsl_research.swarm.faults import KINDS, LOSSES, NetworkFaults
+from sfsl_research.swarm.swarm import Swarm, SwarmReport, SwarmSettings
 
 CLIENTS, SEED = 6, 3
 LOCAL = LocalSettings()
@@ -45,7 +46,7 @@ class World:
     def __init__(self, **server: Any) -> None:
         data = SyntheticTaobao(SyntheticSettings().scaled(0.05, users=CLIENTS), seed=1).interactions()
         train, held_out = hold_out_last(data)
-        task = din(train, seed=1)
+        task = din(Catalogue.of(train), seed=1)
         self.package = describe(task)
         self.devices = {
             f"u{user}": Device(task, train.client(user), held_out.client(user)) for user in train.clients

@@ -8,18 +8,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rules import simulation_of  # noqa: E402
-from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
-from sfsl.client.device import Device  # noqa: E402
-from sfsl.data import hold_out_last  # noqa: E402
-from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
-from sfsl.models import logistic_regression  # noqa: E402
-from sfsl.privacy import PRESETS  # noqa: E402
-from sfsl.rounds.exchanges import ORDER  # noqa: E402
-from sfsl.simulate.engine import RoundResult  # noqa: E402
-from sfsl.simulate.faults import FaultPlan  # noqa: E402
-from sfsl.simulate.simulation import Simulation  # noqa: E402
-from sfsl.submodel import (  # noqa: E402
+from rules import simulation_of
+from sfsl.carriers.local.engine import LocalEngine
+from sfsl.client.device import Device
+from sfsl.data import hold_out_last
+from sfsl.data.catalogue import Catalogue
+from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
+from sfsl.models import logistic_regression
+from sfsl.privacy import PRESETS
+from sfsl.rounds.exchanges import ORDER
+from sfsl.simulate.engine import RoundResult
+from sfsl.simulate.population import Simulation
+from sfsl.simulate.settings import FaultPlan
+from sfsl.submodel import (
     Averaging,
     MemoryStore,
     Quantization,
@@ -27,7 +28,7 @@ from sfsl.submodel import (  # noqa: E402
     StoreSpec,
     UpdateParams,
 )
-from sfsl.training import LocalSettings  # noqa: E402
+from sfsl.training import LocalSettings
 
 CLIENTS = 24
 
@@ -40,7 +41,7 @@ def one_thread() -> None:
 def world(cohorts: int, **options: Any) -> Simulation:
     data = SyntheticTaobao(SyntheticSettings().scaled(0.05, users=CLIENTS), seed=1).interactions()
     train, held_out = hold_out_last(data)
-    task = logistic_regression(train)
+    task = logistic_regression(Catalogue.of(train))
     devices = {
         f"u{user:02}": Device(task, train.client(user), held_out.client(user)) for user in train.clients
     }

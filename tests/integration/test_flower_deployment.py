@@ -12,10 +12,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("flwr")
 
-from same_model import local_rounds, require_same_model  # noqa: E402
-from sfsl.run.fleet import build_fleet  # noqa: E402
-from sfsl.service.metrics_file import read_lines  # noqa: E402
-from sfsl.settings.run import from_sections  # noqa: E402
+from same_model import local_rounds, require_same_model
+from sfsl.run.fleet import build_fleet
+from sfsl.service.folder import read_lines
+from sfsl.settings.run import from_sections
 
 ROOT = Path(__file__).parents[2]
 NODES, ROUNDS, VICTIM = 5, 2, 2

@@ -17,7 +17,7 @@ from sfsl.carriers.flower.post import GridPost
 from sfsl.carriers.flower.server import run_rounds
 from sfsl.errors import TooFewClients
 from sfsl.flower import Member, Node, device_member
-from sfsl.service.metrics_file import read_lines
+from sfsl.service.folder import read_lines
 from sfsl.settings.flower import read_config
 
 ROOT = Path(__file__).parents[2]

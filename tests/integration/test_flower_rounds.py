@@ -9,19 +9,19 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("flwr")
 
-from flwr.app import Message  # noqa: E402
+from flwr.app import Message
 
-from clocks import SteppingClock  # noqa: E402
-from federation import FIRST, LoopGrid  # noqa: E402
-from same_model import local_rounds, require_same_model  # noqa: E402
-from sfsl.carriers.flower.post import GridPost  # noqa: E402
-from sfsl.carriers.flower.server import run_rounds  # noqa: E402
-from sfsl.errors import TooFewClients  # noqa: E402
-from sfsl.rounds.exchanges import Exchange, order  # noqa: E402
-from sfsl.run.fleet import Fleet, build_fleet  # noqa: E402
-from sfsl.service.metrics_file import read_lines  # noqa: E402
-from sfsl.settings.flower import FlowerConfig, read_config  # noqa: E402
-from sfsl_research.flower_members import seeded_members  # noqa: E402
+from clocks import SteppingClock
+from federation import FIRST, LoopGrid
+from same_model import local_rounds, require_same_model
+from sfsl.carriers.flower.post import GridPost
+from sfsl.carriers.flower.server import run_rounds
+from sfsl.errors import TooFewClients
+from sfsl.rounds.exchanges import Exchange, order
+from sfsl.run.fleet import Fleet, build_fleet
+from sfsl.service.folder import read_lines
+from sfsl.settings.flower import FlowerConfig, read_config
+from sfsl_research.flower_members import seeded_members
 
 CLIENTS, ROUNDS = 6, 2
 RUN: dict[str, Any] = {

@@ -10,11 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import sfsl  # noqa: E402
-from sfsl.data import SyntheticSettings, SyntheticTaobao, hold_out_last  # noqa: E402
-from sfsl.errors import InputError, ParameterError, WrongModel  # noqa: E402
-from sfsl.run import start  # noqa: E402
-from sfsl.settings.toml import read_config  # noqa: E402
+import sfsl
+from sfsl.data import SyntheticSettings, SyntheticTaobao, hold_out_last
+from sfsl.errors import InputError, ParameterError, WrongModel
+from sfsl.run import start
+from sfsl.settings.toml import read_config
 
 SMALL: dict[str, Any] = {
     "data.users": 12,

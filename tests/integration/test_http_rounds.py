@@ -13,27 +13,31 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from clocks import PATIENCE  # noqa: E402
-from same_model import local_rounds, require_same_model  # noqa: E402
-from sfsl.client.events import Event  # noqa: E402
-from sfsl.client.model import ClientModel  # noqa: E402
-from sfsl.crypto.identity import Identity  # noqa: E402
-from sfsl.crypto.kdf import digest  # noqa: E402
-from sfsl.crypto.randomness import SystemRandomness  # noqa: E402
-from sfsl.deploy.start import open_deployment  # noqa: E402
-from sfsl.models.package import describe, package_digest  # noqa: E402
-from sfsl.rounds.exchanges import order  # noqa: E402
-from sfsl.run.fleet import Fleet, build_fleet, client_privacy  # noqa: E402
-from sfsl.service.journal import Kept  # noqa: E402
-from sfsl.service.metrics_file import read_lines  # noqa: E402
-from sfsl.service.registry import Registry  # noqa: E402
-from sfsl.service.signing import client_id  # noqa: E402
-from sfsl.settings.serve import ServeConfig, from_all_sections  # noqa: E402
-from sfsl.settings.toml import read_sections  # noqa: E402
-from sfsl.simulate.chance import Chance  # noqa: E402
-from sfsl.submodel import LmdbStore  # noqa: E402
-from sfsl.training import LocalSettings  # noqa: E402
-from sfsl_research.swarm.swarm import Swarm, SwarmSettings  # noqa: E402
+from clocks import PATIENCE
+from same_model import local_rounds, require_same_model
+from sfsl.client.events import Event
+from sfsl.client.trainer import ClientModel
+from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import (
+    SystemRandomness,
+    digest,
+)
+from sfsl.deploy.start import open_deployment
+from sfsl.models.package import describe, package_digest
+from sfsl.rounds.exchanges import order
+from sfsl.run.fleet import Fleet, build_fleet, client_privacy
+from sfsl.service.folder import (
+    Kept,
+    read_lines,
+)
+from sfsl.service.registry import Registry
+from sfsl.service.signing import client_id
+from sfsl.settings.serve import ServeConfig, from_all_sections
+from sfsl.settings.toml import read_sections
+from sfsl.simulate.chance import Chance
+from sfsl.submodel import LmdbStore
+from sfsl.training import LocalSettings
+from sfsl_research.swarm.swarm import Swarm, SwarmSettings
 
 CLIENTS, ROUNDS = 6, 2
 CONFIG: dict[str, Any] = {

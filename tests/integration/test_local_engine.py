@@ -8,22 +8,23 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rules import simulation_of  # noqa: E402
-from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
-from sfsl.client.device import Device  # noqa: E402
-from sfsl.data import hold_out_last  # noqa: E402
-from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
-from sfsl.errors import ParameterError  # noqa: E402
-from sfsl.models import din, logistic_regression  # noqa: E402
-from sfsl.privacy import PRESETS, IndexPrivacy  # noqa: E402
-from sfsl.rounds import Download, ScoreBins  # noqa: E402
-from sfsl.rounds.exchanges import ORDER  # noqa: E402
-from sfsl.rounds.record import RoundTally  # noqa: E402
-from sfsl.simulate.engine import RoundResult  # noqa: E402
-from sfsl.simulate.faults import FaultPlan  # noqa: E402
-from sfsl.simulate.seeded import SeededRandomness  # noqa: E402
-from sfsl.simulate.simulation import Simulation  # noqa: E402
-from sfsl.submodel import (  # noqa: E402
+from rules import simulation_of
+from sfsl.carriers.local.engine import LocalEngine
+from sfsl.client.device import Device
+from sfsl.data import hold_out_last
+from sfsl.data.catalogue import Catalogue
+from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
+from sfsl.errors import ParameterError
+from sfsl.models import din, logistic_regression
+from sfsl.privacy import PRESETS, IndexPrivacy
+from sfsl.rounds import Download, ScoreBins
+from sfsl.rounds.exchanges import ORDER
+from sfsl.rounds.record import RoundTally
+from sfsl.simulate.chance import SeededRandomness
+from sfsl.simulate.engine import RoundResult
+from sfsl.simulate.population import Simulation
+from sfsl.simulate.settings import FaultPlan
+from sfsl.submodel import (
     Averaging,
     Commit,
     MemoryStore,
@@ -33,7 +34,7 @@ from sfsl.submodel import (  # noqa: E402
     StoreSpec,
     UpdateParams,
 )
-from sfsl.training import (  # noqa: E402
+from sfsl.training import (
     LocalSettings,
     auc,
     auc_error_bound,
@@ -55,7 +56,7 @@ def simulation(
 ) -> Simulation:
     data = SyntheticTaobao(SyntheticSettings().scaled(scale, users=CLIENTS), seed=1).interactions()
     train, held_out = hold_out_last(data)
-    task = din(train, seed=0) if deep else logistic_regression(train)
+    task = din(Catalogue.of(train), seed=0) if deep else logistic_regression(Catalogue.of(train))
     devices = {f"u{user}": Device(task, train.client(user), held_out.client(user)) for user in train.clients}
     store = MemoryStore(StoreSpec(model=task.spec, seed=bytes(32), devices=True), dense=task.initial_dense())
     settings = simulation_of(

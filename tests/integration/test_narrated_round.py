@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, SumParams
 
 

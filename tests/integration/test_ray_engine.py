@@ -22,21 +22,21 @@ import pytest
 ray = pytest.importorskip("ray")
 torch = pytest.importorskip("torch")
 
-import same_model  # noqa: E402
-from clocks import PATIENCE  # noqa: E402
-from ray_cluster import Cluster  # noqa: E402
-from same_model import Vanishing  # noqa: E402
-from sfsl.carriers.local.engine import LocalEngine  # noqa: E402
-from sfsl.carriers.ray.engine import RayEngine  # noqa: E402
-from sfsl.carriers.ray.settings import ClusterSettings  # noqa: E402
-from sfsl.carriers.ray.worker import Worker  # noqa: E402
-from sfsl.rounds.record import RoundRecord  # noqa: E402
-from sfsl.run.fleet import Fleet, build_fleet, client_privacy  # noqa: E402
-from sfsl.run.setup import resolved, simulation_settings  # noqa: E402
-from sfsl.settings.run import RunConfig, from_sections  # noqa: E402
-from sfsl.simulate.engine import RoundResult  # noqa: E402
-from sfsl.simulate.simulation import Simulation  # noqa: E402
-from sfsl.submodel import MemoryStore, RowSet, StoreSpec  # noqa: E402
+import same_model
+from clocks import PATIENCE
+from ray_cluster import Cluster
+from same_model import Vanishing
+from sfsl.carriers.local.engine import LocalEngine
+from sfsl.carriers.ray.cluster import ClusterSettings
+from sfsl.carriers.ray.engine import RayEngine
+from sfsl.carriers.ray.worker import Worker
+from sfsl.rounds.record import RoundRecord
+from sfsl.run.fleet import Fleet, build_fleet, client_privacy
+from sfsl.run.setup import resolved, simulation_settings
+from sfsl.settings.run import RunConfig, from_sections
+from sfsl.simulate.engine import RoundResult
+from sfsl.simulate.population import Simulation
+from sfsl.submodel import MemoryStore, RowSet, StoreSpec
 
 # Ray warns of its own future, and leaves files to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -409,7 +409,7 @@ def test_a_run_goes_on_where_another_engine_left_it(
 ) -> None:
     """``sfsl run --engine ray``, stopped after two rounds and resumed on the local engine."""
     from sfsl.run import start
-    from sfsl.service.metrics_file import read_lines
+    from sfsl.service.folder import read_lines
     from sfsl.submodel import LmdbStore
 
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)

@@ -44,12 +44,10 @@ from sfsl.rounds.exchanges import ORDER
 from sfsl.rounds.record import RoundRecord
 from sfsl.run import start
 from sfsl.run.fleet import Interacted, build_fleet, client_privacy
-from sfsl.run.planning import planned_requesters
-from sfsl.run.selection import choose_cohort
+from sfsl.run.planning import choose_cohort, planned_requesters
 from sfsl.run.setup import resolved
 from sfsl.run.summary import Summary
-from sfsl.service.journal import Kept
-from sfsl.service.metrics_file import read_lines
+from sfsl.service.folder import Kept, read_lines
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import read_config, to_toml
 from sfsl.submodel import Commit, LmdbStore, RowSet

@@ -29,12 +29,11 @@ from sfsl.carriers.https.listen import serve as serve_forever
 from sfsl.client import Backoff, ClientModel, DurableMemory, Lesson, Link, Participant, PersonalRows
 from sfsl.client.participant import Settings
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import SystemRandomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Secret, SystemRandomness
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState
 from sfsl.rounds import RoundPolicy, Trained
 from sfsl.rounds.record import RoundRecord
-from sfsl.service.enrolment import Enrolment
+from sfsl.service.identities import Enrolment
 from sfsl.service.registry import Registry
 from sfsl.service.signing import Verifier
 from sfsl.submodel import MemoryStore, ModelSpec, RowMaps, RowSet, StoreSpec, Table, TrainedRows

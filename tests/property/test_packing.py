@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sfsl.errors import InvalidMessage
 from sfsl.packing import pack, pack_bits, packed_size, unpack, unpack_bits
-from sfsl.secagg.rows import pack_requesters, parse_requesters, requesters_size
+from sfsl.secagg.masking import pack_requesters, parse_requesters, requesters_size
 
 DOMAINS = st.sampled_from([1, 2, 7, 100, 5000, 2**31 - 1, 2**31, 2**31 + 1, 2**40, 2**63 - 1, 2**63])
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfsl.data import Interactions, Speech, SyntheticSettings, SyntheticTaobao
+from sfsl.data.catalogue import Catalogue
 from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
 from sfsl.training import ClientWork, LocalSettings, Task, train_client, train_cohort
 from sfsl.training.task import ClientData
@@ -41,13 +42,13 @@ TASKS: dict[tuple[str, bool], Task] = {
     (name, categories): make(DATA[categories])
     for categories in (True, False)
     for name, make in {
-        "din": lambda data: din(data, seed=1, width=4),
-        "dien": lambda data: dien(data, seed=1, width=4),
-        "bst": lambda data: bst(data, seed=1, width=4),
-        "logistic": logistic_regression,
+        "din": lambda data: din(Catalogue.of(data), seed=1, width=4),
+        "dien": lambda data: dien(Catalogue.of(data), seed=1, width=4),
+        "bst": lambda data: bst(Catalogue.of(data), seed=1, width=4),
+        "logistic": lambda data: logistic_regression(Catalogue.of(data)),
     }.items()
 }
-LSTM = next_word_lstm(WORDS, seed=1, width=4, units=6)
+LSTM = next_word_lstm(Catalogue.sized(word=WORDS), seed=1, width=4, units=6)
 
 
 def work(task: Task, data: ClientData, share: float, seed: int) -> ClientWork:

@@ -7,8 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Randomness, Secret
 from sfsl.privacy import PRESETS, Decoys, IndexPrivacy, Perturber, Tables
 from sfsl.testing import SeededRandomness
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sfsl.crypto.prg import MaskStream, uniform
-from sfsl.crypto.ring import RINGS, Ring
+from sfsl.crypto.ring import RINGS, MaskStream, Ring, uniform
 from sfsl.crypto.secret import Secret
 from sfsl.secagg import Layout, SumParams
 from sfsl.testing import SeededRandomness

@@ -5,8 +5,8 @@ import pytest
 from scipy import stats
 
 from sfsl.submodel import PAPER, Quantization, Table
-from sfsl.submodel.initial import initial_rows
 from sfsl.submodel.quantize import round_stochastic
+from sfsl.submodel.store import initial_rows
 from sfsl.testing import SeededRandomness
 
 DRAWS = 200_000

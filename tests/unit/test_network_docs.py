@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from sfsl.carriers.https import prometheus
 from sfsl.carriers.https.status import Status, Totals
 from sfsl.codec import Message
 from sfsl.rounds.messages import Request
@@ -25,8 +24,8 @@ def keys(signature: bytes | None = None) -> Keys:
 
 
 def test_the_guide_names_every_metric_and_no_other() -> None:
-    status = Status("", 0, "", 0, 0, 0, 0, 0, False, 0, 0, None, ())
-    names = re.findall(r"# TYPE (\w+) ", prometheus.text(status, Totals()))
+    shown = Status("", 0, "", 0, 0, 0, 0, 0, False, 0, 0, None, ())
+    names = re.findall(r"# TYPE (\w+) ", status.text(shown, Totals()))
     assert len(names) > 10
     assert set(re.findall(r"\bsfsl_\w+", GUIDE)) == set(names)
 

@@ -15,9 +15,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.kdf import frame
-from sfsl.crypto.secret import Secret
-from sfsl.service.key_files import write_identity
+from sfsl.crypto.secret import Secret, frame
+from sfsl.service.identities import write_identity
 from sfsl.service.signing import LABEL, _parts, client_id, sign_request
 from vectors.values import Json, Recorder, some
 

@@ -11,6 +11,7 @@ from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import RINGS
 from sfsl.crypto.secret import Secret
 from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, SumParams, TableShape
+from sfsl.secagg.masking import parse_requesters, request_bitmaps
 from sfsl.secagg.messages import (
     CODEC,
     InboundShares,
@@ -21,7 +22,6 @@ from sfsl.secagg.messages import (
     SignedRequest,
     UnmaskRequest,
 )
-from sfsl.secagg.rows import parse_requesters, request_bitmaps
 from sfsl.secagg.transcript import binding, request_parts
 from vectors.values import Json, Recorder, plain, some, sum_of
 

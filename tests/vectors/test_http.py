@@ -12,7 +12,7 @@ from sfsl import errors
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret
 from sfsl.errors import ClockSkew, InvalidMessage, UnknownClient
-from sfsl.service.key_files import read_identity
+from sfsl.service.identities import read_identity
 from sfsl.service.signing import Verifier, client_id, require_public, sign_request
 from vectors import make_http
 from vectors import reference_http as reference

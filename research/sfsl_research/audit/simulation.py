@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Indices
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Randomness, Secret
 from sfsl.errors import ParameterError
 from sfsl.privacy.parameters import IndexPrivacy
 from sfsl.privacy.response import KEY_BYTES, Decoys, Perturber, Tables

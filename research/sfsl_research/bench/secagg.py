@@ -11,8 +11,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import CTR
 
-from sfsl.crypto.prg import CHUNK_BYTES
-from sfsl.crypto.ring import Ring, Words, ring_named
+from sfsl.crypto.ring import CHUNK_BYTES, Ring, Words, ring_named
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InputError
 from sfsl.secagg import aggregate, aggregate_rows

@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Indices
-from sfsl.crypto.randomness import Randomness, SystemRandomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Randomness, Secret, SystemRandomness
 from sfsl.errors import InputError
 from sfsl.privacy import PRESETS, IndexPrivacy, Perturber, Tables
 from sfsl.rounds import Download, RoundClient, RoundParams, RoundPolicy, ScoreBins, Trained

@@ -19,25 +19,26 @@ import torch
 from sfsl.carriers.local.engine import LocalEngine
 from sfsl.client.device import Device
 from sfsl.data import Interactions, Speech, SyntheticSettings, SyntheticTaobao, Windows
+from sfsl.data.catalogue import Catalogue
 from sfsl.data.compact import compact
 from sfsl.data.words import CONTEXT
 from sfsl.errors import InputError
 from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
 from sfsl.privacy import PRESETS
 from sfsl.rounds.plan import RoundRules
+from sfsl.simulate.population import Simulation
 from sfsl.simulate.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
 from sfsl.simulate.settings import SimulationSettings
-from sfsl.simulate.simulation import Simulation
 from sfsl.submodel import Averaging, MemoryStore, Quantization, StoreSpec, UpdateParams
 from sfsl.training import LocalSettings
 from sfsl.training.task import Task
 
 MODELS: dict[str, Callable[["TrainingCohort"], Task]] = {
-    "din": lambda cohort: din(cohort.data, seed=0),
-    "dien": lambda cohort: dien(cohort.data, seed=0),
-    "bst": lambda cohort: bst(cohort.data, seed=0),
-    "logistic": lambda cohort: logistic_regression(cohort.data),
-    "lstm": lambda cohort: next_word_lstm(len(cohort.windows.speech.vocabulary), seed=0),
+    "din": lambda cohort: din(Catalogue.of(cohort.data), seed=0),
+    "dien": lambda cohort: dien(Catalogue.of(cohort.data), seed=0),
+    "bst": lambda cohort: bst(Catalogue.of(cohort.data), seed=0),
+    "logistic": lambda cohort: logistic_regression(Catalogue.of(cohort.data)),
+    "lstm": lambda cohort: next_word_lstm(Catalogue.of_words(cohort.windows.speech.vocabulary), seed=0),
 }
 ENGINES = ("auto", "local", "resident")
 _MAX_SAMPLES = 4096

@@ -5,8 +5,15 @@ from typing import Annotated
 
 import typer
 
-from sfsl.cli.output import console, emit_json, plain, progress_console, table
-from sfsl.cli.parsing import counts_of_rounds, privacy_level
+from sfsl.cli.output import (
+    console,
+    counts_of_rounds,
+    emit_json,
+    plain,
+    privacy_level,
+    progress_console,
+    table,
+)
 from sfsl.cli.privacy import LEVEL, Cohort, Json, Plot, say_where
 from sfsl.errors import InputError
 from sfsl.report.privacy_plots import Picture

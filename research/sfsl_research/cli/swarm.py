@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from sfsl.cli.output import console, emit_json, progress_console, shown, table
-from sfsl.cli.stopping import Stopped, run_until_stopped, told_as_json
+from sfsl.cli.output import (
+    Stopped,
+    console,
+    emit_json,
+    progress_console,
+    run_until_stopped,
+    shown,
+    table,
+    told_as_json,
+)
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.kdf import digest
-from sfsl.crypto.randomness import SystemRandomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Secret, SystemRandomness, digest
 from sfsl.errors import InputError
 from sfsl.settings.run import from_sections
 from sfsl.settings.toml import overridden, read_sections
@@ -127,7 +133,7 @@ def _swarm(
         import torch
 
         from sfsl.client.link import address, trusted
-        from sfsl.client.model import ClientModel
+        from sfsl.client.trainer import ClientModel
         from sfsl_research.swarm.swarm import Swarm, SwarmSettings
     except ImportError as error:
         raise InputError(
@@ -184,7 +190,7 @@ def _identity(folder: Path | None, name: str) -> Identity:
     seed = Secret(SystemRandomness().bytes(32))
     if folder is None:
         return Identity(seed)
-    from sfsl.service.key_files import read_identity, write_identity
+    from sfsl.service.identities import read_identity, write_identity
 
     path = folder / f"{name}.key"
     if path.exists():

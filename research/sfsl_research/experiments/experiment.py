@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from sfsl.arrays import Indices
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
-from sfsl.durable.closing import Closing
 from sfsl.durable.files import write_whole, written_whole
-from sfsl.durable.lock import FileLock
+from sfsl.durable.lock import Closing, FileLock
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.fleet import Interacted, scheme_privacy
 from sfsl.run.setup import central_settings, simulation_settings

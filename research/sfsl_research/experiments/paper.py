@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from sfsl.data.catalogue import Catalogue
 from sfsl.data.interactions import Interactions, hold_out_last
 from sfsl.data.stored import load_stored, store_interactions
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
@@ -54,7 +55,7 @@ def open_paper_experiment(
     """Begun, or gone on with. The data are made once and stored in a folder, which others may share."""
     config = next(iter(arms.values()))
     train, test = hold_out_last(_data(data, config, said), config.data.held_out)
-    task = din(train, seed=config.run.seed)
+    task = din(Catalogue.of(train), seed=config.run.seed)
     said(f"{len(train):,} samples to train on, {len(test):,} held out")
     return Experiment(out, arms, task, train, test, device=device, compiled=compiled)
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sfsl.arrays import Indices
-from sfsl.crypto.randomness import Randomness, SystemRandomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Randomness, Secret, SystemRandomness
 from sfsl.privacy import PAPER_OWNERS, PRESETS, IndexPrivacy, Perturber, Tables
 from sfsl_research.bench.simulated import Answers
 from sfsl_research.bench.union import simulated_sets

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Indices
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import StateError
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds import RoundPolicy

@@ -20,16 +20,15 @@ import httpx
 import numpy as np
 
 from sfsl.client.backoff import Backoff
-from sfsl.client.device import Device
+from sfsl.client.device import Device, DeviceTrainer
 from sfsl.client.events import Event
 from sfsl.client.link import Link
 from sfsl.client.memory import Memory
-from sfsl.client.model import ClientModel
 from sfsl.client.participant import Attempt, Participant, Settings, Work
 from sfsl.client.personal import PersonalRows
-from sfsl.client.training import DeviceTrainer
+from sfsl.client.trainer import ClientModel
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import AuthenticationFailed, SfslError
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds.exchanges import order

@@ -24,9 +24,9 @@ def data(
         str, typer.Option("--data", help="synthetic, or amazon:, taobao:, csv: or parquet: and a file")
     ] = "synthetic",
     users: Annotated[int, typer.Option(help="Synthetic: how many clients.")] = 49_023,
-    scale: Annotated[float, typer.Option(help="Synthetic: 1 is the paper's 143,534 goods.")] = 1.0,
+    scale: Annotated[float, typer.Option(help="Synthetic: 1 is the paper's 143,534 items.")] = 1.0,
     text_ids: Annotated[bool, typer.Option(help="CSV and Parquet: ids are any text.")] = False,
-    seed: Annotated[int, typer.Option(help="Of made-up data, and of negatives.")] = 0,
+    seed: Annotated[int, typer.Option(help="Of simulated data, and of negatives.")] = 0,
     json: Json = False,
 ) -> None:
     """Store the samples of a data set as flat files with checksums, which runs map into memory.

@@ -11,8 +11,7 @@ import msgspec
 import typer
 from msgspec import Meta
 
-from sfsl.cli.output import console
-from sfsl.cli.stopping import Stopped, run_until_stopped, told_as_json
+from sfsl.cli.output import Stopped, console, run_until_stopped, told_as_json
 from sfsl.errors import InputError
 from sfsl.settings.sections import description
 from sfsl.settings.terms import Terms
@@ -43,7 +42,11 @@ def _term(name: str) -> Any:
 def join(
     server: Annotated[str, typer.Option(metavar="URL", help="The server, such as https://host:8443.")],
     data: Annotated[
-        Path, typer.Option(help="CSV with a header: item,label,time, items numbered as in the model.")
+        Path,
+        typer.Option(
+            help="CSV with a header: item,label,time, items called as in the server's catalogue. Where the "
+            'model is about words: text, or lines of JSON with a list "lines".'
+        ),
     ],
     state: Annotated[
         Path, typer.Option(metavar="DIR", help="This client's folder; made if it is not there.")

@@ -10,10 +10,9 @@ import typer
 from sfsl.carriers.https.authority import CertificateFacts, create_authority, issue_server, read_certificate
 from sfsl.cli.output import console, emit_json, table
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import SystemRandomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Secret, SystemRandomness
 from sfsl.errors import KeyFileError
-from sfsl.service.key_files import read_identity, write_identity
+from sfsl.service.identities import read_identity, write_identity
 from sfsl.service.registry import ClientRecord, Registry
 from sfsl.service.signing import client_id
 

@@ -1,19 +1,24 @@
-"""What commands print: one JSON object for scripts, tables for people, errors on stderr."""
+"""What commands read and print: values of flags, JSON for scripts, tables for people, a clean stop."""
 
+import asyncio
 import json
+import json as json_text
 import math
+import signal
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from fractions import Fraction
+from typing import Any, TypeVar
 
 import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from sfsl.errors import SfslError, SlowerTraining
+from sfsl.errors import InputError, SfslError, SlowerTraining
+from sfsl.privacy import PRESETS, IndexPrivacy
 
 
 def emit_json(result: Mapping[str, Any]) -> None:
@@ -73,3 +78,85 @@ def warned() -> Iterator[None]:
 
         warnings.showwarning = show
         yield
+
+
+INTERRUPTED = 130
+TERMINATED = 143
+
+Result = TypeVar("Result")
+
+
+class Stopped(Exception):
+    """By a signal, after everything was closed. ``status``: to exit with, as shells have it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"stopped, status {status}")
+        self.status = status
+
+
+def run_until_stopped(main: Coroutine[Any, Any, Result]) -> Result:
+    """SIGTERM cancels it as Ctrl-C does, also where a shell has set SIGINT to be ignored."""
+    terminated: list[bool] = []
+
+    async def guarded() -> Result:
+        task = asyncio.current_task()
+
+        def stop() -> None:
+            terminated.append(True)
+            if task is not None:
+                task.cancel()
+
+        # Only the main thread has signals, and not every system has this one.
+        with suppress(NotImplementedError, RuntimeError, ValueError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+        return await main
+
+    try:
+        return asyncio.run(guarded())
+    except KeyboardInterrupt:
+        raise Stopped(INTERRUPTED) from None
+    except asyncio.CancelledError:
+        if not terminated:
+            raise
+        raise Stopped(TERMINATED) from None
+
+
+@contextmanager
+def told_as_json(wanted: bool) -> Iterator[None]:
+    """An error that ends the command is also one JSON object in a line, the last on stdout."""
+    try:
+        yield
+    except SfslError as error:
+        if wanted:
+            line = {"event": "failed", "error": type(error).__name__, "message": str(error)}
+            typer.echo(json_text.dumps(line))
+        raise
+
+
+def probabilities(text: str) -> list[float]:
+    try:
+        return [float(Fraction(part)) for part in text.split(",")]
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"{text!r}: probabilities are written like 0.9375 or 15/16") from None
+
+
+def privacy_level(text: str) -> IndexPrivacy:
+    """A preset by its name, or the level with these four probabilities."""
+    if text in PRESETS:
+        return PRESETS[text]
+    if text.count(",") != 3:
+        raise InputError(
+            f"{text!r} is neither a preset ({', '.join(PRESETS)}) nor four probabilities p1,p2,p3,p4"
+        )
+    return IndexPrivacy(*probabilities(text))
+
+
+def counts_of_rounds(text: str) -> list[int]:
+    """Ascending, each once."""
+    try:
+        numbers = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        numbers = [0]
+    if numbers[0] < 1:
+        raise InputError(f"--rounds {text!r}: expected whole numbers from 1 up, such as 1,10,100")
+    return numbers

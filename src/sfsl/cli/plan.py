@@ -6,8 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from sfsl.cli.output import console, emit_json, plain, progress_console, table
-from sfsl.cli.parsing import counts_of_rounds, privacy_level
+from sfsl.cli.output import (
+    console,
+    counts_of_rounds,
+    emit_json,
+    plain,
+    privacy_level,
+    progress_console,
+    table,
+)
 from sfsl.errors import InputError
 from sfsl.plan import (
     Load,
@@ -186,8 +193,7 @@ def _of_run(path: Path, capacity: int | None) -> tuple[PlanSettings, int]:
     """The settings of a run, what clients need counted in its first cohort, and how many clients it has."""
     # Only here: a run's data and model need torch, a plan from figures does not.
     from sfsl.run.fleet import build_fleet
-    from sfsl.run.planning import plan_min_contributors
-    from sfsl.run.selection import choose_cohort
+    from sfsl.run.planning import choose_cohort, plan_min_contributors
     from sfsl.settings.toml import read_config
 
     config = read_config(path)

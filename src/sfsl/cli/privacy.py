@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from sfsl.cli.output import console, emit_json, plain, table
-from sfsl.cli.parsing import counts_of_rounds, privacy_level
+from sfsl.cli.output import console, counts_of_rounds, emit_json, plain, privacy_level, table
 from sfsl.privacy import PRESETS, Events, IndexPrivacy, Tuned, Workload, frontier, owner_distribution
 from sfsl.privacy import tune as run_tune
 from sfsl.privacy.parameters import PAPER_COHORT, PAPER_MEAN_OWNERS, PAPER_SINGLE_OWNER

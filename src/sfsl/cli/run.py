@@ -11,8 +11,7 @@ import msgspec
 import typer
 from rich.console import Console
 
-from sfsl.cli.output import console, emit_json, progress_console, shown, table
-from sfsl.cli.parsing import probabilities
+from sfsl.cli.output import console, emit_json, probabilities, progress_console, shown, table
 from sfsl.cli.run_output import RunProgress, print_summary
 from sfsl.durable.files import write_new, written_whole
 from sfsl.errors import InputError, ParameterError

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     app.command(
         epilog="Examples:  sfsl serve --settings >> my.toml   |   sfsl serve my.toml --out srv --port 9443"
+        "   |   sfsl serve my.toml --catalogue catalogue.json"
     )(serve)
 
 
@@ -30,6 +31,9 @@ def _settings(wanted: bool) -> None:
 def serve(
     config: Annotated[Path, typer.Argument(help="A run file with a serve section.")],
     out: Annotated[Path | None, typer.Option(help="serve.state: the server's folder.")] = None,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="serve.catalogue: what the model is about (sfsl catalogue make).")
+    ] = None,
     host: Annotated[str | None, typer.Option(help="serve.host")] = None,
     port: Annotated[int | None, typer.Option(help="serve.port; 0 takes a free one.")] = None,
     settings: Annotated[
@@ -52,7 +56,9 @@ def serve(
     Ctrl-C or SIGTERM lets the round under way finish, for serve.grace_seconds at the most, and tells the
     clients; once more aborts it. Killed, the server comes back with the last whole round.
     """
-    chosen = serve_settings(overridden(read_sections(config), settings or ()), out=out, host=host, port=port)
+    chosen = serve_settings(
+        overridden(read_sections(config), settings or ()), out=out, catalogue=catalogue, host=host, port=port
+    )
     logging.basicConfig(
         level=logging.DEBUG if verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(message)s",
@@ -67,7 +73,7 @@ def serve(
             f"a server needs more packages ({error}); install them with: "
             "pip install 'sfsl[network,store,train]'"
         ) from None
-    typer.echo("Reading data and settings …", err=True)
+    typer.echo(f"Reading {chosen.serve.catalogue or 'data'} and settings …", err=True)
     listened: list[str] = []
 
     def ready(serving: "Serving") -> None:

@@ -9,7 +9,7 @@ import typer
 from sfsl.cli.output import emit_json, progress_console, shown, table
 from sfsl.errors import InputError
 from sfsl.union import UnionResult, hash_strings, private_set_union
-from sfsl.union.strings import STRING_DOMAIN
+from sfsl.union.hashing import STRING_DOMAIN
 
 
 def union(

@@ -10,10 +10,9 @@ from sfsl.client.backoff import Backoff
 from sfsl.client.events import Event
 from sfsl.client.link import Link, LinkLimits, trusted
 from sfsl.client.memory import DurableMemory, Memory
-from sfsl.client.model import ClientModel
 from sfsl.client.participant import Attempt, Participant, Settings
 from sfsl.client.personal import PersonalRows
-from sfsl.client.trainer import Lesson, Trainer
+from sfsl.client.trainer import ClientModel, Lesson, Trainer
 
 __all__ = [
     "Attempt",

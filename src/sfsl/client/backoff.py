@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 
 
 @dataclass(frozen=True)

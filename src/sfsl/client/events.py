@@ -7,6 +7,7 @@ from typing import Literal
 
 Kind = Literal[
     "data",
+    "model",
     "connected",
     "enrolled",
     "checked-in",

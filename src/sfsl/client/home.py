@@ -7,6 +7,7 @@
     state             period, key of the permanent answers and ledger (``ClientState``)
     rows              its personal rows (``PersonalRows``)
     data              the samples that the period froze
+    model             what it knows of the model, and the rows that the period froze (``KnownModel``)
 """
 
 from datetime import date
@@ -14,13 +15,11 @@ from pathlib import Path
 
 from sfsl.client.personal import PersonalRows
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.secret import Secret
-from sfsl.durable.secret_file import DurableFile
+from sfsl.crypto.secret import Randomness, Secret
+from sfsl.durable.records import DurableFile
 from sfsl.errors import InputError, StateError
 from sfsl.privacy import Budget, Calendar, ClientState
-from sfsl.service.enrolment import Enrolment
-from sfsl.service.key_files import read_identity, write_identity
+from sfsl.service.identities import Enrolment, read_identity, write_identity
 from sfsl.service.signing import client_id
 from sfsl.submodel import ModelSpec
 
@@ -54,7 +53,7 @@ class Home:
 
     def pin(self, deployment: bytes) -> None:
         if self.deployment() is None:
-            _replace(self.folder / "deployment", deployment.hex().encode() + b"\n")
+            replace_file(self.folder / "deployment", deployment.hex().encode() + b"\n")
 
     def state(self, client: str, calendar: Calendar, budget: Budget) -> ClientState:
         path = self.folder / "state"
@@ -88,7 +87,7 @@ class Home:
                 return copy, copy.read_bytes() != data
         except OSError as error:
             raise InputError(f"cannot read {error.filename}: {error.strerror}") from None
-        _replace(copy, data)
+        replace_file(copy, data)
         return copy, False
 
 
@@ -112,6 +111,7 @@ def read_roster(path: Path) -> dict[str, bytes]:
     return {client_id(public): public for public in Enrolment.listed(path).read()}
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a file of this client's durably, whole, and for its owner only."""
     with DurableFile(path) as file:
         file.replace(data)

@@ -9,21 +9,20 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 
 from sfsl.client.backoff import Backoff
+from sfsl.client.device import DeviceTrainer
 from sfsl.client.events import Event, Notify, nobody
+from sfsl.client.following import KnownModel, ServedModel, fetch_model
 from sfsl.client.home import Home, read_roster
 from sfsl.client.link import Link, trusted
 from sfsl.client.memory import DurableMemory
-from sfsl.client.model import ClientModel
 from sfsl.client.own_data import Data, build_device, source_of
 from sfsl.client.participant import Attempt, Participant, require_mode
-from sfsl.client.training import DeviceTrainer
+from sfsl.client.personal import PersonalRows
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness, SystemRandomness
-from sfsl.errors import InputError, InvalidMessage
-from sfsl.models.package import build, package_digest
+from sfsl.crypto.secret import Randomness, SystemRandomness
+from sfsl.errors import InputError, WrongModel
 from sfsl.privacy import ClientState
 from sfsl.settings.terms import Terms
-from sfsl.training.task import Task
 
 
 def join(
@@ -145,10 +144,9 @@ async def join_async(
     ) as link:
         client = _Client(link, home, own, data, terms or Terms(), held_out, notify, randomness)
         client.require_files()
-        package = await client.model()
-        task = build(package)
+        served = await client.model()
         home.pin(link.deployment or b"")  # which it met when it was asked for its model
-        return await client.take_part(task, package_digest(package), rounds, wait)
+        return await client.take_part(served, rounds, wait)
 
 
 def require_held_out(share: float) -> None:
@@ -176,62 +174,78 @@ class _Client:
             source_of(self.data)
         self._pinned()
 
-    async def model(self) -> bytes:
-        """The package of the server's model, if it is the one that the server names."""
+    async def model(self) -> ServedModel:
+        """Fetch the model that the server names, if it continues the one that this client knows."""
         about = await self.link.about()
         require_mode(about, bool(self.terms.roster))
-        package = await self.link.model()
-        if package_digest(package).hex() != about.model:
-            raise InvalidMessage("the server's model is not the one that it announces")
-        return package
+        served = await fetch_model(self.link, about)
+        self._known.require_extends(served)
+        return served
 
-    async def take_part(self, task: Task, digest: bytes, rounds: int | None, wait: bool) -> list[Attempt]:
-        """Round after round, in each period with its own data."""
+    async def take_part(self, served: ServedModel, rounds: int | None, wait: bool) -> list[Attempt]:
+        """Take part round after round, in each period with its own data, also while the catalogue grows."""
         ended: list[Attempt] = []
-        model = ClientModel(digest, task.spec, task.row_maps)
         while True:
             left = None if rounds is None else rounds - sum(one.whole for one in ended)
             state = self.home.state(self.link.client, self.terms.calendar, self.terms.budget)
-            with state, self.home.personal(task.spec) as personal:
-                trainer = self._trainer(task, state)
-                shared = {name: trainer.device.needed[name] for name in model.tables.shared}
-                participant = Participant(
-                    link=self.link,
-                    model=model,
-                    memory=DurableMemory(
-                        state,
-                        self.terms.index_privacy,
-                        model.tables,
-                        shared,
-                        today=_today,
-                        randomness=self.randomness,
-                    ),
-                    trainer=trainer,
-                    personal=personal,
-                    policy=self.terms.policy,
-                    randomness=self.randomness,
-                    notify=self.notify,
-                    identity=self.identity,
-                    pinned=self._pinned(),
-                    now=lambda: datetime.now(UTC).replace(tzinfo=None),
-                )
-                ended += await participant.run(left, wait=False)
+            with state, self.home.personal(served.task.spec) as personal:
+                participant = self._participant(served, state, personal)
+                try:
+                    ended += await participant.run(left, wait=False)
+                except WrongModel:
+                    ended += participant.ended
+                    grown = await self.model()
+                    if grown.digest == served.digest:
+                        raise
+                    served = grown
+                    version = served.catalogue.version
+                    self.notify(Event("model", f"The catalogue has grown to version {version}"))
+                    continue
             if not wait or (rounds is not None and sum(one.whole for one in ended) >= rounds):
                 return ended
             if not await participant.rest():
                 return ended
 
-    def _trainer(self, task: Task, state: ClientState) -> DeviceTrainer:
-        """On the samples of this period."""
-        source = source_of(self.data)
+    def _participant(self, served: ServedModel, state: ClientState, personal: PersonalRows) -> Participant:
+        model, trainer = served.client_model, self._trainer(served, state)
+        shared = {name: trainer.device.needed[name] for name in model.tables.shared}
+        return Participant(
+            link=self.link,
+            model=model,
+            memory=DurableMemory(
+                state,
+                self.terms.index_privacy,
+                model.tables,
+                shared,
+                today=_today,
+                randomness=self.randomness,
+            ),
+            trainer=trainer,
+            personal=personal,
+            policy=self.terms.policy,
+            randomness=self.randomness,
+            notify=self.notify,
+            identity=self.identity,
+            pinned=self._pinned(),
+            now=lambda: datetime.now(UTC).replace(tzinfo=None),
+        )
+
+    def _trainer(self, served: ServedModel, state: ClientState) -> DeviceTrainer:
+        """Return a trainer on the samples, and the rows of the catalogue, with which this period began."""
+        source, going_on = source_of(self.data), state.period == state.calendar.period(_today())
         frozen, changed = self.home.samples(source, state, _today())
         if changed:
             what = source if isinstance(source, Path) else "what it was given"
             self.notify(Event("waiting", f"{what} has changed; this period goes on with what it froze"))
-        device, report = build_device(task, frozen, source, self.held_out)
+        rows = self._known.settle(served, going_on=going_on)
+        device, report = build_device(served, rows, frozen, source, self.held_out)
         samples = f"{len(device.train):,} samples to train on"
         self.notify(Event("data", samples if report is None else str(report)))
         return DeviceTrainer(device, lambda number: int.from_bytes(self.randomness.bytes(4), "big") >> 1)
+
+    @property
+    def _known(self) -> KnownModel:
+        return KnownModel(self.home.folder / "model")
 
     def _pinned(self) -> dict[str, bytes] | None:
         roster = self.terms.roster_file

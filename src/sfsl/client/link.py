@@ -23,7 +23,7 @@ from sfsl.client.events import Event, Notify, nobody
 from sfsl.client.replies import MOST_JSON, About, Enrolled, Problem, Read, read_json, read_problem, shown
 from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import (
     AuthenticationFailed,
     DecodeError,
@@ -55,6 +55,7 @@ class LinkLimits:
     connect_s: float = 30.0
     poll_s: float = 60.0
     model_bytes: int = 64 << 20
+    catalogue_bytes: int = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,11 @@ class Link:
     async def model(self) -> bytes:
         """The package of the model, for the caller to check and build."""
         return await self._ask("GET", "/v1/model", bytes, signed=False, limit=self._limits.model_bytes)
+
+    async def catalogue(self) -> bytes:
+        """What the rows of the model are called, for the caller to check."""
+        limit = self._limits.catalogue_bytes
+        return await self._ask("GET", "/v1/catalogue", bytes, signed=False, limit=limit)
 
     async def enrol(self) -> None:
         body = CODEC.encode(Enrol(self._identity.public))

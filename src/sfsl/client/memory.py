@@ -7,7 +7,7 @@ from typing import Protocol
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Indices
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.privacy import ClientState, Decoys, IndexPrivacy, Tables
 from sfsl.rounds.client import Answers
 

@@ -1,16 +1,18 @@
 """A client's own samples, as it is given them and as a period freezes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from sfsl.client.device import Device
+from sfsl.client.following import ServedModel
 from sfsl.client.home import require_readable
-from sfsl.data import Samples, hold_out_last
-from sfsl.data.own import load_own
-from sfsl.data.report import LoadReport
+from sfsl.data import NO_ROW, Samples, hold_out_last
+from sfsl.data.catalogue import ITEM, WORD
+from sfsl.data.lines import LoadReport
+from sfsl.data.own import load_own, load_own_words
 from sfsl.errors import InputError, SfslError, StateError
 from sfsl.training import score_samples
 from sfsl.training.task import Task
@@ -47,29 +49,41 @@ def source_of(data: Data) -> Path | bytes:
 
 
 def build_device(
-    task: Task, frozen: Path, source: Path | bytes, held_out: float
+    served: ServedModel, rows: Mapping[str, int], frozen: Path, source: Path | bytes, held_out: float
 ) -> tuple[Device, LoadReport | None]:
-    """The device that trains ``task`` on what was frozen, and what a CSV held that could not be used.
+    """The device that trains the model on what was frozen, and what a file held that could not be used.
 
-    The last share ``held_out`` of the samples, a CSV's in time, is for testing only.
+    ``rows``: how many of each shared table count (``KnownModel.settle``). The last share ``held_out`` of the
+    samples, those of a file in its order or in time, is for testing only.
     """
-    content = frozen.read_bytes()
+    task, content = served.task, frozen.read_bytes()
     if content.startswith(_MAGIC):
-        samples = _decoded(content)
+        samples = _without_rows_beyond(rows, _decoded(content))
         cut = len(samples) - int(held_out * len(samples) + 1e-9)
         places = np.arange(len(samples))
         device = Device(task, samples.at(places[:cut]), samples.at(places[cut:]))
         _require_fits(task, samples)
         return device, None
-    found = task.maps.get("category")
-    own, report = load_own(
-        frozen,
-        items=task.spec.table("item").rows,
-        category_of=None if callable(found) else found,
-        name=source if isinstance(source, Path) else None,
-    )
+    catalogue, name = served.catalogue, source if isinstance(source, Path) else None
+    # Newer rows are left out before samples are held out, so that these do not depend on them.
+    if WORD in rows:
+        speech, report = load_own_words(frozen, catalogue, known=rows[WORD], name=name)
+        said, tested = speech.windows(held_out)
+        return Device(task, said.client(0), tested.client(0)), report
+    own, report = load_own(frozen, catalogue, known=rows[ITEM], name=name)
     train, test = hold_out_last(own, held_out)
     return Device(task, train.client(0), test.client(0)), report
+
+
+def _without_rows_beyond(rows: Mapping[str, int], samples: Samples) -> Samples:
+    """Rows from these numbers on are as if samples did not have them."""
+    columns = {
+        name: np.where(column < rows[table], column, NO_ROW)
+        if (table := samples.tables.get(name, "")) in rows
+        else column
+        for name, column in samples.columns.items()
+    }
+    return Samples(columns, samples.tables, samples.follows)
 
 
 def _require_fits(task: Task, samples: Samples) -> None:

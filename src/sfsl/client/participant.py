@@ -16,14 +16,13 @@ from sfsl.client.backoff import Backoff
 from sfsl.client.events import Event, Notify, nobody
 from sfsl.client.link import Link, Over
 from sfsl.client.memory import Memory
-from sfsl.client.model import ClientModel
 from sfsl.client.personal import PersonalRows
 from sfsl.client.replies import OUTCOMES, About, Outcome
 from sfsl.client.round import Chance, ClientRound
-from sfsl.client.trainer import Trainer
+from sfsl.client.trainer import ClientModel, Trainer
 from sfsl.codec import Message
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import (
     AuthenticationFailed,
     Declined,
@@ -94,7 +93,8 @@ class Participant:
     the protocol's arithmetic, ``training`` the trainer; None: threads of the event loop.
 
     ``run`` is a coroutine to cancel at any time: a round under way goes on without this client, what was
-    debited stays debited, and what it learned about itself is kept. ``now`` is in the time zone of the
+    debited stays debited, and what it learned about itself is kept. ``ended`` is how the last attempts of a
+    ``run`` ended, also of one that raised. ``now`` is in the time zone of the
     memory's days. ``clock`` counts seconds, ``cpu`` those that the thread it is asked in has computed.
     """
 
@@ -115,19 +115,20 @@ class Participant:
     now: Callable[[], datetime] = datetime.now
     clock: Callable[[], float] = time.perf_counter
     cpu: Callable[[], float] = time.thread_time
+    ended: list[Attempt] = field(default_factory=list)
 
     async def run(self, rounds: int | None = None, *, wait: bool = True) -> list[Attempt]:
         """Take part until ``rounds`` were gone through whole. Without ``wait``, stop where only the next
         period can help. Returns how the last attempts ended, a hundred at most."""
         await self.enrol()
         pause = Backoff(self.randomness, self.settings.pause_s, self.settings.longest_pause_s)
-        ended: list[Attempt] = []
+        self.ended = []
         whole = idle = strange = 0
         while rounds is None or whole < rounds:
             try:
                 attempt = await self.take_part()
             except Declined as reason:
-                ended = [*ended[-99:], self._declined(str(reason))]
+                self.ended = [*self.ended[-99:], self._declined(str(reason))]
                 if not wait or not await self.rest():
                     break
                 continue
@@ -137,13 +138,13 @@ class Participant:
                     raise
                 await self.enrol()  # a server restored from a backup may have forgotten this client
                 continue
-            ended = [*ended[-99:], attempt]
+            self.ended = [*self.ended[-99:], attempt]
             whole += attempt.whole
             strange = 0
             idle = 0 if attempt.whole else idle + 1
             if idle:
                 await self.sleep(pause.delay(idle - 1))
-        return ended
+        return self.ended
 
     async def enrol(self) -> None:
         """Meet the server and become known to it; the same again changes nothing."""

@@ -10,13 +10,12 @@ from msgspec import Meta
 
 from sfsl.arrays import Indices, Values, find
 from sfsl.codec import Message
-from sfsl.crypto.randomness import Randomness
-from sfsl.durable.closing import Closing
-from sfsl.durable.records import RecordFormat
-from sfsl.durable.secret_file import DurableFile
+from sfsl.crypto.secret import Randomness
+from sfsl.durable.lock import Closing
+from sfsl.durable.records import DurableFile, RecordFormat
 from sfsl.errors import InputError, StateError
 from sfsl.submodel import ModelSpec, Table
-from sfsl.submodel.initial import initial_rows
+from sfsl.submodel.store import initial_rows
 
 
 class _Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,7 +22,8 @@ Read = TypeVar("Read")
 
 class About(msgspec.Struct, frozen=True):
     """What anyone may know of a deployment. ``time`` is the server's, in milliseconds. ``active``: whether
-    its rounds are in active mode; None where it does not say."""
+    its rounds are in active mode; None where it does not say. ``catalogue``: the digest of what its rows are
+    called; None where that is their numbers."""
 
     protocol: int
     deployment: Hex16
@@ -30,6 +31,7 @@ class About(msgspec.Struct, frozen=True):
     round: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     time: Annotated[int, Meta(ge=0, le=2**49)]
     active: bool | None = None
+    catalogue: Hex32 | None = None
 
 
 class Enrolled(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from sfsl.client.memory import Memory
 from sfsl.client.personal import PersonalRows
 from sfsl.client.trainer import Lesson, Trainer
 from sfsl.codec import Message
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import Refused, WrongPhase
 from sfsl.rounds import Download, RoundClient
 from sfsl.rounds.exchanges import HANDLERS

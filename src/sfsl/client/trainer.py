@@ -1,11 +1,30 @@
-"""What an app brings: something that trains. ``sfsl.client.training`` has one for torch."""
+"""What a client knows of the model, and what an app brings to train it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from sfsl.arrays import Indices, Values
+from sfsl.privacy import Tables
 from sfsl.rounds import Download, Trained
+from sfsl.submodel import ModelSpec, RowMaps
+
+
+@dataclass(frozen=True)
+class ClientModel:
+    """``digest`` is that of the package from which ``spec`` and ``maps`` were built."""
+
+    digest: bytes
+    spec: ModelSpec
+    maps: RowMaps
+
+    @property
+    def tables(self) -> Tables:
+        """Its tables by what a client may say about them."""
+        named: dict[str, list[str]] = {"shared": [], "derived": [], "personal": []}
+        for table in self.spec.tables:
+            named[table.kind].append(table.name)
+        return Tables(**{kind: tuple(names) for kind, names in named.items()})
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
-"""X25519 key agreement and the keys that come out of it (spec 2.3)."""
+"""Keys of two parties: agreement of a shared secret, and boxes that only the other can open."""
 
+from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from sfsl.crypto.kdf import derive
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Randomness, Secret, derive, frame
 from sfsl.errors import AuthenticationFailed
 
 KEY_BYTES = 32
@@ -67,3 +67,26 @@ def pair_mask_key(own: KeyPair, peer: bytes, binding: bytes, context: bytes, low
     first, second = sorted((own.public, peer))
     places = low.to_bytes(4, "big") + high.to_bytes(4, "big")
     return derive(own.agree(peer), "pair-mask", binding, context, places, first, second)
+
+
+OVERHEAD = 16
+# A channel key is directional and seals one box per round: the nonce never repeats under a key.
+_NONCE = bytes(12)
+
+
+def _header(kind: str, round_id: bytes, sender: int, receiver: int) -> bytes:
+    return frame("seal " + kind, round_id, sender.to_bytes(4, "big"), receiver.to_bytes(4, "big"))
+
+
+def seal(key: Secret, plaintext: bytes, kind: str, round_id: bytes, sender: int, receiver: int) -> bytes:
+    header = _header(kind, round_id, sender, receiver)
+    return AESGCM(key.reveal()).encrypt(_NONCE, plaintext, header)
+
+
+def unseal(key: Secret, box: bytes, kind: str, round_id: bytes, sender: int, receiver: int) -> bytes:
+    """Open a box, or raise: it was not sealed by this sender, for this receiver, in this round."""
+    header = _header(kind, round_id, sender, receiver)
+    try:
+        return AESGCM(key.reveal()).decrypt(_NONCE, box, header)
+    except InvalidTag:
+        raise AuthenticationFailed(f"the box from client {sender} does not open") from None

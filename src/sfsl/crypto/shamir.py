@@ -5,8 +5,7 @@ The prime exceeds 2^256, so every 32-byte string is an element and no secret is 
 
 from collections.abc import Sequence
 
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Randomness, Secret
 from sfsl.errors import InvalidMessage, KeyMismatch, ParameterError
 
 PRIME = 2**256 + 297

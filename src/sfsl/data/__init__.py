@@ -1,16 +1,14 @@
 """Interactions of users with items: where they come from, and what one client holds of them."""
 
 from sfsl.data.amazon import load_amazon
-from sfsl.data.assemble import assemble
+from sfsl.data.assemble import assemble, with_negatives
 from sfsl.data.interactions import Interactions, hold_out_last
-from sfsl.data.negatives import with_negatives
+from sfsl.data.lines import LoadReport
 from sfsl.data.plain import load_csv, load_parquet, load_taobao
-from sfsl.data.report import LoadReport
 from sfsl.data.samples import NO_ROW, Samples
-from sfsl.data.shakespeare import Role, load_shakespeare
 from sfsl.data.statistics import Statistics, describe
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao, bayes_auc
-from sfsl.data.words import NextWords, Speech, Windows, speech_of
+from sfsl.data.words import NextWords, Role, Speech, Windows, load_shakespeare, speech_of
 
 __all__ = [
     "NO_ROW",

@@ -12,8 +12,7 @@ import numpy as np
 from sfsl.arrays import Indices
 from sfsl.data.assemble import offsets_of, require_usable
 from sfsl.data.interactions import Interactions
-from sfsl.data.lines import BadField, binary_label, number_id, numbered_lines, shown
-from sfsl.data.report import LoadReport
+from sfsl.data.lines import BadField, LoadReport, binary_label, number_id, numbered_lines, shown
 
 EMPTY = "0"
 

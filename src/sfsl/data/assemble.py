@@ -1,13 +1,14 @@
-"""From raw columns in any order to ``Interactions``."""
+"""From events to interactions: histories, and sampled negatives where only clicks are recorded."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Bits, Indices, Reals
 from sfsl.data.interactions import Interactions
-from sfsl.data.report import LoadReport
+from sfsl.data.lines import LoadReport
 from sfsl.data.samples import Column
 from sfsl.errors import InputError
 
@@ -32,7 +33,7 @@ def assemble(
     labels = labels.astype(np.int8)
     category_of, categories = None, None
     if category is not None:
-        category_of, categories = _category_map(item_row, np.asarray(category), items, report)
+        category_of, categories = category_map(item_row, np.asarray(category), items, report)
     order = np.lexsort((stamps, user_row))
     user_row, item_row, labels, stamps = user_row[order], item_row[order], labels[order], stamps[order]
     clicked = labels == 1
@@ -72,7 +73,7 @@ def clicks_before(user: Indices, time: Reals, clicked: Bits) -> Indices:
     return np.asarray(before[first_of_moment], dtype=np.int64)
 
 
-def _category_map(
+def category_map(
     item_row: Indices, category: Column, items: Column, report: LoadReport | None
 ) -> tuple[NDArray[np.int32], Column]:
     """The public map; an item seen in several categories stays in the first."""
@@ -92,3 +93,51 @@ def require_usable(report: LoadReport, samples: Sequence[object]) -> None:
     if not samples:
         reason = report.first if report.problems else "it has no lines with samples"
         raise InputError(f"{report.source}: nothing in it can be used: {reason}")
+
+
+TRIES = 20
+
+
+def with_negatives(interactions: Interactions, per_click: int = 1, *, seed: int) -> Interactions:
+    """Put, beside each click, ``per_click`` items that the user never clicked, drawn uniformly.
+
+    A negative stands at the time of its click and has the same history. In the rare case that a user
+    has clicked nearly everything and nothing else is found, the draw stays as it is.
+    """
+    if per_click < 1:
+        raise InputError(f"{per_click} negatives per click cannot be drawn; take at least 1")
+    rng = np.random.default_rng(seed)
+    click = np.flatnonzero(interactions.label == 1)
+    beside = np.repeat(click, per_click)
+    drawn = _not_clicked(interactions, interactions.user[beside], rng)
+    # A stable sort by the sample they belong to puts negatives right behind their click.
+    order = np.argsort(np.concatenate([np.arange(len(interactions)), beside]), kind="stable")
+    source = np.concatenate([np.arange(len(interactions)), beside])[order]
+    fresh = np.concatenate([np.zeros(len(interactions), dtype=bool), np.ones(len(beside), dtype=bool)])[order]
+    item = interactions.item[source]
+    item[fresh] = drawn
+    label = interactions.label[source]
+    label[fresh] = 0
+    return replace(
+        interactions,
+        offsets=np.searchsorted(source, interactions.offsets).astype(np.int64),
+        item=item,
+        label=label,
+        time=interactions.time[source],
+        history_start=interactions.history_start[source],
+        history_stop=interactions.history_stop[source],
+        probability=None,
+    )
+
+
+def _not_clicked(interactions: Interactions, user: Indices, rng: np.random.Generator) -> Indices:
+    items = len(interactions.items)
+    clicked = interactions.label == 1
+    known = np.unique(interactions.user[clicked] * items + interactions.item[clicked])
+    drawn = rng.integers(0, items, len(user))
+    for _ in range(TRIES):
+        taken = np.isin(user * items + drawn, known)
+        if not taken.any():
+            break
+        drawn[taken] = rng.integers(0, items, int(taken.sum()))
+    return drawn

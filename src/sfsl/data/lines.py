@@ -1,4 +1,4 @@
-"""Lines of a text file, compressed or not, and the fields in them."""
+"""Lines of a text file, and what is said about those that cannot be used."""
 
 import csv
 import gzip
@@ -6,10 +6,39 @@ import io
 import math
 import zlib
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from sfsl.data.report import LoadReport
 from sfsl.errors import InputError
+
+
+@dataclass
+class LoadReport:
+    """``problems`` counts what was wrong by kind; ``examples`` keeps the first of each kind.
+
+    A problem in one line does not always cost a sample: a bad id in a history only shortens it.
+    """
+
+    source: str
+    lines: int = 0
+    samples: int = 0
+    problems: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def note(self, problem: str, example: str, count: int = 1) -> None:
+        self.problems[problem] = self.problems.get(problem, 0) + count
+        self.examples.setdefault(problem, example)
+
+    @property
+    def first(self) -> str:
+        """The first problem met, in words."""
+        return next(iter(self.examples.values()), "no problem was found")
+
+    def __str__(self) -> str:
+        head = f"{self.source}: {self.samples:,} samples from {self.lines:,} lines"
+        kinds = (f"{count:,} x {kind} ({self.examples[kind]})" for kind, count in self.problems.items())
+        return "; ".join([head, *kinds])
+
 
 GZIP_MAGIC = b"\x1f\x8b"
 SHOWN = 60

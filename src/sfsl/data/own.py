@@ -1,24 +1,27 @@
-"""One client's own samples: a CSV of (item, label, time, optional category) in the numbers of a model."""
+"""One client's own samples, in the ids of a catalogue: clicks as a CSV of (item, label, time, optional
+category), words as lines of text."""
 
 from array import array
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from sfsl.arrays import Indices, Reals
 from sfsl.data.assemble import clicks_before, require_usable
+from sfsl.data.catalogue import CATEGORY, ITEM, WORD, Catalogue, CatalogueTable
 from sfsl.data.interactions import Interactions
 from sfsl.data.lines import (
     BadField,
+    LoadReport,
     binary_label,
     finite_time,
-    number_id,
     numbered_lines,
     shown,
     split_fields,
 )
-from sfsl.data.report import LoadReport
+from sfsl.data.words import Speech, words_of
 from sfsl.errors import InputError
 
 _NEEDED = ("item", "label", "time")
@@ -26,18 +29,21 @@ _NEEDED = ("item", "label", "time")
 
 def load_own(
     path: str | Path,
+    catalogue: Catalogue,
     *,
-    items: int,
-    category_of: NDArray[np.integer] | None = None,
+    known: int | None = None,
     name: str | Path | None = None,
 ) -> tuple[Interactions, LoadReport]:
     """Read a CSV with a header. Its one user is row 0 of the table ``user``, which never leaves the device.
 
-    Items are numbered as in the model, from 0 to ``items`` - 1. A line that cannot be used is left out
-    and counted; so is one with an item that the model does not have. The category of an item is the
-    model's; a column that says otherwise is noted. ``name``: what messages call the file, where ``path`` is
-    a copy that its owner does not know.
+    Items are called as in the catalogue. A line that cannot be used is left out and counted; so is one with
+    an item that is not in the catalogue, or not among its first ``known`` rows. The category of an item is
+    the catalogue's; a column that says otherwise is noted. ``name``: what messages call the file, where
+    ``path`` is a copy that its owner does not know.
     """
+    items, category = catalogue.table(ITEM), None
+    if catalogue.rows(CATEGORY) is not None:
+        category = catalogue.table(CATEGORY)
     report = LoadReport(str(path if name is None else name))
     lines = numbered_lines(Path(path), report)
     number, first = next(lines, (0, ""))
@@ -59,22 +65,57 @@ def load_own(
             continue
         fields = [field.strip('" ') for field in fields]
         try:
-            row = number_id(fields[places["item"]], "item")
+            row = _row(items, fields[places["item"]], known)
             values = binary_label(fields[places["label"]]), finite_time(fields[places["time"]])
-            if row >= items:
-                raise BadField("item is not in the model", fields[places["item"]])
         except BadField as bad:
             report.note(bad.problem, f"line {number}: {bad}")
             continue
-        if "category" in places and category_of is not None:
+        if "category" in places and category is not None and category.map is not None:
             own = fields[places["category"]]
-            if own != str(category_of[row]):
+            if own != category.name_of(int(category.map[row])):
                 report.note("category is not the model's, which counts", f"line {number}: {shown(own)}")
         item.append(row)
         label.append(values[0])
         time.append(values[1])
     require_usable(report, item)
-    return _interactions(np.array(item), np.array(label), np.array(time), items, category_of), report
+    category_of = None if category is None else category.map
+    return _interactions(np.array(item), np.array(label), np.array(time), items.rows, category_of), report
+
+
+def load_own_words(
+    path: str | Path, catalogue: Catalogue, *, known: int | None = None, name: str | Path | None = None
+) -> tuple[Speech, LoadReport]:
+    """Read what one client says: lines of text, or lines of JSON of which each has a list ``lines``.
+
+    A word that is not in the catalogue, or not among its first ``known`` rows, is left out and counted.
+    """
+    report = LoadReport(str(path if name is None else name))
+    vocabulary, spoken = catalogue.table(WORD), array("i")
+    for number, line in numbered_lines(Path(path), report):
+        try:
+            lines = msgspec.json.decode(line, type=_Lines).lines if line.startswith("{") else [line]
+        except msgspec.MsgspecError:
+            report.note('JSON without a list of texts "lines"', f"line {number}: {shown(line)}")
+            continue
+        for word in words_of(lines):
+            try:
+                spoken.append(_row(vocabulary, word, known))
+            except BadField as bad:
+                report.note(bad.problem, f"line {number}: {bad}")
+    require_usable(report, spoken)
+    words = tuple(vocabulary.names())
+    return Speech(words, np.array([0, len(spoken)], np.int64), np.array(spoken, np.int32)), report
+
+
+class _Lines(msgspec.Struct, frozen=True):
+    lines: list[str]
+
+
+def _row(table: CatalogueTable, text: str, known: int | None) -> int:
+    row = table.find(text)
+    if known is not None and row >= known:
+        raise BadField(f"{table.name} is newer than this period, and waits for the next", text)
+    return row
 
 
 def _interactions(

@@ -1,4 +1,4 @@
-"""CSV and Parquet of (user, item, label, time, optional category); Taobao's user behaviour is one of them."""
+"""CSV and Parquet files of interactions, and lists of items."""
 
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from sfsl.data.assemble import assemble, require_usable
+from sfsl.data.assemble import assemble, category_map, require_usable
+from sfsl.data.catalogue import CATEGORY, ITEM, Catalogue
 from sfsl.data.interactions import Interactions
 from sfsl.data.lines import (
     BadField,
+    LoadReport,
     binary_label,
     finite_time,
     number_id,
@@ -21,7 +23,6 @@ from sfsl.data.lines import (
     split_fields,
     text_id,
 )
-from sfsl.data.report import LoadReport
 from sfsl.errors import InputError
 
 FIELDS = ("user", "item", "label", "time", "category")
@@ -42,8 +43,8 @@ def load_csv(
     """
     report = LoadReport(str(path))
     lines = numbered_lines(Path(path), report)
-    header, width = _header(lines, report, separator, columns or {})
-    rows = _split(lines, separator, report, max(header.values()), width)
+    header, width = read_header(lines, report, separator, columns or {})
+    rows = split_rows(lines, separator, report, max(header.values()), width)
     return _load(rows, header, text_ids, report)
 
 
@@ -57,9 +58,9 @@ def load_taobao(
     report = LoadReport(str(path))
     lines = numbered_lines(Path(path), report)
     fields = ("user", "item", "category", "time", "behavior")
-    header, width = _header(lines, report, ",", {"time": "ts"}, fields)
+    header, width = read_header(lines, report, ",", {"time": "ts"}, fields)
     kind = header.pop("behavior")
-    rows = _split(lines, ",", report, max(kind, *header.values()), width)
+    rows = split_rows(lines, ",", report, max(kind, *header.values()), width)
     wanted = ((number, fields) for number, fields in rows if fields[kind].strip() in behaviors)
     return _load(wanted, header, False, report)
 
@@ -99,14 +100,15 @@ def _as_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def _header(
+def read_header(
     lines: Iterator[tuple[int, str]],
     report: LoadReport,
     separator: str,
     columns: Mapping[str, str],
     fields: Sequence[str] | None = None,
 ) -> tuple[dict[str, int], int]:
-    """Where each field stands, and how many there are."""
+    """Where each field stands, and how many there are. ``fields``: those that must be there; by default those
+    of samples."""
     for number, line in lines:
         names = [name.strip().strip('"') for name in line.split(separator)]
         where = f"{report.source}: line {number} {shown(line)}"
@@ -125,9 +127,10 @@ def _places(
     return {one: names.index(columns.get(one, one)) for one in wanted}
 
 
-def _split(
+def split_rows(
     lines: Iterator[tuple[int, str]], separator: str, report: LoadReport, last: int, width: int
 ) -> Iterator[tuple[int, Sequence[str]]]:
+    """The fields of each line that has them all; of the others the report takes note."""
     for number, line in lines:
         try:
             yield number, split_fields(line, separator, last + 1, width)
@@ -170,3 +173,37 @@ def _load(
     columns = {name: np.array(store) for name, store in kept.items()}
     columns.setdefault("label", np.ones(len(columns["user"]), dtype=np.int8))
     return assemble(**columns, report=report), report
+
+
+def is_item_list(path: str | Path) -> bool:
+    """Whether a CSV has items and says of no user that it had them."""
+    _, line = next(numbered_lines(Path(path), LoadReport(str(path))), (0, ""))
+    names = [name.strip().strip('"') for name in line.split(",")]
+    return ITEM in names and "user" not in names
+
+
+def load_item_list(path: str | Path, *, text_ids: bool = False) -> tuple[Catalogue, LoadReport]:
+    """Items get rows in the order of their ids. A line that cannot be used is left out and counted."""
+    report = LoadReport(str(path))
+    lines = list(numbered_lines(Path(path), report))
+    first = lines[0][1] if lines else ""
+    fields = (
+        (ITEM, CATEGORY) if CATEGORY in [name.strip().strip('"') for name in first.split(",")] else (ITEM,)
+    )
+    places, width = read_header(iter(lines[:1]), report, ",", {}, fields)
+    read: Any = text_id if text_ids else number_id
+    kept: dict[str, list[Any]] = {field: [] for field in fields}
+    for number, row in split_rows(iter(lines[1:]), ",", report, max(places.values()), width):
+        try:
+            values = [read(row[places[field]].strip('" '), field) for field in fields]
+        except BadField as bad:
+            report.note(bad.problem, f"line {number}: {bad}")
+            continue
+        for field, value in zip(fields, values, strict=True):
+            kept[field].append(value)
+    require_usable(report, kept[ITEM])
+    items, row_of = np.unique(np.array(kept[ITEM]), return_inverse=True)
+    if CATEGORY not in kept:
+        return Catalogue.of_items(items), report
+    category_of, categories = category_map(row_of, np.array(kept[CATEGORY]), items, report)
+    return Catalogue.of_items(items, categories, category_of), report

@@ -1,10 +1,10 @@
 """Clicks like Taobao's, made up: lazily per user, from (seed, user) alone, with a signal of known strength.
 
-A world of goods is drawn from the seed: each good has a category, a popularity and an appeal, each
+A world of items is drawn from the seed: each item has a category, a popularity and an appeal, each
 category an appeal of its own. A user is interested in some categories, likes them more or less, is shown
-goods mostly from them and clicks with a probability that is known here and nowhere else:
+items mostly from them and clicks with a probability that is known here and nowhere else:
 
-    logit = base + appeal(category) + appeal(good) + liking(user, category)
+    logit = base + appeal(category) + appeal(item) + liking(user, category)
 
 The appeals can be learned from everyone's clicks, if rows are; the liking shows in the user's history.
 Scores equal to these probabilities have the best AUC there is, ``bayes_auc``.
@@ -26,11 +26,11 @@ WORLD, USER = 0, 1
 
 @dataclass(frozen=True)
 class SyntheticSettings:
-    """Defaults are the paper's data set (Table of statistics): 301 goods and 117 categories per client.
+    """Defaults are the paper's data set (Table of statistics): 301 items and 117 categories per client.
 
     ``samples`` is a client's mean number, ``spread`` its coefficient of variation. Larger
-    ``popularity`` makes goods more alike in popularity: 2 gives 1.17 owners per good of the union of 100
-    clients. ``interests`` is the mean number of categories a client turns to; it strays to any good
+    ``popularity`` makes items more alike in popularity: 2 gives 1.17 owners per item of the union of 100
+    clients. ``interests`` is the mean number of categories a client turns to; it strays to any item
     with probability ``stray``, and sees one again with probability ``again``. ``before`` is what it was
     shown, relative to its samples, before the first of them: those clicks are in histories only.
     """
@@ -66,7 +66,7 @@ class SyntheticSettings:
     def scaled(self, factor: float, users: int) -> "SyntheticSettings":
         """A smaller world in which 100 clients overlap as they do in this one.
 
-        What a client has and what there is shrink alike, so each good keeps its chance to be had.
+        What a client has and what there is shrink alike, so each item keeps its chance to be had.
         """
         return replace(
             self,
@@ -95,12 +95,12 @@ class SyntheticTaobao:
         self.seed = seed
         rng = np.random.default_rng([seed, WORLD])
         items, categories = self.settings.items, self.settings.categories
-        # Every category has a good; the others spread as exponential sizes do, some of them large.
+        # Every category has an item; the others spread as exponential sizes do, some of them large.
         size = rng.exponential(size=categories)
         more = rng.choice(categories, items - categories, p=size / size.sum())
         self.category_of = np.sort(np.concatenate([np.arange(categories), more])).astype(np.int32)
         popularity = (1 - rng.random(items)) ** (-1 / self.settings.popularity)
-        # Goods stand in order of category: drawing one of a category is drawing from a stretch of this.
+        # Items stand in order of category: drawing one of a category is drawing from a stretch of this.
         self._reach = np.concatenate([[0.0], np.cumsum(popularity)])
         self._stretch = self._reach[np.searchsorted(self.category_of, np.arange(categories + 1))]
         self._appeal = (

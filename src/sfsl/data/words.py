@@ -1,21 +1,32 @@
-"""Words as they were said, and windows of them: the words before, and the one that comes next."""
+"""Words that roles say, as samples for a model of the next word."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Indices
+from sfsl.data.assemble import require_usable
+from sfsl.data.lines import LoadReport, numbered_lines, shown
 from sfsl.data.samples import NO_ROW, Column, Samples
-from sfsl.data.shakespeare import Role
 from sfsl.errors import InputError
 
 # Letters, and apostrophes and hyphens between them.
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 CONTEXT = 10
+
+
+class Role(msgspec.Struct, frozen=True):
+    """A client: the words it speaks are its private indices."""
+
+    play: str
+    role: str
+    lines: tuple[str, ...]
 
 
 def words_of(lines: Sequence[str]) -> list[str]:
@@ -154,3 +165,21 @@ def speech_of(roles: Sequence[Role]) -> Speech:
     if not len(vocabulary):
         raise InputError("nobody in these roles says a word")
     return Speech(tuple(vocabulary.tolist()), np.cumsum([0, *map(len, said)]), number.astype(np.int32))
+
+
+def load_shakespeare(path: str | Path) -> tuple[tuple[Role, ...], LoadReport]:
+    report = LoadReport(str(path))
+    decoder = msgspec.json.Decoder(Role)
+    roles = []
+    for number, line in numbered_lines(Path(path), report):
+        try:
+            role = decoder.decode(line)
+        except msgspec.DecodeError as error:
+            report.note("not a role", f"line {number}: {error}: {shown(line)}")
+            continue
+        if any(spoken.strip() for spoken in role.lines):
+            roles.append(role)
+        else:
+            report.note("role without a line", f"line {number}: {shown(role.role)}")
+    require_usable(report, roles)
+    return tuple(roles), report

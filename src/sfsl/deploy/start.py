@@ -1,26 +1,38 @@
 """From settings to a server that runs: the model, the store, the registry, the rounds, the HTTP surface."""
 
+import logging
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 from starlette.types import ASGIApp
 
 from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.carriers.https.guarded import ConnectionLimits
 from sfsl.carriers.https.listen import Listen, serve
+from sfsl.data.catalogue import Catalogue
+from sfsl.data.catalogue_file import MOST_SERVED, read_catalogue, write_catalogue
 from sfsl.deploy.loopback import SERVER, loopback_tls
-from sfsl.errors import ParameterError
+from sfsl.errors import InputError, ParameterError, WrongModel
+from sfsl.models import build_task
 from sfsl.models.package import describe, package_digest
 from sfsl.rounds.plan import plan_round
 from sfsl.run.fleet import build_fleet
+from sfsl.run.planning import largest_set, plan_from_statistics
 from sfsl.run.setup import resolved
-from sfsl.service.folder import METRICS, REGISTRY, make_folder, open_store, recover_lines
-from sfsl.service.journal import Journal
-from sfsl.service.metrics_file import MetricsFile
+from sfsl.service.folder import (
+    METRICS,
+    REGISTRY,
+    Journal,
+    MetricsFile,
+    make_folder,
+    open_store,
+    recover_lines,
+)
 from sfsl.service.registry import Enrolment, Registry
 from sfsl.service.settings import ServiceSettings
 from sfsl.service.signing import Verifier
@@ -28,8 +40,11 @@ from sfsl.settings.rounds import service_settings, store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.settings.serve import ServeConfig
 from sfsl.submodel import ModelSpec
+from sfsl.training.task import Task
 
-TLS = "tls"
+log = logging.getLogger(__name__)
+
+TLS, CATALOGUE = "tls", "catalogue.json"
 _HEAD_BYTES = 1024
 
 
@@ -56,16 +71,21 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
     """The deployment in ``folder``, which is made if there is none. All mistakes in settings show here."""
     started_ms = now_ms()
     enrolment = _enrolment(config)
-    fleet = build_fleet(config.run)
-    run = resolved(config.run, fleet)
-    task, settings = fleet.task, coordinator_settings(config, run)
+    served = _from_catalogue(config) if config.serve.catalogue else _from_data(config)
+    run, task, catalogue = served.run, served.task, served.catalogue
+    settings = coordinator_settings(config, run, served.largest_set)
     _require_union_fits(config, settings, task.spec)
     package = describe(task)
     with ExitStack() as held:
         make_folder(folder)
         registry = held.enter_context(Registry(folder / REGISTRY))
-        spec = store_spec(run, task.spec, devices=False)
-        store = held.enter_context(open_store(folder, spec, task.initial_dense))
+        if catalogue is not None:
+            _require_extends(folder, catalogue)
+        spec, grow = store_spec(run, task.spec, devices=False), catalogue is not None
+        store = held.enter_context(open_store(folder, spec, task.initial_dense, grow=grow))
+        if catalogue is not None:
+            # After the store: a store that is behind it would be taken for one that never knew old rows.
+            write_catalogue(catalogue, folder / CATALOGUE)
         fresh = loopback_tls(folder / TLS, now=datetime.now(UTC)) if config.serve.own_tls else None
         lines = recover_lines(folder / METRICS, Journal(store))
         metrics = held.enter_context(MetricsFile(folder / METRICS, lines))
@@ -88,20 +108,71 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             body_ms=round(1000 * config.serve.body_seconds) + 1000,
             not_before_ms=started_ms,
         )
-        app = create_app(Server(coordinator, verifier, enrolment, package, limits), limits)
+        public = None if catalogue is None else catalogue.public
+        app = create_app(Server(coordinator, verifier, enrolment, package, limits, catalogue=public), limits)
         least = settings.rules.min_contributors
         listen = _listen(config, folder)
         return Deployment(coordinator, app, listen, task.spec, least, fresh, held.pop_all().close)
 
 
-def coordinator_settings(config: ServeConfig, run: RunConfig) -> ServiceSettings:
-    """``run`` has numbers in place of "auto"."""
+@dataclass(frozen=True)
+class _Served:
+    """What is served: settings with numbers in place of "auto", and the model."""
+
+    run: RunConfig
+    task: Task
+    largest_set: int
+    catalogue: Catalogue | None = None
+
+
+def _from_catalogue(config: ServeConfig) -> _Served:
+    run, own = config.run, config.serve
+    catalogue = read_catalogue(own.catalogue)
+    if len(catalogue.public) > MOST_SERVED:
+        raise ParameterError(
+            f"{own.catalogue} has {len(catalogue.public):,} bytes; clients take up to {MOST_SERVED:,}"
+        )
+    chosen = msgspec.structs.replace(run.round, threshold=run.round.threshold_clients)
+    if chosen.min_contributors == "auto":
+        chosen = msgspec.structs.replace(chosen, min_contributors=plan_from_statistics(run, catalogue))
+    largest = largest_set(catalogue) if own.largest_set == "auto" else own.largest_set
+    task = build_task(catalogue, run.model, run.run.seed)
+    return _Served(msgspec.structs.replace(run, round=chosen), task, largest, catalogue)
+
+
+def _from_data(config: ServeConfig) -> _Served:
+    log.info(
+        "tables are those of [data], whose samples are not used; new: serve.catalogue = FILE, which "
+        "sfsl catalogue make writes, needs no samples and can grow"
+    )
+    fleet = build_fleet(config.run)
+    largest = config.serve.largest_set
+    assert largest != "auto"  # noqa: S101 -- the settings have seen to it
+    return _Served(resolved(config.run, fleet), fleet.task, largest)
+
+
+def _require_extends(folder: Path, catalogue: Catalogue) -> None:
+    """Of the catalogue that the store was made with, every row is as it was."""
+    if not (folder / CATALOGUE).exists():
+        return
+    old = read_catalogue(folder / CATALOGUE)
+    try:
+        catalogue.require_extends(old)
+    except InputError as error:
+        raise WrongModel(
+            f"{folder} was made with another catalogue (version {old.version}) than serve.catalogue (version "
+            f"{catalogue.version}): {error}. Serve one that sfsl catalogue grow made of it"
+        ) from None
+
+
+def coordinator_settings(config: ServeConfig, run: RunConfig, largest: int) -> ServiceSettings:
+    """``run`` has numbers in place of "auto", and ``largest`` is one."""
     own = config.serve
     return service_settings(
         run,
         threshold=None if config.run.round.threshold == "auto" else run.round.threshold_clients,
         min_cohort=config.min_cohort,
-        largest_set=own.largest_set,
+        largest_set=largest,
         active=own.active,
         check_in_seconds=own.check_in_seconds,
         phase_seconds=own.phase_seconds,

@@ -1,11 +1,25 @@
-"""One process at a time on one file or folder (spec submodel 7.3, privacy 6.2)."""
+"""Locks that a crash releases, and what is closed at the end of a with."""
 
 import fcntl
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Self
 
-from sfsl.durable.closing import Closing
 from sfsl.errors import LocalError, StoreError, StoreInUse
+
+
+class Closing(ABC):
+    """Whoever has a ``close`` can be used in a ``with``, which calls it however the block ends."""
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class FileLock(Closing):

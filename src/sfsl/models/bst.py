@@ -5,16 +5,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sfsl.data.interactions import Interactions
-from sfsl.models.click_task import recommender
-from sfsl.models.din import INITIAL, WIDTH
-from sfsl.models.goods import GoodsModel, click_logit, tower
-from sfsl.training.task import Batch, Task
+from sfsl.models.items import WIDTH, ItemModel, click_logit, tower
+from sfsl.training.task import Batch
 
 HEADS = 4
 HEAD = 8
 INNER = 64
-# Places before the good at hand that have a vector of their own; all earlier ones share the last.
+# Places before the item at hand that have a vector of their own; all earlier ones share the last.
 POSITIONS = 64
 
 
@@ -49,14 +46,14 @@ class Block(nn.Module):
         return after
 
 
-class BST(GoodsModel):
+class BST(ItemModel):
     """Columns and tables are those of DIN; the order of the history matters.
 
-    One transformer block over the good at hand and its history. A place is known by how many clicks lie
-    between it and the good at hand (the paper counts seconds, which samples do not have). What the block
-    makes of the good, and the mean of what it makes of the history, go into the tower: the paper lays all
+    One transformer block over the item at hand and its history. A place is known by how many clicks lie
+    between it and the item at hand (the paper counts seconds, which samples do not have). What the block
+    makes of the item, and the mean of what it makes of the history, go into the tower: the paper lays all
     places side by side there, which needs histories of one length and a tower as large. Its other features
-    are DIN's: user, good, sum of pasts, and good x sum.
+    are DIN's: user, item, sum of pasts, and item x sum.
     """
 
     def __init__(
@@ -70,34 +67,22 @@ class BST(GoodsModel):
         device: str | None = None,
     ) -> None:
         super().__init__(users, items, categories, width, device)
-        self.position = nn.Parameter(0.05 * torch.randn(POSITIONS, self.good))
-        self.block = Block(self.good)
-        self.tower = tower(width + 5 * self.good, slopes)
+        self.position = nn.Parameter(0.05 * torch.randn(POSITIONS, self.size))
+        self.block = Block(self.size)
+        self.tower = tower(width + 5 * self.size, slopes)
 
     def forward(self, batch: Batch) -> Tensor:
         """The logit of a click."""
-        good = self.goods(batch, "item")
+        item = self.items(batch, "item")
         held = batch["history"] >= 0
-        # The good at hand comes last and is always there; the click before it has distance 1.
+        # The item at hand comes last and is always there; the click before it has distance 1.
         present = torch.cat([held, torch.ones_like(held[..., :1])], dim=-1)
         distance = (held.sum(dim=-1, keepdim=True) - present.cumsum(dim=-1) + 1).clamp(0, POSITIONS - 1)
-        past = self.goods(batch, "history") * held.unsqueeze(-1)
-        places = torch.cat([past, good.unsqueeze(-2)], dim=-2)
+        past = self.items(batch, "history") * held.unsqueeze(-1)
+        places = torch.cat([past, item.unsqueeze(-2)], dim=-2)
         after = self.block(places + self.position[distance], present)
         interest = (after[..., :-1, :] * held.unsqueeze(-1)).sum(dim=-2)
         interest = interest / held.sum(dim=-1, keepdim=True).clamp_min(1)
         user, total = self.user(batch["user"]), past.sum(dim=-2)
-        entry = torch.cat([user, good, total, good * total, after[..., -1, :], interest], dim=-1)
+        entry = torch.cat([user, item, total, item * total, after[..., -1, :], interest], dim=-1)
         return click_logit(self.tower(entry))
-
-
-def bst(
-    data: Interactions,
-    *,
-    seed: int,
-    width: int = WIDTH,
-    slopes: Literal["dice", "prelu"] = "dice",
-    initial: float = INITIAL,
-) -> Task:
-    """BST for these users, items and categories; the dense part begins as ``seed`` says."""
-    return recommender(BST, data, seed=seed, width=width, slopes=slopes, initial=initial)

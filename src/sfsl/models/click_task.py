@@ -1,50 +1,87 @@
 """The tables of models that predict clicks: users, items, and categories where items have them."""
 
-from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import nn
 
-from sfsl.data.interactions import Interactions
+from sfsl.data.catalogue import CATEGORY, ITEM, Catalogue
+from sfsl.errors import ParameterError
+from sfsl.models.items import WIDTH
 from sfsl.submodel.tables import Table
 from sfsl.training.task import Task
 
+INITIAL = 0.05
 
-def click_task(module: nn.Module, data: Interactions, *, user: int, item: int, initial: float) -> Task:
+Slopes = Literal["dice", "prelu"]
+
+
+class ClickFactory(Protocol):
+    """Makes a model for the users, items and categories of a catalogue."""
+
+    def __call__(
+        self,
+        catalogue: Catalogue,
+        *,
+        seed: int,
+        width: int = WIDTH,
+        slopes: Slopes = "dice",
+        initial: float = INITIAL,
+    ) -> Task:
+        """The dense part begins as ``seed`` says, rows within plus or minus ``initial``."""
+
+
+def click_rows(catalogue: Catalogue) -> tuple[int, int, int | None]:
+    """How many users, items and categories there are."""
+    items = catalogue.rows(ITEM)
+    if items is None or not catalogue.users:
+        raise ParameterError(
+            f"a model of clicks needs a catalogue with users and the table {ITEM!r}; this one has "
+            f"{catalogue.users} users and {', '.join(repr(table.name) for table in catalogue.tables)}"
+        )
+    return catalogue.users, items, catalogue.rows(CATEGORY)
+
+
+def click_task(module: nn.Module, catalogue: Catalogue, *, user: int, item: int, initial: float) -> Task:
     """``user`` and ``item`` are the widths of rows; a category's are as wide as an item's.
 
     A user's own row stays with the user; categories follow from items.
     """
+    users, items, categories = click_rows(catalogue)
     tables = [
-        Table(name="user", rows=len(data.users), width=user, kind="personal", initial=initial),
-        Table(name="item", rows=len(data.items), width=item, initial=initial),
+        Table(name="user", rows=users, width=user, kind="personal", initial=initial),
+        Table(name=ITEM, rows=items, width=item, initial=initial),
     ]
-    if data.categories is None or data.category_of is None:
-        return Task(module, tuple(tables), looked_up=("user", "item"))
-    rows = len(data.categories)
+    if categories is None:
+        return Task(module, tuple(tables), looked_up=("user", ITEM))
+    follows = catalogue.table(CATEGORY).map
+    if follows is None:
+        raise ParameterError(f"the table {CATEGORY!r} of a catalogue of clicks follows from {ITEM!r}")
     tables.append(
-        Table(name="category", rows=rows, width=item, kind="derived", source="item", initial=initial)
+        Table(name=CATEGORY, rows=categories, width=item, kind="derived", source=ITEM, initial=initial)
     )
-    return Task(
-        module, tuple(tables), maps={"category": data.category_of}, looked_up=("user", "item", "category")
-    )
+    return Task(module, tuple(tables), maps={CATEGORY: follows}, looked_up=("user", ITEM, CATEGORY))
 
 
-def recommender(
-    model: Callable[..., nn.Module],
-    data: Interactions,
-    *,
-    seed: int,
-    width: int,
-    slopes: Literal["dice", "prelu"],
-    initial: float,
-) -> Task:
-    """A model of goods for these users, items and categories; the dense part begins as ``seed`` says."""
-    categories = None if data.categories is None else len(data.categories)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = model(
-            len(data.users), len(data.items), categories, width=width, slopes=slopes, device="meta"
-        )
-    return click_task(module, data, user=width, item=width, initial=initial)
+def recommender(model: type[nn.Module]) -> ClickFactory:
+    """What makes models of this class. Its constructor takes the numbers of users, items and categories."""
+
+    def make(
+        catalogue: Catalogue,
+        *,
+        seed: int,
+        width: int = WIDTH,
+        slopes: Slopes = "dice",
+        initial: float = INITIAL,
+    ) -> Task:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = model(*click_rows(catalogue), width=width, slopes=slopes, device="meta")
+        return click_task(module, catalogue, user=width, item=width, initial=initial)
+
+    make.__name__ = model.__name__.lower()
+    make.__doc__ = (
+        f"{model.__name__} for the users, items and categories of a catalogue; the dense part begins as "
+        "``seed`` says, rows within plus or minus ``initial``."
+    )
+    return make

@@ -5,18 +5,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from sfsl.data.interactions import Interactions
-from sfsl.models.click_task import recommender
-from sfsl.models.din import INITIAL, WIDTH
-from sfsl.models.goods import GoodsModel, click_logit, tower
-from sfsl.training.task import Batch, Task
+from sfsl.models.items import WIDTH, ItemModel, click_logit, tower
+from sfsl.training.task import Batch
 
 
 class GatedUnit(nn.Module):
     """A GRU, written out as products so that many clients can run it at once.
 
     With ``attention`` the update gate is scaled by it, step by step (AUGRU): what does not matter to the
-    good at hand leaves the state as it was. A step whose attention is 0 changes nothing.
+    item at hand leaves the state as it was. A step whose attention is 0 changes nothing.
     """
 
     def __init__(self, inputs: int, units: int) -> None:
@@ -42,10 +39,10 @@ class GatedUnit(nn.Module):
         return torch.stack(states, dim=-2)
 
 
-class DIEN(GoodsModel):
+class DIEN(ItemModel):
     """Columns and tables are those of DIN; the order of the history matters.
 
-    A GRU over the history extracts interests, attention compares each with the good at hand by a bilinear
+    A GRU over the history extracts interests, attention compares each with the item at hand by a bilinear
     form, and a second GRU whose update gate is scaled by the attention lets the interest evolve. Its last
     state goes into DIN's tower in the place of the attended pasts. The paper's auxiliary loss, which tells
     the next click from a sampled one at every step, is left out: it needs negatives for each place of a
@@ -63,32 +60,20 @@ class DIEN(GoodsModel):
         device: str | None = None,
     ) -> None:
         super().__init__(users, items, categories, width, device)
-        good = self.good
-        self.extractor = GatedUnit(good, good)
-        self.relevance = nn.Linear(good, good, bias=False)
-        self.evolution = GatedUnit(good, good)
-        self.tower = tower(width + 4 * good, slopes)
+        size = self.size
+        self.extractor = GatedUnit(size, size)
+        self.relevance = nn.Linear(size, size, bias=False)
+        self.evolution = GatedUnit(size, size)
+        self.tower = tower(width + 4 * size, slopes)
 
     def forward(self, batch: Batch) -> Tensor:
         """The logit of a click."""
-        good = self.goods(batch, "item")
+        item = self.items(batch, "item")
         present = (batch["history"] >= 0).unsqueeze(-1)
-        past = self.goods(batch, "history") * present
+        past = self.items(batch, "history") * present
         interests = self.extractor(past, present.to(past.dtype))
-        compared = (interests * self.relevance(good).unsqueeze(-2)).sum(dim=-1, keepdim=True)
+        compared = (interests * self.relevance(item).unsqueeze(-2)).sum(dim=-1, keepdim=True)
         share = torch.softmax(compared.masked_fill(~present, -1e9), dim=-2) * present
         interest, total = self.evolution(interests, share)[..., -1, :], past.sum(dim=-2)
-        entry = torch.cat([self.user(batch["user"]), good, total, good * total, interest], dim=-1)
+        entry = torch.cat([self.user(batch["user"]), item, total, item * total, interest], dim=-1)
         return click_logit(self.tower(entry))
-
-
-def dien(
-    data: Interactions,
-    *,
-    seed: int,
-    width: int = WIDTH,
-    slopes: Literal["dice", "prelu"] = "dice",
-    initial: float = INITIAL,
-) -> Task:
-    """DIEN for these users, items and categories; the dense part begins as ``seed`` says."""
-    return recommender(DIEN, data, seed=seed, width=width, slopes=slopes, initial=initial)

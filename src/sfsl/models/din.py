@@ -5,20 +5,16 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from sfsl.data.interactions import Interactions
-from sfsl.models.click_task import recommender
-from sfsl.models.goods import GoodsModel, click_logit, tower
-from sfsl.training.task import Batch, Task
+from sfsl.models.items import WIDTH, ItemModel, click_logit, tower
+from sfsl.training.task import Batch
 
-WIDTH = 18
-INITIAL = 0.05
 ATTENTION = (80, 40)
 
 
-class DIN(GoodsModel):
+class DIN(ItemModel):
     """Columns: ``user``, ``item``, ``history``; with categories also ``item_category``, ``history_category``.
 
-    With g = 36, the width of a good (embeddings of item and category side by side), the paper's 64,327
+    With g = 36, the width of an item (embeddings of item and category side by side), the paper's 64,327
     dense parameters are::
 
         attention  Linear 4g -> 80, 80 -> 40, 40 -> 1     11,600 + 3,240 + 41 = 14,881
@@ -27,8 +23,8 @@ class DIN(GoodsModel):
         slopes     one per unit of PReLU or Dice                 200 + 80     =    280
 
     and (49,023 + 143,534 + 4,815) rows of 18 make 3,617,023 in all. It is the layout of the reference
-    code of DIN and DIEN: attention over (good, past, good - past, good x past), and a tower on (user,
-    good, sum of pasts, good x sum, attended pasts). The batch norm there at the entry runs on its initial
+    code of DIN and DIEN: attention over (item, past, item - past, item x past), and a tower on (user,
+    item, sum of pasts, item x sum, attended pasts). The batch norm there at the entry runs on its initial
     statistics, 0 and 1, in training and in use: what is left of it is the scale and the shift. Without
     categories g is 18, which leaves 44,023 dense parameters.
     """
@@ -44,50 +40,38 @@ class DIN(GoodsModel):
         device: str | None = None,
     ) -> None:
         super().__init__(users, items, categories, width, device)
-        good = self.good
+        size = self.size
         self.attention = nn.Sequential(
-            nn.Linear(4 * good, ATTENTION[0]),
+            nn.Linear(4 * size, ATTENTION[0]),
             nn.Sigmoid(),
             nn.Linear(ATTENTION[0], ATTENTION[1]),
             nn.Sigmoid(),
             nn.Linear(ATTENTION[1], 1),
         )
-        self.scale = nn.Parameter(torch.ones(width + 4 * good))
-        self.shift = nn.Parameter(torch.zeros(width + 4 * good))
-        self.tower = tower(width + 4 * good, slopes)
+        self.scale = nn.Parameter(torch.ones(width + 4 * size))
+        self.shift = nn.Parameter(torch.zeros(width + 4 * size))
+        self.tower = tower(width + 4 * size, slopes)
 
     def forward(self, batch: Batch) -> Tensor:
         """The logit of a click."""
-        good = self.goods(batch, "item")
+        item = self.items(batch, "item")
         present = (batch["history"] >= 0).unsqueeze(-1)
-        past = self.goods(batch, "history") * present
-        relevance = self.attention[1:](self._compared(good, past))
+        past = self.items(batch, "history") * present
+        relevance = self.attention[1:](self._compared(item, past))
         # A finite floor: a sample without a history attends to zeros, which softmax of -inf could not.
         share = torch.softmax(relevance.masked_fill(~present, -1e9), dim=-2)
         interest, total = (share * past).sum(dim=-2), past.sum(dim=-2)
-        entry = torch.cat([self.user(batch["user"]), good, total, good * total, interest], dim=-1)
+        entry = torch.cat([self.user(batch["user"]), item, total, item * total, interest], dim=-1)
         return click_logit(self.tower(entry * self.scale + self.shift))
 
-    def _compared(self, good: Tensor, past: Tensor) -> Tensor:
-        """The first layer of the attention, on (good, past, good - past, good x past).
+    def _compared(self, item: Tensor, past: Tensor) -> Tensor:
+        """The first layer of the attention, on (item, past, item - past, item x past).
 
-        What it does to a past is linear once the good is given, so the good goes into the weights: a
+        What it does to a past is linear once the item is given, so the item goes into the weights: a
         quarter of the work of laying the four side by side.
         """
         layer = cast(nn.Linear, self.attention[0])
         alone, history, difference, product = layer.weight.chunk(4, dim=-1)
-        weight = history - difference + product * good.unsqueeze(-2)
-        own = good @ (alone + difference).mT + layer.bias
+        weight = history - difference + product * item.unsqueeze(-2)
+        own = item @ (alone + difference).mT + layer.bias
         return past @ weight.mT + own.unsqueeze(-2)
-
-
-def din(
-    data: Interactions,
-    *,
-    seed: int,
-    width: int = WIDTH,
-    slopes: Literal["dice", "prelu"] = "dice",
-    initial: float = INITIAL,
-) -> Task:
-    """DIN for these users, items and categories; the dense part begins as ``seed`` says."""
-    return recommender(DIN, data, seed=seed, width=width, slopes=slopes, initial=initial)

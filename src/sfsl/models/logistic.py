@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from sfsl.data.interactions import Interactions
-from sfsl.models.click_task import click_task
+from sfsl.data.catalogue import Catalogue
+from sfsl.models.click_task import click_rows, click_task
 from sfsl.training.task import Batch, Task
 
 
@@ -31,8 +31,7 @@ class LogisticRegression(nn.Module):
         return weights
 
 
-def logistic_regression(data: Interactions) -> Task:
+def logistic_regression(catalogue: Catalogue) -> Task:
     """Weights begin at zero: the loss has one lowest point, and nothing needs to break a symmetry."""
-    categories = None if data.categories is None else len(data.categories)
-    module = LogisticRegression(len(data.users), len(data.items), categories, device="meta")
-    return click_task(module, data, user=1, item=2, initial=0.0)
+    module = LogisticRegression(*click_rows(catalogue), device="meta")
+    return click_task(module, catalogue, user=1, item=2, initial=0.0)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from sfsl.data.catalogue import WORD, Catalogue
+from sfsl.errors import ParameterError
 from sfsl.submodel.tables import Table
 from sfsl.training.task import Batch, Task
 
@@ -67,14 +69,20 @@ def next_word_loss(output: Tensor, batch: Batch) -> Tensor:
 
 
 def next_word_lstm(
-    words: int, *, seed: int, width: int = WIDTH, units: int = UNITS, initial: float = INITIAL
+    catalogue: Catalogue, *, seed: int, width: int = WIDTH, units: int = UNITS, initial: float = INITIAL
 ) -> Task:
-    """For a public vocabulary of so many words; the dense part begins as ``seed`` says.
+    """For the public vocabulary of a catalogue; the dense part begins as ``seed`` says.
 
     Which of the words a client uses is private. The table is not only looked up: the softmax reads all of it.
     """
+    words = catalogue.rows(WORD)
+    if words is None:
+        raise ParameterError(
+            f"a model of words needs a catalogue with the table {WORD!r}; this one has "
+            f"{', '.join(repr(table.name) for table in catalogue.tables)}"
+        )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = NextWordLSTM(words, width=width, units=units, device="meta")
-    table = Table(name="word", rows=words, width=width + 1, initial=initial)
+    table = Table(name=WORD, rows=words, width=width + 1, initial=initial)
     return Task(module, (table,), loss=next_word_loss)

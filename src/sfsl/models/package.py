@@ -9,36 +9,64 @@ from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
 from sfsl.codec import Codec, Message
-from sfsl.crypto.kdf import digest
-from sfsl.data.interactions import Interactions
+from sfsl.crypto.secret import digest
+from sfsl.data.catalogue import CATEGORY, ITEM, WORD, Catalogue, CatalogueTable
 from sfsl.errors import InputError, InvalidMessage, ParameterError
-from sfsl.models.activations import Dice
-from sfsl.models.din import DIN, din
-from sfsl.models.logistic import LogisticRegression, logistic_regression
+from sfsl.models.click_task import Slopes
+from sfsl.models.items import Dice
+from sfsl.models.kinds import KINDS, build_task, kind_of
+from sfsl.models.lstm import UNITS
 from sfsl.submodel import ModelSpec
 from sfsl.training.task import Task
 
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
+KindName = Annotated[str, Meta(min_length=1, max_length=64)]
+Width = Annotated[int, Meta(ge=1, le=4096)]
+Initial = Annotated[float, Meta(ge=0, le=10)]
 
 
 class Package(Message, frozen=True, tag="model-package"):
-    """``categories`` is 0 where items have none. ``category_of``: the category of each item in turn, each
-    as a little-endian number of as few bytes (1, 2, 4 or 8) as the number of categories allows. ``width``,
-    ``slopes`` and ``initial`` are DIN's; logistic regression has width 2, no slopes and rows that begin
-    at 0. ``model`` repeats what follows from the rest, so that a misunderstanding shows at once."""
+    """A model of clicks. ``categories`` is 0 where items have none. ``category_of``: the category of each
+    item in turn, each as a little-endian number of as few bytes (1, 2, 4 or 8) as the number of categories
+    allows. Logistic regression has width 2, no slopes and rows that begin at 0. ``model`` repeats what
+    follows from the rest, so that a misunderstanding shows at once."""
 
-    kind: Literal["din", "logistic"]
-    width: Annotated[int, Meta(ge=1, le=4096)]
+    kind: KindName
+    width: Width
     slopes: Literal["dice", "prelu", ""]
-    initial: Annotated[float, Meta(ge=0, le=10)]
+    initial: Initial
     users: Count
     items: Count
     categories: Count
     category_of: bytes
     model: ModelSpec
+
+    @property
+    def catalogue(self) -> Catalogue:
+        tables = [CatalogueTable(ITEM, self.items)]
+        if self.categories:
+            follows = np.frombuffer(self.category_of, _number(self.categories))
+            follows = follows.astype(np.int32 if self.categories < 2**31 else np.int64)
+            tables.append(CatalogueTable(CATEGORY, self.categories, source=ITEM, map=follows))
+        return Catalogue(tuple(tables), self.users)
+
+
+class WordPackage(Message, frozen=True, tag="word-model-package"):
+    """A model of words, of which there are ``words``. A row is ``width`` numbers and a bias; ``units`` is the
+    size of the state. ``model`` repeats what follows from the rest."""
+
+    kind: KindName
+    width: Width
+    units: Width
+    initial: Initial
+    words: Count
+    model: ModelSpec
+
+    @property
+    def catalogue(self) -> Catalogue:
+        return Catalogue.sized(word=self.words)
 
 
 @dataclass(frozen=True)
@@ -50,7 +78,17 @@ class Limits:
     width: int = 512
 
 
-_CODEC = Codec(Package)
+@dataclass(frozen=True)
+class _Values:
+    """What a package says of a model besides its catalogue."""
+
+    kind: str
+    width: int
+    slopes: Slopes
+    initial: float
+
+
+_CODEC = Codec(Package, WordPackage)
 
 
 def package_digest(data: bytes) -> bytes:
@@ -58,26 +96,30 @@ def package_digest(data: bytes) -> bytes:
 
 
 def describe(task: Task) -> bytes:
-    """The package of a task that ``din`` or ``logistic_regression`` made."""
-    module, tables = task.module, {table.name: table for table in task.tables}
-    given = task.maps.get("category", np.zeros(0, np.int64))
-    if not isinstance(module, DIN | LogisticRegression) or callable(given):
+    """The package of a task of one of the ``KINDS``."""
+    kind, tables = kind_of(task), {table.name: table for table in task.tables}
+    given = task.maps.get(CATEGORY, np.zeros(0, np.int64))
+    if kind is None or callable(given):
         raise InputError(
-            f"{type(module).__name__} cannot be sent to clients: a package describes din or logistic with an "
-            "explicit map of categories. Ship your own model with the app that joins"
+            f"{type(task.module).__name__} cannot be sent to clients: a package describes "
+            f"{', '.join(KINDS)} with an explicit map of categories. Ship your own model with the app that "
+            "joins"
         )
-    categories = tables["category"].rows if "category" in tables else 0
-    slopes: Literal["dice", "prelu", ""] = ""
-    if isinstance(module, DIN):
-        slopes = "dice" if any(isinstance(layer, Dice) for layer in module.tower) else "prelu"
+    if KINDS[kind].about == "words":
+        word = tables[WORD]
+        units = int(task.module.units)  # type: ignore[arg-type]
+        return _CODEC.encode(
+            WordPackage(kind, word.width - 1, units, word.initial, word.rows, model=task.spec)
+        )
+    categories = tables[CATEGORY].rows if CATEGORY in tables else 0
     return _CODEC.encode(
         Package(
-            kind="din" if isinstance(module, DIN) else "logistic",
-            width=tables["item"].width,
-            slopes=slopes,
-            initial=tables["item"].initial,
+            kind=kind,
+            width=tables[ITEM].width,
+            slopes=_slopes(task),
+            initial=tables[ITEM].initial,
             users=tables["user"].rows,
-            items=tables["item"].rows,
+            items=tables[ITEM].rows,
             categories=categories,
             category_of=np.asarray(given).astype(_number(categories)).tobytes(),
             model=task.spec,
@@ -85,16 +127,47 @@ def describe(task: Task) -> bytes:
     )
 
 
-def read_package(data: bytes, limits: Limits | None = None) -> Package:
+def _slopes(task: Task) -> Literal["dice", "prelu", ""]:
+    layers = getattr(task.module, "tower", ())
+    if not len(layers):
+        return ""
+    return "dice" if any(isinstance(layer, Dice) for layer in layers) else "prelu"
+
+
+def read_package(data: bytes, limits: Limits | None = None) -> Package | WordPackage:
     """A package that can be built, or ``InvalidMessage``; checked before anything of its size is made."""
     limits = limits or Limits()
     package = _CODEC.decode(data, limit=limits.bytes)
-    assert isinstance(package, Package)  # noqa: S101 -- the codec knows no other type
+    assert isinstance(package, Package | WordPackage)  # noqa: S101 -- the codec knows no other type
+    about = "words" if isinstance(package, WordPackage) else "clicks"
+    if package.kind not in KINDS or KINDS[package.kind].about != about:
+        raise InvalidMessage(
+            f"a package of {about} for a model that this client does not know; it knows {', '.join(KINDS)}. "
+            "Is it older than the server?"
+        )
+    if package.width > limits.width:
+        raise InvalidMessage(f"a model of width {package.width}; this client takes up to {limits.width}")
+    if isinstance(package, WordPackage):
+        _require_words(package)
+    else:
+        _require_clicks(package)
+    return package
+
+
+def _require_words(package: WordPackage) -> None:
+    if package.units != UNITS:
+        raise InvalidMessage(f"a model of words with {package.units} units; this client knows {UNITS}")
+    if not package.words or package.words * (package.width + 1) >= 2**62:
+        raise InvalidMessage(f"a table of {package.words} words cannot be")
+
+
+def _require_clicks(package: Package) -> None:
     width = package.width
-    if package.kind == "logistic" and (width, package.slopes, package.initial) != (2, "", 0):
-        raise InvalidMessage("logistic regression has rows of width 2 that begin at 0, and no slopes")
-    if package.kind == "din" and (not package.slopes or width > limits.width):
-        raise InvalidMessage(f"a DIN of width {width}; this client takes up to {limits.width}, with slopes")
+    if package.kind == "logistic":
+        if (width, package.slopes, package.initial) != (2, "", 0):
+            raise InvalidMessage("logistic regression has rows of width 2 that begin at 0, and no slopes")
+    elif not package.slopes:
+        raise InvalidMessage(f"a {package.kind} without slopes")
     rows = max(package.users, package.items, package.categories)
     if not (package.users and package.items) or rows * width >= 2**62:
         raise InvalidMessage(f"tables of {package.users} users and {package.items} items cannot be")
@@ -103,55 +176,21 @@ def read_package(data: bytes, limits: Limits | None = None) -> Package:
         raise InvalidMessage(
             f"{len(package.category_of)} bytes of categories for {package.items} items; {expected} are due"
         )
-    return package
 
 
 def build(data: bytes, limits: Limits | None = None) -> Task:
     """The task that a package describes. Its tables have no memory, and its dense part no meaning."""
     package = read_package(data, limits)
-    known = _vocabulary(package)
+    slopes: Slopes = "prelu" if isinstance(package, Package) and package.slopes == "prelu" else "dice"
     try:
-        if package.kind == "logistic":
-            task = logistic_regression(known)
-        else:
-            task = din(
-                known,
-                seed=0,
-                width=package.width,
-                slopes="dice" if package.slopes == "dice" else "prelu",
-                initial=package.initial,
-            )
+        values = _Values(package.kind, package.width, slopes, package.initial)
+        task = build_task(package.catalogue, values, seed=0)
         _ = task.row_maps  # reads the map: a category that is not there shows here
     except (ParameterError, InputError) as error:
         raise InvalidMessage(f"a package that describes no model: {error}") from None
     if task.spec != package.model:
         raise InvalidMessage("a package whose parts do not make the model that it names")
     return task
-
-
-def _vocabulary(package: Package) -> Interactions:
-    """As many users, items and categories as the package says, of nobody's data. Names take no memory."""
-    none, categories = np.zeros(0, np.int64), package.categories
-    category_of = np.frombuffer(package.category_of, _number(categories))
-    return Interactions(
-        users=_names(package.users),
-        items=_names(package.items),
-        offsets=np.zeros(1, np.int64),
-        item=none.astype(np.int32),
-        label=none.astype(np.int8),
-        time=none.astype(np.float64),
-        click_offsets=np.zeros(1, np.int64),
-        clicks=none.astype(np.int32),
-        history_start=none.astype(np.int32),
-        history_stop=none.astype(np.int32),
-        category_of=category_of.astype(np.int32 if categories < 2**31 else np.int64) if categories else None,
-        categories=_names(categories) if categories else None,
-    )
-
-
-def _names(count: int) -> NDArray[np.int8]:
-    """An array of so many names, none of which has a place of its own."""
-    return np.broadcast_to(np.int8(0), (count,))
 
 
 def _number(count: int) -> np.dtype[np.unsignedinteger]:

@@ -82,7 +82,7 @@ def derived_load(
 ) -> DerivedLoad:
     """How the union's source rows spread over the ``rows`` of a derived table.
 
-    Sizes are taken to be exponential, as those of categories of goods roughly are. ``per_client`` rows fewer
+    Sizes are taken to be exponential, as those of categories of items roughly are. ``per_client`` rows fewer
     than chance would give mean that a client's rows lie close together, and that the cohort has fewer
     derived rows in all. A ``union`` that is known (how many those are) takes the place of this estimate.
     """

@@ -9,7 +9,7 @@ from sfsl.arrays import Reals
 from sfsl.plan.loads import DerivedLoad, SharedLoad
 from sfsl.plan.settings import PlanSettings
 from sfsl.rounds.exchanges import Exchange
-from sfsl.secagg.contributors import opened_alone
+from sfsl.secagg.graph import opened_alone
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from sfsl.plan.loads import DerivedLoad, Load, SharedLoad
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.rounds.exchanges import ORDER, Exchange
 from sfsl.secagg import default_threshold
-from sfsl.secagg.contributors import DEFAULT_BOUND, DEFAULT_DROPOUT
+from sfsl.secagg.graph import DEFAULT_BOUND, DEFAULT_DROPOUT
 from sfsl.secagg.params import MAX_COMPLETE
 from sfsl.submodel import ModelSpec
 

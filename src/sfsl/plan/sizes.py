@@ -20,6 +20,7 @@ from sfsl.rounds import IndexSpace, RoundParams, ScoreBins
 from sfsl.rounds.exchanges import SUMS, Exchange
 from sfsl.rounds.messages import CODEC, Invitation, Request, Submodel
 from sfsl.secagg import SessionParams
+from sfsl.secagg.masking import requesters_size
 from sfsl.secagg.messages import (
     InboundShares,
     Keys,
@@ -30,10 +31,9 @@ from sfsl.secagg.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
-from sfsl.secagg.rows import requesters_size
 from sfsl.submodel import Quantization, UpdateParams
 from sfsl.union import Encoding, UnionParams, choose, planned_capacity
-from sfsl.union.messages import Union
+from sfsl.union.protocol import Union
 
 _ROUND = bytes(16)
 _KEY = bytes(32)

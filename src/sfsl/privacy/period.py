@@ -10,7 +10,7 @@ from datetime import date, timedelta
 import msgspec
 import numpy as np
 
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import InputError, ParameterError, TooFewClients
 
 

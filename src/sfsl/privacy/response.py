@@ -15,9 +15,7 @@ from cryptography.hazmat.primitives.ciphers.modes import ECB
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Bits, Indices, ascends, whole_numbers
-from sfsl.crypto.kdf import derive
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Randomness, Secret, derive
 from sfsl.errors import InputError, ParameterError
 from sfsl.privacy.parameters import IndexPrivacy
 

@@ -9,7 +9,7 @@ from msgspec import Meta
 from numpy.typing import ArrayLike
 
 from sfsl.codec import Message
-from sfsl.crypto.kdf import digest
+from sfsl.crypto.secret import digest
 from sfsl.durable.records import RecordFormat
 from sfsl.privacy.ledger import Ledger
 from sfsl.privacy.parameters import IndexPrivacy

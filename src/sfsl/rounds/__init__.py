@@ -1,10 +1,8 @@
 """The whole round as two state machines without I/O: union, perturbation, download, upload (spec round)."""
 
 from sfsl.rounds.client import Download, RoundClient, Trained, histogram_words
-from sfsl.rounds.index_space import IndexSpace
-from sfsl.rounds.outcome import RoundOutcome, RoundSums, conclude, read_sums
-from sfsl.rounds.params import RoundParams, RoundPolicy
-from sfsl.rounds.score_bins import ScoreBins
+from sfsl.rounds.params import IndexSpace, RoundParams, RoundPolicy, ScoreBins
+from sfsl.rounds.record import RoundOutcome, RoundSums, conclude, read_sums
 from sfsl.rounds.server import RoundServer, as_downloaded, require_rows
 
 __all__ = [

@@ -13,24 +13,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Indices, Values
-from sfsl.crypto.kdf import digest
-from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import Words
+from sfsl.crypto.secret import Randomness, digest
 from sfsl.errors import InputError, InvalidMessage, Refused
 from sfsl.rounds import states
-from sfsl.rounds.index_space import IndexSpace
 from sfsl.rounds.messages import Invitation, Request, Submodel
-from sfsl.rounds.params import RoundPolicy
-from sfsl.rounds.score_bins import ScoreBins
+from sfsl.rounds.params import IndexSpace, RoundPolicy, ScoreBins
 from sfsl.rounds.states import Phase as Phase
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client, Start
+from sfsl.secagg.masking import request_bitmaps
 from sfsl.secagg.moves import Machine, State, require_round
-from sfsl.secagg.rows import request_bitmaps
 from sfsl.submodel import ModelSpec, RowMaps, RowSet, TrainedRows, encode_update
-from sfsl.union.client import read_union
 from sfsl.union.encoding import index_set
-from sfsl.union.messages import Union
+from sfsl.union.protocol import Union, read_union
 
 
 @dataclass(frozen=True)

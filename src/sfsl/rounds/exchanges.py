@@ -18,7 +18,7 @@ from sfsl.secagg.messages import (
     UnmaskRequest,
     UnmaskShares,
 )
-from sfsl.union.messages import Union
+from sfsl.union.protocol import Union
 
 # The two sums of a round, by number.
 UNION_SUM, UPDATE_SUM = 0, 1

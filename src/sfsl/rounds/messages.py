@@ -12,7 +12,7 @@ from sfsl.rounds.params import RoundParams
 from sfsl.secagg.messages import SESSION, Position, Positions, Roster, Signature, SignedRequest
 from sfsl.secagg.params import MAX_CLIENTS, RoundId
 from sfsl.submodel.tables import MAX_TABLES
-from sfsl.union.messages import Union
+from sfsl.union.protocol import Union
 
 Blobs = Annotated[tuple[bytes, ...], Meta(max_length=MAX_TABLES)]
 

@@ -1,17 +1,92 @@
-"""Public parameters of a round, and what a client insists on (spec round 3)."""
+"""Public parameters of a round, and what a client insists on (spec round 2 and 3)."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
 
 import msgspec
+import numpy as np
 from msgspec import Meta
+from numpy.typing import ArrayLike, NDArray
 
+from sfsl.arrays import LARGEST_DOMAIN, Indices
 from sfsl.codec import Checked
-from sfsl.crypto.kdf import digest
+from sfsl.crypto.secret import digest
 from sfsl.errors import ParameterError, Refused
-from sfsl.rounds.score_bins import ScoreBins
 from sfsl.secagg.params import Layout, Policy, SumParams, TableShape
 from sfsl.submodel import ModelSpec, RowSet, UpdateParams
 from sfsl.union.params import UnionParams
+
+MAX_BINS = 4096
+_FARTHEST = 50.0  # log-odds beyond which no score is told from 0 or 1
+
+
+class ScoreBins(Checked, frozen=True):
+    """Bins of the log-odds of scores from 0 to 1, all equally likely under a logistic distribution.
+
+    A young model scores everything nearly alike, and its scores wander as a whole; bins of equal width
+    could not tell them apart. So the bins follow: ``after`` puts them where the last scores were, as
+    narrow as these were close together and as wide as they have moved. Both follow from opened sums, and
+    cost no privacy.
+    """
+
+    bins: Annotated[int, Meta(ge=1, le=MAX_BINS)]
+    centre: Annotated[float, Meta(ge=-_FARTHEST, le=_FARTHEST)] = 0.0
+    scale: Annotated[float, Meta(ge=1e-6, le=_FARTHEST)] = 1.0
+
+    @property
+    def edges(self) -> NDArray[np.float64]:
+        """The inner edges, as scores."""
+        return np.asarray(1 / (1 + np.exp(-self._log_odds(np.arange(1, self.bins)))), np.float64)
+
+    def after(self, clicks: ArrayLike, others: ArrayLike) -> Self:
+        """The bins of the next round, after these were counted."""
+        counts = (np.asarray(clicks) + np.asarray(others)).astype(np.float64)
+        if not counts.sum():
+            return self
+        share = counts / counts.sum()
+        middle = self._log_odds(np.arange(self.bins) + 0.5)
+        centre = float(share @ middle)
+        # Scores that share a bin are not known apart; a little of the scale allows for that.
+        spread = max(float(np.sqrt(share @ (middle - centre) ** 2)), self.scale / 32)
+        scale = 0.6 * spread + 0.8 * abs(centre - self.centre)
+        return type(self)(
+            bins=self.bins,
+            centre=float(np.clip(centre, -_FARTHEST, _FARTHEST)),
+            scale=float(np.clip(scale, 1e-6, _FARTHEST)),
+        )
+
+    def _log_odds(self, places: ArrayLike) -> NDArray[np.float64]:
+        """At these places, counted in bins from the left."""
+        share = np.asarray(places, np.float64) / self.bins
+        return np.asarray(self.centre + self.scale * np.log(share / (1 - share)), np.float64)
+
+
+class IndexSpace:
+    """Takes rows of the shared tables to indices of the union and back."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        self._starts: dict[str, tuple[int, int]] = {}
+        end = 0
+        for table in model.tables:
+            if table.kind == "shared":
+                self._starts[table.name] = (end, end + table.rows)
+                end += table.rows
+        if not 0 < end <= LARGEST_DOMAIN:
+            raise ParameterError(f"the shared tables have {end} rows in all; 1 to 2^63 are possible")
+        self.domain = end
+
+    def indices(self, rows: Mapping[str, Indices]) -> Indices:
+        parts = [rows[name] + start for name, (start, _) in self._starts.items()]
+        return np.concatenate([np.zeros(0, np.int64), *parts])
+
+    def rows(self, indices: Indices) -> dict[str, RowSet]:
+        """Ascending indices by table."""
+        split = {}
+        for name, (start, end) in self._starts.items():
+            first, last = np.searchsorted(indices, [start, end])
+            split[name] = RowSet(indices[first:last] - start)
+        return split
+
 
 UPDATE_LABEL = "update"
 

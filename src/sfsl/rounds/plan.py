@@ -6,9 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from sfsl.rounds.index_space import IndexSpace
-from sfsl.rounds.params import RoundParams
-from sfsl.rounds.score_bins import ScoreBins
+from sfsl.rounds.params import IndexSpace, RoundParams, ScoreBins
 from sfsl.secagg import SessionParams, default_threshold
 from sfsl.submodel import ModelSpec, UpdateParams
 from sfsl.union import UnionParams, choose, planned_capacity

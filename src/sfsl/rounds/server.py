@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sfsl.arrays import Bits, Indices
 from sfsl.codec import Message
-from sfsl.crypto.kdf import digest
+from sfsl.crypto.secret import digest
 from sfsl.errors import (
     Aborted,
     InvalidMessage,
@@ -25,18 +25,17 @@ from sfsl.errors import (
 )
 from sfsl.rounds import states
 from sfsl.rounds.exchanges import UPDATE_SUM
-from sfsl.rounds.index_space import IndexSpace
 from sfsl.rounds.messages import Invitation, Request, Submodel
-from sfsl.rounds.outcome import RoundOutcome, RoundSums, conclude, read_sums
-from sfsl.rounds.params import RoundParams
+from sfsl.rounds.params import IndexSpace, RoundParams
+from sfsl.rounds.record import RoundOutcome, RoundSums, conclude, read_sums
 from sfsl.secagg import server as secagg
+from sfsl.secagg.masking import parse_request
 from sfsl.secagg.messages import Keys, SignedRequest
 from sfsl.secagg.moves import Machine, require_round, require_same
 from sfsl.secagg.params import SessionParams
-from sfsl.secagg.rows import parse_request
 from sfsl.secagg.transcript import verify_request
 from sfsl.submodel import RowMaps, RowStore
-from sfsl.union.server import open_union
+from sfsl.union.protocol import open_union
 
 
 class RoundServer(Machine[states.ServerState]):

@@ -9,7 +9,7 @@ from msgspec import Meta, field
 
 from sfsl.codec import Codec, Message
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import RemoteError, StateError, WrongPhase
 from sfsl.rounds import states
 from sfsl.rounds.client import Answers, RoundClient

@@ -7,15 +7,15 @@ from enum import Enum
 
 from sfsl.arrays import Bits, Positions
 from sfsl.rounds.messages import Invitation, Request, Submodel
-from sfsl.rounds.outcome import RoundOutcome, RoundSums
 from sfsl.rounds.params import RoundParams
+from sfsl.rounds.record import RoundOutcome, RoundSums
 from sfsl.secagg import messages
 from sfsl.secagg.client import Start
 from sfsl.secagg.moves import Move, State
 from sfsl.secagg.params import Layout
 from sfsl.submodel import RowSet
 from sfsl.union.encoding import Encoding
-from sfsl.union.messages import Union
+from sfsl.union.protocol import Union
 
 Phase = Enum(
     "Phase",

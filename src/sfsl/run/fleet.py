@@ -25,12 +25,13 @@ from sfsl.data import (
     speech_of,
     with_negatives,
 )
+from sfsl.data.catalogue import Catalogue
 from sfsl.data.samples import Samples, joined
 from sfsl.data.stored import load_stored
 from sfsl.errors import InputError
-from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
+from sfsl.models import build_task
 from sfsl.privacy import PRESETS, IndexPrivacy
-from sfsl.settings.run import DataSettings, ModelSettings, RunConfig
+from sfsl.settings.run import DataSettings, RunConfig
 from sfsl.simulate.engine import Pool
 from sfsl.training.task import ClientData, Task
 
@@ -177,7 +178,7 @@ def _click_fleet(config: RunConfig) -> Fleet:
     seed, history = config.run.seed, config.data.max_history
     data, report = load_interactions(config.data, seed)
     train, test = hold_out_last(data, config.data.held_out)
-    task = _task(config.model, train, seed)
+    task = build_task(Catalogue.of(train), config.model, seed)
     devices = Devices(
         "user",
         train.clients,
@@ -190,11 +191,9 @@ def _click_fleet(config: RunConfig) -> Fleet:
 def _speech_fleet(config: RunConfig) -> Fleet:
     """Every role is a client. The vocabulary is public; which of its words a role says is not."""
     roles, report = load_shakespeare(config.data.path)
-    speech, model = speech_of(roles), config.model
+    speech = speech_of(roles)
     train, test = speech.windows(config.data.held_out, config.data.context)
-    task = next_word_lstm(
-        len(speech.vocabulary), seed=config.run.seed, width=model.width, initial=model.initial
-    )
+    task = build_task(Catalogue.of_words(speech.vocabulary), config.model, config.run.seed)
     devices = Devices(
         "role", train.clients, len(roles), lambda role: Device(task, train.client(role), test.client(role))
     )
@@ -239,6 +238,11 @@ def scheme_privacy(config: RunConfig) -> IndexPrivacy:
 
 
 def load_interactions(settings: DataSettings, seed: int) -> tuple[Interactions, LoadReport | None]:
+    if settings.source == "catalogue":
+        raise InputError(
+            f"{settings.path} is a catalogue, which has no samples: a server starts from it (sfsl serve), a "
+            "run needs data"
+        )
     if settings.source == "synthetic":
         world = SyntheticSettings().scaled(settings.scale, users=settings.users)
         return SyntheticTaobao(world, seed=seed).interactions(), None
@@ -255,10 +259,3 @@ def load_interactions(settings: DataSettings, seed: int) -> tuple[Interactions, 
     if (data.label == 1).all():  # clicks only: nothing could be learned from them
         data = with_negatives(data, settings.negatives, seed=seed)
     return data, report
-
-
-def _task(settings: ModelSettings, train: Interactions, seed: int) -> Task:
-    if settings.kind == "logistic":
-        return logistic_regression(train)
-    make = {"din": din, "dien": dien, "bst": bst}[settings.kind]
-    return make(train, seed=seed, width=settings.width, slopes=settings.slopes, initial=settings.initial)

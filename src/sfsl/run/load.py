@@ -1,9 +1,6 @@
-"""A model at rest: from the folder of a run, or from that of a server, which has no users' rows.
+"""A model at rest: from the folder of a run, or from that of a server, which has no users' rows."""
 
-Whatever else will hold a model one day is told apart in ``load``.
-"""
-
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -11,14 +8,37 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from sfsl.errors import InputError
 from sfsl.run.folder import RunFolder
 from sfsl.settings.run import RunConfig
-from sfsl.submodel import LmdbStore, ModelSpec, RowSet, StoreSpec
-from sfsl.submodel.rowset import row_numbers
-from sfsl.submodel.store_format import require_same
+from sfsl.submodel import LmdbStore, ModelSpec, RowSet, RowStore, StoreSpec
+from sfsl.submodel.store import require_same
+from sfsl.submodel.tables import row_numbers
+from sfsl.training.task import Task
+
+
+def state_dict(task: Task, store: RowStore, max_bytes: int) -> Mapping[str, Tensor]:
+    """All parameters as ``module.load_state_dict`` takes them; rows never touched are as they begin."""
+    sizes = {table.name: 4 * table.rows * table.width for table in task.tables}
+    if sum(sizes.values()) > max_bytes:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise InputError(
+            f"the tables take {sum(sizes.values()) / 2**30:,.2f} GiB as plain tensors, {largest!r} alone "
+            f"{sizes[largest] / 2**30:,.2f}; the limit is {max_bytes / 2**30:,.2f}. Raise it with --max-gib, "
+            "or read the rows you need from the run's store"
+        )
+    tables = {
+        table.name: store.read_rows(table.name, RowSet(np.arange(table.rows))).values for table in task.tables
+    }
+    parameters = task.parameters(store.read_dense().values, tables)
+    order = [name for name, _ in task.module.named_parameters()]
+    buffers = {name: torch.clone(one) for name, one in task.module.named_buffers()}
+    return {name: parameters[name] for name in order} | buffers
+
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -115,7 +135,7 @@ class Model:
                 f"{self.path} has the numbers of a model, not its shape; give the task that it was trained "
                 "with: sfsl.load(folder, task=...)"
             )
-        from sfsl.run.evaluation import state_dict
+        from sfsl.run.load import state_dict
 
         with self._store() as store:
             return dict(state_dict(self.task, store, int(max_gib * 2**30)))

@@ -1,39 +1,60 @@
-"""How many clients must ask for a row, planned from what cohorts of this fleet look like."""
+"""What a simulation plans from what its cohorts look like: who is in a round, how many must ask for a row."""
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from sfsl.arrays import Indices
-from sfsl.privacy import IndexPrivacy
+from sfsl.data.catalogue import Catalogue, CatalogueStatistics
+from sfsl.errors import ParameterError
+from sfsl.privacy import IndexPrivacy, PeriodSelection, choose_uniformly
 from sfsl.rounds.exchanges import Exchange
-from sfsl.run.fleet import Fleet, client_privacy
-from sfsl.run.selection import choose_cohort
-from sfsl.secagg.contributors import DEFAULT_DROPOUT, default_min_contributors
+from sfsl.run.fleet import Fleet, client_privacy, scheme_privacy
+from sfsl.secagg.graph import DEFAULT_DROPOUT, default_min_contributors
 from sfsl.settings.run import RunConfig
+from sfsl.simulate.chance import SeededRandomness
 from sfsl.training.task import Task
 
+# Streams of random numbers from the run's seed, told apart by their first word.
+_COHORT = 1001
+
+
+def choose_cohort(clients: Sequence[str], count: int, seed: int, number: int) -> tuple[str, ...]:
+    """Choose ``count`` of the clients, each set of that size equally likely."""
+    return choose_uniformly(clients, count, SeededRandomness(_COHORT, seed, number))
+
+
+def choose_in_period(
+    selection: PeriodSelection, clients: Sequence[str], count: int, period: int, seed: int, number: int
+) -> tuple[tuple[str, ...], PeriodSelection]:
+    """Choose ``count`` of those that were not invited in this period yet."""
+    return selection.choose(clients, count, period, SeededRandomness(_COHORT, seed, number))
+
+
 # Cohorts to look at: those of the first rounds are as good a sample as any.
-_ROUNDS = 3
+ROUNDS = 3
 _MOST_DROPOUT = 0.9
 
 
 def plan_min_contributors(config: RunConfig, fleet: Fleet) -> int:
     """The least that keeps rows opened alone below the bound in each cohort looked at."""
     seed, rng = config.run.seed, np.random.default_rng(config.run.seed)
-    # A row is opened alone when the others that asked for it vanish before they upload.
-    lost = config.faults.lost.get(Exchange.SUBMODEL, 0.0)
-    dropout = min(max(DEFAULT_DROPOUT, lost), _MOST_DROPOUT)
     clients = sorted(fleet.devices)
     privacy = client_privacy(config, clients)
     found = []
-    for number in range(1, _ROUNDS + 1):
+    for number in range(1, ROUNDS + 1):
         cohort = choose_cohort(clients, config.round.clients, seed, number)
         needed = [fleet.devices[name].needed for name in cohort]
         chosen = [privacy[name] for name in cohort]
         requesters = planned_requesters(fleet.task, needed, chosen, rng)
-        found.append(default_min_contributors(requesters, dropout=dropout))
+        found.append(default_min_contributors(requesters, dropout=planned_dropout(config)))
     return max(found)
+
+
+def planned_dropout(config: RunConfig) -> float:
+    """A row is opened alone when the others that asked for it vanish before they upload."""
+    lost = config.faults.lost.get(Exchange.SUBMODEL, 0.0)
+    return min(max(DEFAULT_DROPOUT, lost), _MOST_DROPOUT)
 
 
 def planned_requesters(
@@ -64,3 +85,48 @@ def planned_requesters(
                 count[np.unique(place[asked])] += 1
         counts += asked_by
     return np.concatenate([np.zeros(0, np.int64), *counts])
+
+
+def plan_from_statistics(config: RunConfig, catalogue: Catalogue) -> int:
+    """The least that keeps rows opened alone below the bound in each of a few cohorts drawn."""
+    known = _statistics(catalogue, "round.min_contributors")
+    rng, dropout = np.random.default_rng(config.run.seed), planned_dropout(config)
+    privacy, clients = scheme_privacy(config), config.round.clients
+    return max(
+        default_min_contributors(drawn_requesters(known, clients, privacy, rng), dropout=dropout)
+        for _ in range(ROUNDS)
+    )
+
+
+def largest_set(catalogue: Catalogue) -> int:
+    """The most rows that any client had."""
+    return max(1, _statistics(catalogue, "serve.largest_set").rows["most"])
+
+
+def drawn_requesters(
+    known: CatalogueStatistics, clients: int, privacy: IndexPrivacy, rng: np.random.Generator
+) -> Indices:
+    """How many of a cohort ask for each row of its union, drawn for rows with as many owners as are known.
+
+    A row that follows from others counts as if one row of the union led to it. More would only add to those
+    who ask for it, and so make it less likely that a row is opened alone.
+    """
+    counts = []
+    for table in known.owners.values():
+        owners = np.repeat(*np.array(table, np.int64).reshape(-1, 2).T)
+        if clients <= known.clients:
+            here = rng.hypergeometric(owners, known.clients - owners, clients)
+        else:
+            here = rng.binomial(clients, owners / known.clients)
+        here = here[here > 0]
+        counts.append(rng.binomial(here, privacy.p5) + rng.binomial(clients - here, privacy.p6))
+    return np.concatenate([np.zeros(0, np.int64), *counts])
+
+
+def _statistics(catalogue: Catalogue, key: str) -> CatalogueStatistics:
+    if catalogue.statistics is None:
+        raise ParameterError(
+            f'{key} = "auto" is computed from the statistics of the catalogue, and this one has none. Write '
+            "a number, or make the catalogue from data with samples (sfsl catalogue make)"
+        )
+    return catalogue.statistics

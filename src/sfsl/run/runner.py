@@ -14,19 +14,17 @@ import msgspec
 import torch
 
 from sfsl.crypto.ring import Z32
-from sfsl.durable.closing import Closing
+from sfsl.durable.lock import Closing
 from sfsl.privacy import PeriodSelection
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet
 from sfsl.run.folder import RunFolder
-from sfsl.run.selection import choose_cohort, choose_in_period
+from sfsl.run.planning import choose_cohort, choose_in_period
 from sfsl.run.setup import build_engine, open_store
 from sfsl.run.summary import Summary, summarize
 from sfsl.secagg.meter import mask_seconds
 from sfsl.service.driver import next_bins
-from sfsl.service.folder import recover_lines
-from sfsl.service.journal import Journal
-from sfsl.service.metrics_file import MetricsFile
+from sfsl.service.folder import Journal, MetricsFile, recover_lines
 from sfsl.settings.run import RunConfig
 
 

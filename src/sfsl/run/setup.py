@@ -6,7 +6,7 @@ import msgspec
 import torch
 
 from sfsl.carriers.local.engine import LocalEngine
-from sfsl.carriers.ray.settings import ClusterSettings
+from sfsl.carriers.ray.cluster import ClusterSettings
 from sfsl.data.compact import compact
 from sfsl.errors import InputError
 from sfsl.privacy import IndexPrivacy
@@ -18,12 +18,11 @@ from sfsl.settings.rounds import round_rules, store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
 from sfsl.simulate.engine import Engine
-from sfsl.simulate.faults import FaultPlan
+from sfsl.simulate.population import Simulation
 from sfsl.simulate.resident import ResidentClients
 from sfsl.simulate.resident.rounds import ResidentRounds
 from sfsl.simulate.resident.scoring import ResidentTest
-from sfsl.simulate.settings import SimulationSettings
-from sfsl.simulate.simulation import Simulation
+from sfsl.simulate.settings import FaultPlan, SimulationSettings
 from sfsl.submodel import LmdbStore
 from sfsl.training import LocalSettings
 

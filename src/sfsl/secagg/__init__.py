@@ -1,13 +1,12 @@
 """Secure aggregation with double masking that survives dropouts."""
 
 from sfsl.secagg.client import Client, Start
-from sfsl.secagg.contributors import default_min_contributors
 from sfsl.secagg.facade import Aggregate, AggregateRows, aggregate, aggregate_rows
-from sfsl.secagg.graph import GraphPlan, plan_graph
+from sfsl.secagg.graph import GraphPlan, default_min_contributors, plan_graph
+from sfsl.secagg.masking import Opened
 from sfsl.secagg.meter import Cost
 from sfsl.secagg.params import Layout, Policy, SessionParams, SumParams, TableShape, default_threshold
 from sfsl.secagg.server import Server
-from sfsl.secagg.total import Opened
 
 __all__ = [
     "Aggregate",

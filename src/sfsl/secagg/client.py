@@ -12,25 +12,29 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Positions
-from sfsl.crypto.aead import seal, unseal
-from sfsl.crypto.agreement import KeyPair, channel_keys, pair_mask_key
+from sfsl.crypto.agreement import KeyPair, channel_keys, pair_mask_key, seal, unseal
 from sfsl.crypto.identity import Identity, verify
-from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import Words, ring_named
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Randomness, Secret
 from sfsl.crypto.shamir import split
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
 from sfsl.secagg import client_states as at
 from sfsl.secagg import messages
-from sfsl.secagg.admission import ascending, require_members, require_policy
 from sfsl.secagg.client_states import Phase as Phase
 from sfsl.secagg.client_states import Start as Start
 from sfsl.secagg.client_states import parse_box, share, without_current
-from sfsl.secagg.masking import Masker, restrict, views
+from sfsl.secagg.masking import (
+    Masker,
+    own_rows,
+    parse_request,
+    parse_requesters,
+    request_bitmaps,
+    restrict,
+    views,
+)
 from sfsl.secagg.messages import MAX_ID, Keys, Roster
 from sfsl.secagg.moves import Machine, State
-from sfsl.secagg.params import Layout, Policy
-from sfsl.secagg.rows import own_rows, parse_request, parse_requesters, request_bitmaps
+from sfsl.secagg.params import Layout, Policy, ascending, require_members, require_policy
 from sfsl.secagg.transcript import (
     commitment,
     keys_parts,

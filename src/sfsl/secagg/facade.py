@@ -12,12 +12,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Positions, ascends, whole_numbers
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness, SystemRandomness
 from sfsl.crypto.ring import Words, ring_named
+from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import InputError
 from sfsl.secagg.client import Client
-from sfsl.secagg.contributors import DEFAULT_DROPOUT, default_min_contributors
-from sfsl.secagg.graph import plan_graph, random_cycles
+from sfsl.secagg.graph import DEFAULT_DROPOUT, default_min_contributors, plan_graph, random_cycles
+from sfsl.secagg.masking import Opened
 from sfsl.secagg.messages import (
     CODEC,
     MAX_ID,
@@ -40,7 +40,6 @@ from sfsl.secagg.params import (
     default_threshold,
 )
 from sfsl.secagg.server import Server
-from sfsl.secagg.total import Opened
 
 # What an automatic sparse graph tolerates.
 SPARSE_DROPOUT = 0.2

@@ -1,22 +1,13 @@
-"""Who masks with whom (spec 6): everyone with everyone, or a union of random cycles.
-
-On a sparse graph two things must hold whatever fraction of clients drops out or colludes with the
-server: no client has ``threshold`` corrupt neighbours (they could open its secrets), and the honest
-survivors stay connected (otherwise the server learns one sum per component). And for the sum to
-come out, every client must keep ``threshold`` neighbours. ``plan_graph`` finds the smallest degree
-for which all three fail with at most a given probability, and the threshold that goes with it.
-"""
+"""What a session is planned with: whose masks meet, and how few may open a row."""
 
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from sfsl.crypto.kdf import digest
-from sfsl.crypto.prg import MaskStream
-from sfsl.crypto.ring import Z64
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.ring import Z64, MaskStream
+from sfsl.crypto.secret import Secret, digest
 from sfsl.errors import ParameterError
 from sfsl.secagg.params import SessionParams
 
@@ -156,3 +147,41 @@ def _log_choose(n: NDArray[np.int64], k: NDArray[np.int64]) -> NDArray[np.float6
 
 def _log_factorials(largest: int) -> NDArray[np.float64]:
     return np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, largest + 1)))))
+
+
+DEFAULT_DROPOUT = 0.1
+DEFAULT_BOUND = 0.05
+
+
+def opened_alone(requesters: ArrayLike, dropout: float) -> NDArray[np.float64]:
+    """Per row with c requesters: the probability that exactly one of them uploads, c (1-d) d^(c-1)."""
+    counts = np.asarray(requesters, np.float64)
+    if not 0 <= dropout < 1:
+        raise ParameterError(f"a dropout of {dropout} is not a fraction below 1")
+    if counts.size and counts.min() < 0:
+        raise ParameterError("a row cannot have fewer than 0 requesters")
+    with np.errstate(divide="ignore"):
+        # d^(c-1) is 1 for c = 1 and 0 beyond when nobody drops; rows nobody asked for open nothing.
+        alone = counts * (1 - dropout) * np.power(dropout, np.maximum(counts - 1, 0))
+    result: NDArray[np.float64] = np.where(counts > 0, alone, 0.0)
+    return result
+
+
+def default_min_contributors(
+    requesters: ArrayLike, *, dropout: float = DEFAULT_DROPOUT, bound: float = DEFAULT_BOUND
+) -> int:
+    """The least m >= 2 for which at most ``bound`` rows are expected to be opened alone.
+
+    ``requesters`` holds the number of requesters of each row, as counted or as planned for.
+    """
+    if not bound > 0:
+        raise ParameterError(f"the bound on rows opened alone must be above 0, not {bound}")
+    counts = np.asarray(requesters, np.int64).ravel()
+    alone = opened_alone(counts, dropout)
+    if counts.size == 0:
+        return 2
+    by_count = np.bincount(counts, weights=alone)
+    # expected[m]: rows opened alone if rows with fewer than m requesters are left out
+    expected = np.append(np.cumsum(by_count[::-1])[::-1], 0.0)
+    enough = np.flatnonzero(expected <= bound)
+    return max(2, int(enough[0]))

@@ -1,12 +1,22 @@
-"""Mask streams onto vectors: the hot path (spec 5)."""
+"""The arithmetic of a sum: masks over words and rows, who asked for what, what is rebuilt and what opens."""
 
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
 
-from sfsl.arrays import Positions
-from sfsl.crypto.prg import CHUNK_BYTES, MaskStream
-from sfsl.crypto.ring import Ring, Words
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfsl.arrays import Bits, Positions, ascends, whole_numbers
+from sfsl.crypto.reed_solomon import correctable, decode
+from sfsl.crypto.ring import CHUNK_BYTES, MaskStream, Ring, Words, ring_named
 from sfsl.crypto.secret import Secret
-from sfsl.secagg.params import Layout, TableShape
+from sfsl.crypto.shamir import Interpolation, as_secret
+from sfsl.errors import InputError, InvalidMessage, KeyMismatch
+from sfsl.packing import pack_bits, packed_size, unpack_bits
+from sfsl.secagg.params import Layout, SumParams, TableShape
+from sfsl.secagg.transcript import point
 
 # Per table: the rows a stream covers, ascending, or None for all of them.
 Selection = Sequence[Positions | None]
@@ -77,3 +87,204 @@ class Masker:
             gathered = table[some]
             combine(gathered, masks.reshape(gathered.shape))
             table[some] = gathered
+
+
+_HEAD = struct.Struct("<BQ")  # which bits are listed, and how many
+
+
+def own_rows(layout: Layout, rows: Sequence[ArrayLike]) -> tuple[Positions, ...]:
+    """A client's own request, checked: per table ascending row numbers without repeats."""
+    if len(rows) != len(layout.tables):
+        raise InputError(f"rows of {len(rows)} tables were asked for, the sum has {len(layout.tables)}")
+    checked = []
+    for number, (some, table) in enumerate(zip(rows, layout.tables, strict=True)):
+        array = whole_numbers(some, f"table {number}: rows asked for", table.rows, flat=True)
+        if not ascends(array):
+            raise InputError(f"table {number}: rows asked for are ascending, without repeats")
+        checked.append(array.astype(np.intp, copy=False))
+    return tuple(checked)
+
+
+def request_bitmaps(layout: Layout, rows: Sequence[Positions]) -> tuple[bytes, ...]:
+    bitmaps = []
+    for table, some in zip(layout.tables, rows, strict=True):
+        bits = np.zeros(table.rows, np.bool_)
+        bits[some] = True
+        bitmaps.append(_pack(bits))
+    return tuple(bitmaps)
+
+
+def parse_request(layout: Layout, bitmaps: Sequence[bytes]) -> tuple[Bits, ...]:
+    if len(bitmaps) != len(layout.tables):
+        raise InvalidMessage(f"a request over {len(bitmaps)} tables where there are {len(layout.tables)}")
+    return tuple(_unpack(bitmap, table.rows) for bitmap, table in zip(bitmaps, layout.tables, strict=True))
+
+
+def pack_requesters(tables: Sequence[Bits], participants: int) -> list[bytes]:
+    """What each participant is told: for each of its rows, which of the others asked for it.
+
+    The bits that are rarer are listed, so that few bytes say that hardly anyone or nearly everyone did.
+    """
+    counts = [asked.sum(axis=0) for asked in tables]
+    told = []
+    for own in range(participants):
+        rows = [np.flatnonzero(asked[own]) for asked in tables]
+        size = (participants - 1) * sum(map(len, rows))
+        ones = sum(int((count[some] - 1).sum()) for count, some in zip(counts, rows, strict=True))
+        zeros_listed = 2 * ones > size
+        listed = size - ones if zeros_listed else ones
+        packed = b""
+        if listed:
+            bits = np.concatenate(
+                [
+                    np.delete(asked.take(some, axis=1), own, axis=0).ravel()
+                    for asked, some in zip(tables, rows, strict=True)
+                ]
+            )
+            packed = pack_bits(~bits if zeros_listed else bits)
+        told.append(_HEAD.pack(zeros_listed, listed) + packed if size else b"")
+    return told
+
+
+def requesters_size(ones: int, size: int) -> int:
+    """Bytes that a participant is told, for so many ones among so many bits."""
+    return _HEAD.size + packed_size(min(ones, size - ones), size) if size else 0
+
+
+def parse_requesters(data: bytes, others: int, rows: Sequence[Positions]) -> tuple[Bits, ...]:
+    """Per table a matrix, other participants x own rows."""
+    sizes = [others * len(some) for some in rows]
+    bits = _parse_bits(data, sum(sizes))
+    parts = np.split(bits, np.cumsum(sizes)[:-1]) if sizes else []
+    return tuple(part.reshape(others, len(some)) for part, some in zip(parts, rows, strict=True))
+
+
+def _parse_bits(data: bytes, size: int) -> Bits:
+    if size == 0:
+        if data:
+            raise InvalidMessage("requesters where there is no row or no one else")
+        return np.zeros(0, np.bool_)
+    if len(data) < _HEAD.size:
+        raise InvalidMessage(f"requesters of {len(data)} bytes")
+    zeros_listed, listed = _HEAD.unpack_from(data)
+    # The rarer ones, and of as many the ones: so there is one way to say it.
+    if zeros_listed > 1 or 2 * listed > size - zeros_listed:
+        raise InvalidMessage(f"requesters as {listed} of {size} bits listed as kind {zeros_listed}")
+    bits = unpack_bits(data[_HEAD.size :], listed, size)
+    return ~bits if zeros_listed else bits
+
+
+def _pack(bits: Bits) -> bytes:
+    return np.packbits(bits).tobytes()
+
+
+def _unpack(data: bytes, count: int) -> Bits:
+    if len(data) != (count + 7) // 8:
+        raise InvalidMessage(f"a bitmap of {len(data)} bytes for {count} bits")
+    bits = np.unpackbits(np.frombuffer(data, np.uint8)).astype(np.bool_)
+    if bits[count:].any():
+        raise InvalidMessage("a bitmap with bits set beyond its end")
+    return bits[:count]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One opened sum: everyone in ``survivors`` uploaded and is in it.
+
+    ``contributors`` counts, per table and row, the survivors whose values are in the row's sum.
+    """
+
+    dense: Words
+    tables: tuple[Words, ...]
+    contributors: tuple[NDArray[np.int64], ...]
+    survivors: tuple[str, ...]
+
+
+class RunningTotal:
+    """Adds up masked vectors as they arrive; the masks come off at the end."""
+
+    def __init__(
+        self, params: SumParams, layout: Layout, participants: Sequence[int], context: bytes
+    ) -> None:
+        self.params = params
+        self.layout = layout
+        self.participants = tuple(participants)
+        self.context = context
+        self.ring: Ring = ring_named(params.ring)
+        self.total = self.ring.zeros(layout.words)
+        self._lines = {position: line for line, position in enumerate(self.participants)}
+        self.asked: tuple[Bits, ...] = ()
+        self.rows: dict[int, tuple[Positions, ...]] = dict.fromkeys(participants, ())
+
+    def set_requests(self, requests: Mapping[int, tuple[Bits, ...]]) -> None:
+        """Fix who uploads which rows: those it asked for that have enough requesters."""
+        self.asked = tuple(
+            np.stack([requests[position][table] for position in self.participants])
+            for table in range(len(self.layout.tables))
+        )
+        enough = [asked.sum(axis=0) >= self.params.min_contributors for asked in self.asked]
+        self.rows = {
+            position: tuple(
+                np.flatnonzero(asked[line] & kept) for asked, kept in zip(self.asked, enough, strict=True)
+            )
+            for line, position in enumerate(self.participants)
+        }
+
+    def parse(self, position: int, words: bytes) -> Words:
+        return self.ring.from_bytes(words, restrict(self.layout, self.rows[position]).words)
+
+    def add(self, position: int, vector: Words) -> None:
+        rows = self.rows[position]
+        own_dense, own_tables = views(vector, restrict(self.layout, rows))
+        dense, tables = views(self.total, self.layout)
+        self.ring.add(dense, own_dense)
+        for table, own, some in zip(tables, own_tables, rows, strict=True):
+            gathered = table[some]
+            self.ring.add(gathered, own)
+            table[some] = gathered
+
+    def shared_rows(self, one: int, other: int) -> Selection:
+        line = self._lines[other]
+        return [mine[asked[line, mine]] for mine, asked in zip(self.rows[one], self.asked, strict=True)]
+
+    def contributors(self, survivors: Sequence[int]) -> tuple[NDArray[np.int64], ...]:
+        counts = tuple(np.zeros(table.rows, np.int64) for table in self.layout.tables)
+        for position in survivors:
+            for count, rows in zip(counts, self.rows[position], strict=True):
+                count[rows] += 1
+        return counts
+
+
+T = TypeVar("T")
+
+
+class Rebuilding:
+    """The secrets of one opening. ``doubted`` are holders whose shares were corrected; they are asked last
+    from then on, so that whoever lies about all secrets costs one decoding."""
+
+    def __init__(self, threshold: int) -> None:
+        self.doubted: set[int] = set()
+        self._threshold = threshold
+        self._weights: dict[tuple[int, ...], Interpolation] = {}
+
+    def secret(self, dealer: str, shares: Mapping[int, int], checked: Callable[[Secret], T]) -> T:
+        """What ``checked`` makes of it, which raises ``KeyMismatch``. ``shares``: by holder, and enough."""
+        chosen = sorted(shares, key=lambda holder: (holder in self.doubted, holder))[: self._threshold]
+        points = tuple(map(point, chosen))
+        if points not in self._weights:
+            self._weights[points] = Interpolation(points)
+        try:
+            return checked(self._weights[points].secret([shares[holder] for holder in chosen]))
+        except KeyMismatch as error:
+            if not correctable(len(shares), self._threshold):
+                raise KeyMismatch(f"{error}; with no shares to spare, who lied cannot be told") from None
+        holders = {point(holder): holder for holder in shares}
+        found = decode(list(holders), list(shares.values()), self._threshold)
+        try:
+            if found is None:
+                raise KeyMismatch("the shares do not belong to one secret")
+            secret = checked(as_secret(found[0]))
+        except KeyMismatch as error:
+            raise KeyMismatch(str(error), (dealer,)) from None
+        self.doubted.update(holders[one] for one in found[1])
+        return secret

@@ -30,14 +30,19 @@ from sfsl.errors import (
 from sfsl.secagg import messages
 from sfsl.secagg import server_states as at
 from sfsl.secagg.graph import peers
-from sfsl.secagg.masking import Masker, views
+from sfsl.secagg.masking import (
+    Masker,
+    Opened,
+    Rebuilding,
+    RunningTotal,
+    pack_requesters,
+    parse_request,
+    views,
+)
 from sfsl.secagg.messages import CODEC, Keys, Roster
 from sfsl.secagg.moves import Machine, require_round, require_same
 from sfsl.secagg.params import Layout, SessionParams
-from sfsl.secagg.rebuilding import Rebuilding
-from sfsl.secagg.rows import pack_requesters, parse_request
 from sfsl.secagg.server_states import Phase as Phase
-from sfsl.secagg.total import Opened, RunningTotal
 from sfsl.secagg.transcript import (
     binding,
     lists_parts,

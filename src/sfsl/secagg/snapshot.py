@@ -14,8 +14,7 @@ from msgspec import Meta
 from sfsl.codec import Message
 from sfsl.crypto.agreement import KeyPair
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Randomness, Secret
 from sfsl.errors import InvalidMessage, WrongPhase
 from sfsl.secagg import client_states as at
 from sfsl.secagg.client import Client

@@ -6,8 +6,7 @@ import msgspec
 
 from sfsl.crypto.agreement import KeyPair, require_canonical
 from sfsl.crypto.identity import verify
-from sfsl.crypto.kdf import derive, digest
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Secret, derive, digest
 from sfsl.errors import AuthenticationFailed, InvalidMessage, KeyMismatch, Refused
 from sfsl.secagg.messages import CODEC, Keys, Roster
 from sfsl.secagg.params import Layout

@@ -1,31 +1,206 @@
-"""Rounds of one model against one store, for any carrier: plan, admit, begin, exchange, commit. No I/O.
-
-A carrier brings bytes. In a deployment it does so like this::
-
-    cohort = driver.begin(check_ins, identities, tally, period=...)      # who is invited is noted durably
-    frames = cohort.begin()
-    while cohort.exchange:
-        ... send frames; for each answer: cohort.receive(exchange, client, data) ...
-        frames = cohort.close()                                   # masked sets are acknowledged durably first
-    record = driver.finish(cohort, aborted=None, seconds=...)     # one commit, and the record of the round
-
-A simulation opens several cohorts of one round (``open``) and adds up what they open.
-"""
+"""Rounds of one model against one store, for any carrier: plan, admit, begin, exchange, commit. No I/O."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
+from typing import Literal
 
-from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.codec import Message
+from sfsl.crypto.ring import ring_named
+from sfsl.crypto.secret import Randomness, SystemRandomness
+from sfsl.crypto.shamir import SHARE_BYTES
+from sfsl.errors import ConflictingMessage, UnexpectedSender, WrongPhase, WrongRound
 from sfsl.rounds import RoundOutcome, RoundParams, RoundServer, ScoreBins
+from sfsl.rounds.exchanges import EXPOSES, MAY_DECLINE, STEP, Exchange, order
+from sfsl.rounds.messages import Submodel
 from sfsl.rounds.plan import RoundRules, plan_round, plan_session
 from sfsl.rounds.record import RoundRecord, RoundTally
-from sfsl.secagg.messages import Keys
-from sfsl.service.cohort import CohortRound, Exposed
-from sfsl.service.journal import Journal
-from sfsl.service.messages import CheckIn
+from sfsl.secagg import SessionParams
+from sfsl.secagg.messages import (
+    InboundShares,
+    Keys,
+    Survivors,
+    UnmaskRequest,
+)
+from sfsl.service.folder import Journal
+from sfsl.service.messages import CODEC, CheckIn, Decline
 from sfsl.service.registry import Registry
 from sfsl.submodel import Commit, ModelSpec, RowMaps, RowStore
+from sfsl.union.protocol import Union
+
+_HEAD = 512  # tags, names, ids and lengths of any answer
+_PER_PEER = 16  # lengths of its parts
+
+
+Exposed = Callable[[bytes, Collection[str]], None]
+
+
+class CohortRound:
+    """Drives one ``RoundServer``, in one thread. ``exchange`` is that whose answers are awaited, empty after
+    the last.
+
+    ``answered`` are the clients that have answered it; ``declined`` said at the invitation that they take no
+    part. Refused frames change nothing. ``exposed`` is told whose masked sets are here before anything of
+    them can be opened. ``cpu`` counts the seconds that the calling thread has computed.
+    """
+
+    def __init__(
+        self,
+        server: RoundServer,
+        session: SessionParams,
+        params: RoundParams,
+        tally: RoundTally,
+        *,
+        cpu: Callable[[], float],
+        exposed: Exposed = lambda round_id, clients: None,
+    ) -> None:
+        self.server = server
+        self.params = params
+        self.round_id = session.round_id
+        self.tally = tally
+        self.answered: set[str] = set()
+        self.declined: set[str] = set()
+        self.order = order(session.active)
+        self._session, self._cpu, self._exposed = session, cpu, exposed
+        self._step = 0
+        self._last: set[str] = set()
+        self._left: set[str] = set()
+        self._late: set[tuple[str, str]] = set()
+        self._limits: dict[str, int] = {}
+
+    @property
+    def exchange(self) -> Exchange | Literal[""]:
+        return self.order[self._step] if self._step < len(self.order) else ""
+
+    @property
+    def finished(self) -> frozenset[str]:
+        """Who has answered the last exchange."""
+        return frozenset(self._last)
+
+    @property
+    def expected(self) -> frozenset[str]:
+        """Who was sent the present exchange's message."""
+        return frozenset(self._limits)
+
+    def begin(self) -> dict[str, bytes]:
+        """Return the invitations."""
+        start = self._cpu()
+        try:
+            return self._sent(self.server.invitations())
+        finally:
+            self._charge(self.exchange, start)
+
+    def limit(self, client: str) -> int:
+        """No answer of this client to the present exchange has more bytes; 0 if none is due."""
+        return self._limits.get(client, 0)
+
+    def receive(self, exchange: str, client: str, data: bytes) -> None:
+        """Take an answer to ``exchange``, or raise and leave everything as it was."""
+        start = self._cpu()
+        try:
+            if exchange != self.exchange:
+                self.tally.late += (exchange, client) not in self._late
+                raise WrongPhase(f"{exchange!r} was closed")
+            message = CODEC.decode(data, limit=self.limit(client))
+            if isinstance(message, Decline) and exchange == MAY_DECLINE:
+                self._decline(client, message)
+                self.tally.up(exchange, len(data))
+                return
+            step = STEP[Exchange(exchange)]
+            # Of an earlier exchange the round would take it for a repetition, and say nothing.
+            if not isinstance(message, step.answer) or getattr(message, "sum", step.sum) != step.sum:
+                raise WrongPhase(f"{type(message).__name__} does not answer {exchange!r}")
+            if client in self.declined:
+                raise ConflictingMessage(f"client {client} declined this round")
+            self.server.receive(client, message)
+            self.answered.add(client)
+            self.tally.up(exchange, len(data))
+        finally:
+            self._charge(exchange, start)
+
+    def close(self) -> dict[str, bytes]:
+        """End the exchange; the frames of the next one, none after the last. Raises ``Aborted``."""
+        exchange, start = self.exchange, self._cpu()
+        if exchange == EXPOSES:
+            self.expose()
+        self.tally.answered[exchange] = len(self.answered)
+        if silent := len(self._limits.keys() - self.answered - self._left):
+            self.tally.drop(exchange, silent)
+        try:
+            if exchange == self.order[-1]:
+                self._last = self.answered
+            outbound = self.server.close_phase()
+            self._step += 1
+            self.answered, self._left = set(), set()
+            return self._sent(outbound)
+        finally:
+            self._charge(exchange, start)
+
+    def leave(self, client: str, reason: Exception | str = "") -> None:
+        """Expect no answer of this client in time. With a ``reason`` it declines, without one it is late."""
+        self._left.add(client)
+        if reason:
+            self.tally.decline(reason)
+        else:
+            self.tally.late += 1
+            self._late.add((self.exchange, client))
+
+    def expose(self) -> None:
+        """Tell whose masked sets are here, if they are what is awaited; telling it again changes nothing."""
+        if self.exchange == EXPOSES and self.answered:
+            self._exposed(self.round_id, self.answered)
+
+    def _decline(self, client: str, message: Decline) -> None:
+        """To the round it is a client that does not answer, for whom nobody has to wait."""
+        if message.round_id != self.round_id:
+            raise WrongRound(f"client {client} declines another round")
+        if client not in self._limits:
+            raise UnexpectedSender(f"client {client} was not invited")
+        if client in self.answered:
+            raise ConflictingMessage(f"client {client} has answered the invitation already")
+        if client not in self.declined:
+            self.declined.add(client)
+            self.leave(client, Decline.__name__)
+
+    def _sent(self, outbound: Mapping[str, Message]) -> dict[str, bytes]:
+        """Each message encoded once, also where it goes to many; and how large its answer may be."""
+        encoded: dict[int, bytes] = {}
+        for message in outbound.values():
+            if id(message) not in encoded:
+                encoded[id(message)] = CODEC.encode(message)
+        self._limits = {name: _HEAD + self._answer_bytes(message) for name, message in outbound.items()}
+        return {name: encoded[id(message)] for name, message in outbound.items()}
+
+    def _answer_bytes(self, message: Message) -> int:
+        """Of what answers it, beyond its head."""
+        union, update = (ring_named(one.ring).word_bytes for one in self._session.sums)
+        match message:
+            case InboundShares():
+                return union * self._session.first_layout.dense
+            case Survivors():
+                return 0
+            case UnmaskRequest():
+                return (len(message.survivors) + len(message.dropped)) * (SHARE_BYTES + _PER_PEER)
+            case Union():  # a bitmap for each table; one that is derived has no more rows than its source
+                rows = (min(table.rows, message.count) for table in self.params.model.summed)
+                return sum((count + 7) // 8 + _PER_PEER for count in rows)
+            case Submodel():
+                return update * self._update_words(message.rows)
+            case _:  # the invitation: a box for each of the others
+                box = 2 * SHARE_BYTES * len(self._session.sums) + 16
+                return self._session.clients * (box + _PER_PEER)
+
+    def _update_words(self, rows: Sequence[bytes]) -> int:
+        """The dense part, and each row that was asked for."""
+        size = 4 if self.params.precision == "float32" else 2
+        words = self.params.model.dense_words + 2 * self.params.bins
+        for table, data in zip(self.params.model.summed, rows, strict=True):
+            words += len(data) // (size * table.width) * table.words
+        return words
+
+    def _charge(self, exchange: str, start: float) -> None:
+        seconds = self.tally.server_seconds
+        seconds[exchange] = seconds.get(exchange, 0.0) + self._cpu() - start
 
 
 class Driver:

@@ -1,16 +1,118 @@
-"""The folder in which rounds are kept: a store, the metrics, and in a deployment the registry."""
+"""The folder in which rounds are kept: a store, what is committed with each round, the metrics."""
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import IO, Self
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sfsl.errors import InputError, StoreError
+from sfsl.durable.files import write_whole
+from sfsl.durable.lock import Closing
+from sfsl.errors import InputError, StoreCorrupt, StoreError
+from sfsl.privacy import PeriodSelection
+from sfsl.rounds import ScoreBins
 from sfsl.rounds.record import RoundRecord
-from sfsl.service.journal import Journal
-from sfsl.service.metrics_file import read_lines
-from sfsl.submodel import LmdbStore, StoreSpec
+from sfsl.submodel import Commit, LmdbStore, RowStore, StoreSpec
+
+
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What survives a crash between two rounds.
+
+    ``line`` is the last round's record, which a crash right after the commit so cannot lose. ``scores`` are
+    the bins of the next round's scores, which follow from the last one's; None before there were any. A
+    simulation also counts the ``rounds`` each client was invited to, and keeps who had a turn in its
+    ``period``.
+    """
+
+    rounds: dict[str, int] = {}
+    line: bytes = b""
+    scores: ScoreBins | None = None
+    period: PeriodSelection = PeriodSelection()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        try:
+            return msgspec.msgpack.decode(data, type=cls) if data else cls()
+        except msgspec.MsgspecError as error:
+            raise StoreCorrupt(
+                f"what the store keeps between rounds (its selection state) cannot be read: {error}"
+            ) from None
+
+    def record(self) -> RoundRecord | None:
+        """Return the last round's record, if there is one."""
+        try:
+            return msgspec.json.decode(self.line, type=RoundRecord) if self.line else None
+        except msgspec.MsgspecError as error:
+            raise StoreCorrupt(f"the store's record of the last round cannot be read: {error}") from None
+
+
+class Journal:
+    """Commits rounds to a store: rows, what the next round needs and the record, in one transaction."""
+
+    def __init__(self, store: RowStore) -> None:
+        self.store = store
+        self.kept = Kept.decode(store.selection)
+
+    def commit(
+        self, commit: Commit, record: RoundRecord, scores: ScoreBins | None, **changes: object
+    ) -> None:
+        """Write the round. ``scores`` None leaves the bins as they are; ``changes`` go into ``Kept``."""
+        kept = msgspec.structs.replace(
+            self.kept, line=record.encode(), scores=scores or self.kept.scores, **changes
+        )
+        self.store.commit(replace(commit, selection=msgspec.msgpack.encode(kept)))
+        self.kept = kept
+
+
+def read_lines(path: Path) -> list[RoundRecord]:
+    """The lines of rounds 1, 2, …; a last line that a crash cut short is left out."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    whole = data.split(b"\n")[:-1]  # behind the last line break: nothing, or a torn line
+    lines = []
+    for number, text in enumerate(whole, 1):
+        try:
+            line = msgspec.json.decode(text, type=RoundRecord)
+        except msgspec.MsgspecError as error:
+            raise InputError(f"{path}, line {number}, cannot be read: {error}; restore the file") from None
+        if line.round != number:
+            raise InputError(f"{path}, line {number}, is of round {line.round}; restore the file")
+        lines.append(line)
+    return lines
+
+
+class MetricsFile(Closing):
+    """Appends lines. ``lines`` are those to begin with: the file is made anew from them, whole."""
+
+    def __init__(self, path: Path, lines: list[RoundRecord]) -> None:
+        try:
+            write_whole(path, b"".join(line.encode() + b"\n" for line in lines))
+            self._file: IO[bytes] = open(path, "ab", buffering=0)  # noqa: SIM115 -- closed in close
+        except OSError as error:
+            raise InputError(f"cannot write {path}: {error.strerror}; the rounds stand") from None
+        self._path = path
+
+    def append(self, line: RoundRecord) -> None:
+        try:
+            self._file.write(line.encode() + b"\n")
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise InputError(
+                f"cannot write {self._path}: {error.strerror}; round {line.round} stands. Free some space "
+                "and resume the run"
+            ) from None
+
+    def close(self) -> None:
+        self._file.close()
+
 
 STORE, REGISTRY, METRICS = "store", "registry.sqlite", "metrics.jsonl"
 
@@ -22,10 +124,15 @@ def make_folder(folder: Path) -> None:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
 
 
-def open_store(folder: Path, spec: StoreSpec, dense: Callable[[], NDArray[np.float32]]) -> LmdbStore:
-    """Open the store in ``folder``; where there was none yet, make one that begins with ``dense``."""
+def open_store(
+    folder: Path, spec: StoreSpec, dense: Callable[[], NDArray[np.float32]], *, grow: bool = False
+) -> LmdbStore:
+    """Open the store in ``folder``; where there was none yet, make one that begins with ``dense``.
+
+    With ``grow`` a store of fewer rows is taken up and has the others added.
+    """
     if (folder / STORE).exists():
-        return LmdbStore.open(folder / STORE, spec)
+        return LmdbStore.open(folder / STORE, spec, grow=grow)
     if read_lines(folder / METRICS):
         raise StoreError(f"{folder} has metrics but no store: it was deleted; restore it")
     return LmdbStore.create(folder / STORE, spec, dense())

@@ -1,9 +1,41 @@
-"""Who may be in a deployment's next round: once in a period, and not while left out."""
+"""Who may be in a round: with keys that are fit for use, once in a period, and not while left out."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
+from sfsl.crypto.agreement import require_contributory
+from sfsl.errors import ConflictingMessage, InvalidMessage, UnexpectedSender
+from sfsl.rounds.exchanges import SUMS
+from sfsl.secagg.messages import Keys
+from sfsl.secagg.transcript import require_keys
+from sfsl.service.messages import CheckIn
 from sfsl.service.registry import Registry
 from sfsl.service.settings import DAY_MS, ServiceSettings
+
+
+def admit_keys(client: str, keys: Keys, identities: Mapping[str, bytes] | None = None) -> frozenset[bytes]:
+    """Return the public keys of a client's sound check-in; ``identities`` are given in active mode, by name.
+
+    Whatever could keep a round from going on is refused here, where it costs its sender alone.
+    """
+    if keys.client != client:
+        raise UnexpectedSender(f"client {client} checks in with keys in another name")
+    require_keys(keys, SUMS, identities)
+    publics = (keys.channel, *keys.masks)
+    for public in publics:
+        require_contributory(public)
+    if len(set(publics)) != len(publics):
+        raise ConflictingMessage(f"client {client} uses a key twice; every check-in has new ones")
+    return frozenset(publics)
+
+
+def admit_check_in(
+    client: str, message: CheckIn, model_digest: bytes, identities: Mapping[str, bytes] | None
+) -> frozenset[bytes]:
+    """Do the same with a check-in to a deployment, which must be for its model."""
+    if message.model != model_digest:
+        raise InvalidMessage("a check-in for another model than this server trains")
+    return admit_keys(client, message.keys, identities)
+
 
 FIRST_REST_SECONDS = 600.0
 LONGEST_REST_SECONDS = 86_400.0

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sfsl.crypto.randomness import Randomness, SystemRandomness
-from sfsl.durable.closing import Closing
-from sfsl.durable.lock import FileLock
+from sfsl.crypto.secret import Randomness, SystemRandomness
+from sfsl.durable.lock import Closing, FileLock
 from sfsl.errors import InputError, InvalidMessage, Revoked, StoreCorrupt, UnknownClient
-from sfsl.service.enrolment import Enrolment
+from sfsl.service.identities import Enrolment
 from sfsl.service.registry_file import RegistryFile
 from sfsl.service.signing import DEPLOYMENT_BYTES, client_id
 

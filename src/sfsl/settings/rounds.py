@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from sfsl.crypto.kdf import digest
+from sfsl.crypto.secret import digest
 from sfsl.rounds.plan import RoundRules
 from sfsl.service.settings import ServiceSettings
 from sfsl.settings.run import RunConfig

@@ -23,17 +23,20 @@ SECURE = ("sfsl", "sfl")
 
 class DataSettings(Checked, frozen=True):
     source: Annotated[
-        Literal["synthetic", "amazon", "taobao", "csv", "parquet", "stored", "shakespeare", "python"],
+        Literal[
+            "synthetic", "amazon", "taobao", "csv", "parquet", "stored", "shakespeare", "python", "catalogue"
+        ],
         about(
             '"synthetic" makes data up; "amazon", "taobao", "csv" and "parquet" read clicks from the file at '
             'path, "stored" from a folder that sfsl data made, "shakespeare" what roles say; "python" takes '
-            "your own model and clients from the function fleet(seed) of the file at path."
+            'your own model and clients from the function fleet(seed) of the file at path; "catalogue" has '
+            "no samples, and is for a server (serve.catalogue)."
         ),
     ] = "synthetic"
     path: Annotated[str, about("The file to read (also .gz); empty for synthetic data.")] = ""
     users: Annotated[int, Meta(ge=2), about("Synthetic: how many users, each of them a client.")] = 1000
     scale: Annotated[
-        float, Meta(gt=0, le=1), about("Synthetic: 1 is the paper's 143,534 goods and 323 samples a client.")
+        float, Meta(gt=0, le=1), about("Synthetic: 1 is the paper's 143,534 items and 323 samples a client.")
     ] = 0.1
     negatives: Annotated[
         int, Meta(ge=1, le=100), about("Sampled non-clicks per click, where the data records clicks only.")
@@ -376,7 +379,7 @@ class RunConfig(Checked, frozen=True):
                 f"data.source = {self.data.source!r} with data.path = {self.data.path!r}: synthetic data has "
                 "no path, and every other source needs one"
             )
-        if self.data.source != "python" and (self.data.source == "shakespeare") != (
+        if self.data.source not in ("python", "catalogue") and (self.data.source == "shakespeare") != (
             self.model.kind == "lstm"
         ):
             raise ParameterError(
@@ -422,7 +425,7 @@ class RunConfig(Checked, frozen=True):
             "round.precision": self.round.precision != "float32",
             "privacy.mix": bool(self.privacy.mix),
             "faults": bool(self.faults.lost),
-            "data.source": self.data.source in ("python", "shakespeare"),
+            "data.source": self.data.source in ("python", "shakespeare", "catalogue"),
             "server.weights": self.weights == "dataset" and self.round.scheme not in ("fl", "sfl"),
         }
         return [key for key, is_wrong in lacking.items() if is_wrong]

@@ -44,6 +44,13 @@ class ServeSettings(Checked, frozen=True):
         bool, about("Behind a proxy on this machine: take clients' addresses from X-Forwarded-For.")
     ] = False
     state: Annotated[str, about("The folder of the store, the registry and the metrics.")] = "sfsl-serve"
+    catalogue: Annotated[
+        str,
+        about(
+            "What the model is about: a file that sfsl catalogue made. [data] is then not looked at. Empty: "
+            "tables are those of [data], whose samples are read and not used."
+        ),
+    ] = ""
     rounds: Annotated[
         int, Meta(ge=0, le=10**7), about("Stop after so many rounds in the store; 0 goes on for ever.")
     ] = 0
@@ -72,11 +79,10 @@ class ServeSettings(Checked, frozen=True):
         about("How long a round may go on when the server is told to stop, before it is aborted."),
     ] = 30.0
     largest_set: Annotated[
-        int,
-        Meta(ge=1, le=2**24),
+        Annotated[int, Meta(ge=1, le=2**24)] | Literal["auto"],
         about(
             "The most rows a client has. Unions are planned for the worst case of it; a union over what was "
-            "planned costs the round."
+            'planned costs the round. "auto" is the most in the statistics of the catalogue.'
         ),
     ] = 1000
     largest_body: Annotated[
@@ -161,6 +167,11 @@ class ServeConfig(Checked, frozen=True):
                 f"round.cohorts = {self.run.round.cohorts} and run.engine = "
                 f'"{self.run.run.engine}" are for simulations; a server runs one cohort at a time'
             )
+        if self.serve.largest_set == "auto" and not self.serve.catalogue:
+            raise ParameterError(
+                'serve.largest_set = "auto" is read from the statistics of serve.catalogue; give one, or '
+                "write a number"
+            )
         if not 2 <= self.min_cohort <= self.run.round.clients:
             raise ParameterError(
                 f"serve.min_cohort = {self.min_cohort}, but a round has at most {self.run.round.clients} "
@@ -187,17 +198,27 @@ def from_all_sections(sections: Mapping[str, object]) -> ServeConfig:
     given = sections.get(SECTION, {})
     if not isinstance(given, Mapping):
         raise ParameterError(f"[{SECTION}] is a section: write {SECTION}.key = value")
-    run = from_sections({name: content for name, content in sections.items() if name != SECTION})
     serve = section_from(SECTION, ServeSettings, given)
     assert isinstance(serve, ServeSettings)  # noqa: S101 -- it was asked for
+    rest = {name: content for name, content in sections.items() if name != SECTION}
+    if serve.catalogue:
+        rest["data"] = {"source": "catalogue", "path": serve.catalogue}
+    run = from_sections(rest)
     return ServeConfig(run=run, serve=serve)
 
 
 def serve_settings(
-    given: Given, *, out: str | Path | None = None, host: str | None = None, port: int | None = None
+    given: Given,
+    *,
+    out: str | Path | None = None,
+    catalogue: str | Path | None = None,
+    host: str | None = None,
+    port: int | None = None,
 ) -> ServeConfig:
-    """Settings from a run file or from Python; ``out`` (serve.state), ``host`` and ``port`` win over them."""
-    flags = {"state": None if out is None else str(out), "host": host, "port": port}
+    """Return settings from a run file or from Python; ``out`` (serve.state) and the others win over them."""
+    paths = {"state": out, "catalogue": catalogue}
+    flags = {key: None if path is None else str(path) for key, path in paths.items()}
+    flags |= {"host": host, "port": port}  # type: ignore[dict-item]
     own = {key: value for key, value in flags.items() if value is not None}
     if isinstance(given, ServeConfig):
         return msgspec.structs.replace(given, serve=msgspec.structs.replace(given.serve, **own))

@@ -1,7 +1,4 @@
-"""All that devices do by chance, except keys and masks, from one seed.
-
-So the same seed gives the same model whether its sums are masked or plain, in one process or on a network.
-"""
+"""All that simulated devices do by chance, except keys and masks, from one seed."""
 
 from collections.abc import Mapping
 
@@ -10,12 +7,24 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Indices
 from sfsl.client.device import Device
-from sfsl.crypto.kdf import digest
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Randomness, Secret, digest
 from sfsl.privacy import IndexPrivacy, Perturber, Tables
-from sfsl.simulate.seeded import SeededRandomness
 from sfsl.training.task import Task
+
+
+class SeededRandomness:
+    """Bytes from numpy's generator under the given numbers. Whoever knows them can predict every byte."""
+
+    def __init__(self, *seed: int) -> None:
+        self._generator = np.random.default_rng(seed)
+
+    def bytes(self, count: int, /) -> bytes:
+        return self._generator.bytes(count)
+
+    def integer(self) -> int:
+        """One number below 2^31, such as a seed."""
+        return int(self._generator.integers(2**31))
+
 
 # Streams of a device's noise, told apart by their first number.
 _ANSWERS, _ROUNDING, _SHUFFLE = 1, 2, 3

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from sfsl.client.device import Learned
-from sfsl.crypto.randomness import SystemRandomness
 from sfsl.crypto.ring import ring_named
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import NotFinite, Refused, TooFewClients
 from sfsl.rounds import (
     Download,
@@ -24,7 +24,7 @@ from sfsl.rounds import (
 )
 from sfsl.rounds.exchanges import Exchange
 from sfsl.rounds.record import RoundTally
-from sfsl.simulate.simulation import Simulation
+from sfsl.simulate.population import Simulation
 from sfsl.submodel import RowSet, encode_update
 
 _INDEX_BYTES = 4

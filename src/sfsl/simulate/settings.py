@@ -1,14 +1,55 @@
-"""What a simulation is given besides the rules of its rounds."""
+"""What a simulation is given besides the rules of its rounds: privacy, sums, and which clients vanish."""
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from sfsl.errors import ParameterError
 from sfsl.privacy import IndexPrivacy
+from sfsl.rounds.exchanges import ORDER
 from sfsl.rounds.plan import RoundRules
-from sfsl.simulate.faults import FaultPlan
 from sfsl.training import LocalSettings
+
+
+@dataclass(frozen=True)
+class FaultPlan:
+    """Per exchange the share of clients that vanish before they answer it. ``late`` is the share that is
+    slow in any one of them: what they send arrives when the phase is over."""
+
+    rates: Mapping[str, float] = field(default_factory=dict)
+    seed: int = 0
+    late: float = 0.0
+
+    def __post_init__(self) -> None:
+        for exchange, rate in self.rates.items():
+            if exchange not in ORDER:
+                raise ParameterError(f"no exchange {exchange!r}; there are {', '.join(ORDER)}")
+            if not 0 <= rate <= 1:
+                raise ParameterError(f"a dropout rate of {rate} at {exchange!r} is not in 0..1")
+        if not 0 <= self.late <= 1:
+            raise ParameterError(f"a share of slow clients of {self.late} is not in 0..1")
+
+    def vanish(self, round_number: int, exchange: str, clients: Collection[str]) -> set[str]:
+        """Who of these clients vanishes before answering. The same arguments give the same answer."""
+        return self._drawn(self.rates.get(exchange, 0.0), "vanish", round_number, exchange, clients)
+
+    def slow(self, round_number: int, exchange: str, clients: Collection[str]) -> set[str]:
+        """Who of these clients answers too late, likewise."""
+        return self._drawn(self.late, "late", round_number, exchange, clients)
+
+    def _drawn(
+        self, rate: float, kind: str, round_number: int, exchange: str, clients: Collection[str]
+    ) -> set[str]:
+        """By a number of each client's own, so that it does not matter who else is there."""
+        place = f"{self.seed} {round_number} {exchange} {kind} "
+        return {name for name in clients if rate and _number(place + name) < rate}
+
+
+def _number(text: str) -> float:
+    """Uniform from 0 to 1."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+
 
 # How the sums are made: on the real protocol, or in the open, which is for experiments only.
 Sums = Literal["masked", "plain"]

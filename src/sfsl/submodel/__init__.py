@@ -1,17 +1,17 @@
 """Submodels: tables and index maps, updates as words of a ring, averaging, and stores of rows."""
 
-from sfsl.submodel.averaging import PAPER, Averaging
-from sfsl.submodel.derived import RowMaps
 from sfsl.submodel.lmdb_store import LmdbStore
 from sfsl.submodel.memory_store import MemoryStore
 from sfsl.submodel.quantize import Quantization, WeightedSums
-from sfsl.submodel.rowset import RowSet
-from sfsl.submodel.server_step import ADDITION, ServerStep
 from sfsl.submodel.store import Commit, DenseBlock, RowBlock, RowStore, StoreSpec
-from sfsl.submodel.tables import ModelSpec, Table
+from sfsl.submodel.tables import ModelSpec, RowMaps, RowSet, Table
 from sfsl.submodel.update import (
+    ADDITION,
+    PAPER,
     Applied,
+    Averaging,
     ModelSums,
+    ServerStep,
     TrainedRows,
     UpdateParams,
     UpdateWords,

@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from sfsl.arrays import Values
-from sfsl.durable.closing import Closing
-from sfsl.durable.lock import FileLock
+from sfsl.durable.lock import Closing, FileLock
 from sfsl.errors import StoreError
-from sfsl.submodel import store_format
-from sfsl.submodel.initial import initial_rows
-from sfsl.submodel.rowset import RowSet
-from sfsl.submodel.store import Commit, DenseBlock, RowBlock, StoreSpec, initial_dense, require_commit
-from sfsl.submodel.store_format import Head
+from sfsl.submodel import store as store_format
+from sfsl.submodel.store import (
+    Commit,
+    DenseBlock,
+    Head,
+    RowBlock,
+    StoreSpec,
+    initial_dense,
+    initial_rows,
+    require_commit,
+)
+from sfsl.submodel.tables import RowSet
 
 if TYPE_CHECKING:
     from sfsl.submodel.lmdb_file import LmdbFile
@@ -55,8 +61,16 @@ class LmdbStore(Closing):
             return store
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], spec: StoreSpec | None = None, *, check: bool = True) -> Self:
-        """A store that exists; ``spec`` None takes it for whatever it was made for.
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        spec: StoreSpec | None = None,
+        *,
+        check: bool = True,
+        grow: bool = False,
+    ) -> Self:
+        """A store that exists; ``spec`` None takes it for whatever it was made for. With ``grow`` its tables
+        may have fewer rows than ``spec`` says: the others are added.
 
         ``check`` reads all of it and finds every damage that a checksum can find, at some seconds per
         million stored rows. Without it only what is read is checked, and damaged pages may end the process.
@@ -68,8 +82,11 @@ class LmdbStore(Closing):
             undo.callback(file.close)
             store = cls(file, lock, _stored_spec(file))
             if spec is not None:
-                store_format.require_same(store.spec, spec, str(lock.path))
+                require = store_format.require_grown if grow else store_format.require_same
+                require(store.spec, spec, str(lock.path))
             store._require_whole(rows_too=check)
+            if spec is not None and grow:
+                store.grow(spec)
             undo.pop_all()
             return store
 
@@ -113,6 +130,13 @@ class LmdbStore(Closing):
         if commit.dense is not None:
             contents[_META].append((b"dense", store_format.encode_dense(commit.dense)))
         self._file.write(contents)
+
+    def grow(self, spec: StoreSpec) -> None:
+        """Add rows at the end of tables, or raise and be as before. All else in ``spec`` is the same; rows
+        that are there, optimizer state and the round's number stay."""
+        if store_format.require_grown(self.spec, spec, str(self._file.path)):
+            self._file.write({_META: [(b"spec", store_format.encode_spec(spec))]})
+            self.spec = spec
 
     def close(self) -> None:
         self._file.close()

@@ -3,11 +3,18 @@
 import numpy as np
 
 from sfsl.arrays import Indices, Values
-from sfsl.durable.closing import Closing
-from sfsl.submodel.initial import initial_rows
-from sfsl.submodel.rowset import RowSet
-from sfsl.submodel.store import Commit, DenseBlock, RowBlock, StoreSpec, initial_dense, require_commit
-from sfsl.submodel.tables import Table
+from sfsl.durable.lock import Closing
+from sfsl.submodel import store as store_format
+from sfsl.submodel.store import (
+    Commit,
+    DenseBlock,
+    RowBlock,
+    StoreSpec,
+    initial_dense,
+    initial_rows,
+    require_commit,
+)
+from sfsl.submodel.tables import RowSet, Table
 
 
 class MemoryStore(Closing):
@@ -39,6 +46,13 @@ class MemoryStore(Closing):
             self._dense = DenseBlock(commit.dense.values.copy(), commit.dense.state.copy())
         self.round = commit.round
         self.selection = commit.selection
+
+    def grow(self, spec: StoreSpec) -> None:
+        """Add rows at the end of tables, or raise and be as before. All else in ``spec`` is the same; rows
+        that are there, optimizer state and the round's number stay."""
+        # A row's first values follow from its number, so the rows that are there need nothing new.
+        store_format.require_grown(self.spec, spec, "this store")
+        self.spec = spec
 
     def close(self) -> None:
         pass

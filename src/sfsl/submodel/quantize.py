@@ -14,11 +14,10 @@ from numpy.typing import ArrayLike
 
 from sfsl.arrays import Counts, Reals, whole_numbers
 from sfsl.codec import Checked
-from sfsl.crypto.prg import uniform
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.ring import Z32, Ring, Words, ring_named
+from sfsl.crypto.ring import Z32, Ring, Words, ring_named, uniform
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import InputError, NotFinite, ParameterError
-from sfsl.submodel.rowset import RowSet
+from sfsl.submodel.tables import RowSet
 
 # Beyond this a double no longer tells neighbouring steps apart, so finer steps would be of no use.
 _FINEST = 2**52

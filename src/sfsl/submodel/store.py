@@ -1,22 +1,52 @@
-"""What a row store is: rows by number, the dense part, and one whole commit for each round (spec submodel 7).
-
-A store holds only the rows that some round moved; every other row is what it began with. It belongs to
-one thread of one process.
-"""
+"""What a row store holds and promises; its first values and its format on disk."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
+from zlib import crc32
 
+import msgspec
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 from msgspec import Meta
 
-from sfsl.arrays import Values
+from sfsl.arrays import Indices, Values
 from sfsl.codec import Checked
-from sfsl.errors import InputError, NotFinite
-from sfsl.submodel.rowset import RowSet, row_numbers
-from sfsl.submodel.tables import ModelSpec, Table
+from sfsl.crypto.secret import digest
+from sfsl.durable.records import with_checksum, without_checksum
+from sfsl.errors import InputError, NotFinite, StoreCorrupt, StoreError, WrongModel
+from sfsl.submodel.tables import ModelSpec, RowSet, Table, canonical_json, row_numbers
+
+_WORDS_PER_BLOCK = 4
+_CHUNK_ROWS = 1 << 14  # bounds the memory beside the result, whatever is asked for
+
+
+def initial_rows(seed: bytes, table: Table, rows: Indices) -> Values:
+    """Uniform in ±table.initial, [rows, width]."""
+    values = np.zeros((len(rows), table.width), np.float32)
+    if table.initial == 0:
+        return values
+    key = digest("initial rows", seed, table.name.encode())
+    scale = np.float32(table.initial / 2**23)
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        some = rows[start : start + _CHUNK_ROWS]
+        # 24 bits with a sign are what a float32 holds exactly.
+        values[start : start + len(some)] = (_words(key, some, table.width) >> 8) * scale
+    return values
+
+
+def _words(key: bytes, rows: Indices, width: int) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
+    """Counter mode, with a counter of row number and block number: each row has its own stream."""
+    blocks = np.empty((len(rows), -(-width // _WORDS_PER_BLOCK), 2), ">u8")
+    blocks[:, :, 0] = rows[:, None]
+    blocks[:, :, 1] = np.arange(blocks.shape[1])
+    encryptor = Cipher(AES256(key), ECB()).encryptor()  # noqa: S305 -- a PRF, not encryption
+    words = np.frombuffer(encryptor.update(blocks.tobytes()), "<i4")
+    return words.reshape(len(rows), -1)[:, :width]
+
 
 SEED_BYTES = 32
 MAX_SELECTION = 1 << 28
@@ -25,7 +55,7 @@ Slots = Annotated[int, Meta(ge=0, le=8)]
 
 
 class StoreSpec(Checked, frozen=True):
-    """What a store is made for. It is fixed when the store is created.
+    """What a store is made for. It is fixed when the store is created, but for rows that are added.
 
     ``row_slots`` and ``dense_slots``: numbers of optimizer state for each parameter
     (``ServerStep.slots``). ``devices``: keep personal rows too, for devices simulated in this process; a
@@ -142,3 +172,135 @@ def _require_values(values: Values, shape: tuple[int, ...], what: str) -> None:
         raise InputError(f"{what}: {values.dtype} of shape {values.shape} where float32 {shape} is due")
     if not np.isfinite(values).all():
         raise NotFinite(f"{what}: NaN or infinity would be stored; the model is unchanged")
+
+
+FORMAT = b"sfsl row store 1"
+# The CRC-32 of anything followed by its own CRC-32.
+_RESIDUE = 0x2144DF1C
+
+
+class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a store holds apart from the model. Not a message: a store outlives versions of the protocol."""
+
+    round: int
+    selection: bytes
+
+
+def _sound(data: bytes, what: str) -> bytes:
+    body = without_checksum(data)
+    if body is None:
+        raise StoreCorrupt(f"{what} is damaged: its checksum does not fit; restore a backup")
+    return body
+
+
+def encode_head(head: Head) -> bytes:
+    return with_checksum(msgspec.msgpack.encode(head))
+
+
+def decode_head(data: bytes, where: str) -> Head:
+    try:
+        return msgspec.msgpack.decode(_sound(data, f"the head of {where}"), type=Head)
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt(f"the head of {where} cannot be read: {error}") from None
+
+
+def encode_dense(dense: DenseBlock) -> bytes:
+    return with_checksum(dense.values.astype("<f4").tobytes() + dense.state.astype("<f4").tobytes())
+
+
+def decode_dense(data: bytes, spec: StoreSpec, where: str) -> DenseBlock:
+    numbers = np.frombuffer(_sound(data, f"the dense part of {where}"), "<f4").astype(np.float32)
+    size = spec.model.dense
+    if len(numbers) != size * (1 + spec.dense_slots):
+        raise StoreCorrupt(f"the dense part of {where} has {len(numbers)} numbers; it has another size")
+    return DenseBlock(numbers[:size].copy(), numbers[size:].reshape(spec.dense_slots, size))
+
+
+def row_keys(rows: Indices) -> list[bytes]:
+    """Big-endian, so that the order of keys is the order of rows."""
+    keys: list[bytes] = rows.astype(">u8").view("V8").tolist()
+    return keys
+
+
+def rows_of_keys(keys: list[bytes]) -> RowSet:
+    return RowSet(np.frombuffer(b"".join(keys), ">u8").astype(np.int64))
+
+
+def encode_rows(keys: list[bytes], cells: Values) -> list[bytes]:
+    """One record for each row of ``cells`` [n, numbers]: the numbers, and a CRC-32 of key and numbers."""
+    records = np.empty((len(keys), cells.shape[1] + 1), "<u4")
+    records[:, :-1] = cells.astype("<f4").view("<u4")
+    checks = map(crc32, _lines(records[:, :-1]), map(crc32, keys))
+    records[:, -1] = np.fromiter(checks, np.uint32, len(keys))
+    return _lines(records)
+
+
+def decode_rows(keys: list[bytes], records: list[bytes], numbers: int, where: str) -> Values:
+    """The cells of these rows, each checked against its key."""
+    checks = np.fromiter(map(crc32, records, map(crc32, keys)), np.uint32, len(keys))
+    joined = b"".join(records)
+    if (checks != _RESIDUE).any() or len(joined) != len(keys) * 4 * (numbers + 1):
+        raise StoreCorrupt(
+            f"{int((checks != _RESIDUE).sum())} rows of {where} are damaged: their checksums do not fit; "
+            "restore a backup"
+        )
+    return np.frombuffer(joined, "<f4").reshape(len(keys), numbers + 1)[:, :-1].astype(np.float32)
+
+
+def _lines(matrix: np.ndarray[Any, np.dtype[Any]]) -> list[bytes]:
+    """Each line of a matrix as bytes, without a loop."""
+    packed = np.ascontiguousarray(matrix)
+    lines: list[bytes] = packed.view(f"V{packed.itemsize * packed.shape[1]}")[:, 0].tolist()
+    return lines
+
+
+def encode_spec(spec: StoreSpec) -> bytes:
+    return with_checksum(canonical_json(spec))
+
+
+def decode_spec(data: bytes, where: str) -> StoreSpec:
+    try:
+        return msgspec.json.decode(_sound(data, f"the description of {where}"), type=StoreSpec)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreCorrupt(f"the description of {where} cannot be read: {error}") from None
+
+
+def require_format(data: bytes, where: str) -> None:
+    if data != FORMAT:
+        raise StoreError(f"{where} has the format {data[:40]!r}; this version reads {FORMAT!r}")
+
+
+def require_same(stored: StoreSpec, wanted: StoreSpec, where: str) -> None:
+    """Refuse a store that was made for something else, and say what is different."""
+    old, new = (_flat(msgspec.json.decode(canonical_json(spec)), "") for spec in (stored, wanted))
+    different = [name for name in old | new if old.get(name) != new.get(name)]
+    if different:
+        name = different[0]
+        raise WrongModel(
+            f"{where} was made for another model: {name} is {old.get(name)!r} there and {new.get(name)!r} "
+            f"here ({len(different)} differences in all). Open it with its own settings, or create another"
+        )
+
+
+def require_grown(stored: StoreSpec, wanted: StoreSpec, where: str) -> bool:
+    """Refuse what differs by more than rows added at the end of tables; whether any were added.
+
+    Rows that no round moved are not stored, so that nothing else of a store changes with their number.
+    """
+    rows = {table.name: table.rows for table in stored.model.tables}
+    tables = tuple(
+        msgspec.structs.replace(table, rows=min(table.rows, rows.get(table.name, table.rows)))
+        for table in wanted.model.tables
+    )
+    model = msgspec.structs.replace(wanted.model, tables=tables)
+    require_same(stored, msgspec.structs.replace(wanted, model=model), where)
+    return stored != wanted
+
+
+def _flat(value: Any, name: str) -> dict[str, Any]:
+    """Nested settings as one line each: model.tables.0.rows."""
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {name.lstrip("."): value}
+    return {path: leaf for key in value for path, leaf in _flat(value[key], f"{name}.{key}").items()}

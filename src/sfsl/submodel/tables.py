@@ -1,14 +1,83 @@
-"""What a model is made of: tables of rows in declared order, and a dense rest (spec submodel 1)."""
+"""Rows of one table: a set of them, the tables of a model, and rows that follow from others."""
 
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Meta
+from numpy.typing import ArrayLike, NDArray
 
-from sfsl.arrays import LARGEST_DOMAIN
+from sfsl.arrays import LARGEST_DOMAIN, Bits, Indices, Positions, ascends, find, whole_numbers
 from sfsl.codec import Checked
-from sfsl.crypto.kdf import digest
-from sfsl.errors import InputError, ParameterError
+from sfsl.crypto.secret import digest
+from sfsl.errors import InputError, ParameterError, UnknownRow
+
+_SHOWN = 5
+
+
+class RowSet:
+    """Rows of one table, ascending, each once."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self, rows: ArrayLike) -> None:
+        """Take rows that are in order already; ``RowSet.of`` puts them in order."""
+        ordered = row_numbers(rows)
+        if ordered.ndim != 1 or not ascends(ordered):
+            raise InputError("a set of rows is a flat array in ascending order, each row once")
+        ordered.flags.writeable = False
+        self.rows: Indices = ordered
+
+    @classmethod
+    def of(cls, rows: ArrayLike) -> "RowSet":
+        """The set of these rows, in whatever order and however often they are named."""
+        return cls(np.unique(row_numbers(rows)))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def holds(self, rows: ArrayLike) -> Bits:
+        """Whether each row is in the set; any shape."""
+        return find(row_numbers(rows), self.rows)[1]
+
+    def positions_of(self, rows: ArrayLike) -> Positions:
+        """The position of each row in the set; any shape. A row that is not in it is an ``UnknownRow``."""
+        wanted = row_numbers(rows)
+        positions, held = find(wanted, self.rows)
+        if not held.all():
+            missing = wanted[~held]
+            raise UnknownRow(
+                f"{missing.size} rows are not in this set of {len(self)}, the first of them "
+                f"{missing[:_SHOWN].tolist()}"
+            )
+        return positions
+
+    def at(self, chosen: Positions | Bits) -> "RowSet":
+        """The rows at these ascending positions, or where a bitmap over the set is set."""
+        if chosen.dtype == np.bool_ and chosen.shape != self.rows.shape:
+            raise InputError(f"a bitmap of shape {chosen.shape} over a set of {len(self)} rows")
+        if chosen.dtype != np.bool_ and chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):
+            raise InputError(f"positions {chosen.min()}..{chosen.max()} in a set of {len(self)} rows")
+        return RowSet(self.rows[chosen])
+
+    def common(self, other: "RowSet") -> "RowSet":
+        """The rows in both: ``real.common(perturbed)`` is the succinct set."""
+        return RowSet(np.intersect1d(self.rows, other.rows, assume_unique=True))
+
+    def with_rows(self, other: "RowSet") -> "RowSet":
+        """The rows in either."""
+        return RowSet(np.union1d(self.rows, other.rows))
+
+    def __repr__(self) -> str:
+        # A client's set may be its private data: its size only.
+        return f"RowSet(<{len(self)} rows>)"
+
+
+def row_numbers(given: ArrayLike, rows: int = LARGEST_DOMAIN) -> Indices:
+    """A caller's row numbers, checked to be those of a table with so many rows, as a copy of any shape."""
+    return whole_numbers(given, "row numbers", rows, outside=UnknownRow)
+
 
 MAX_TABLES = 64
 
@@ -92,3 +161,61 @@ def canonical_json(spec: Checked) -> bytes:
     """One text for equal settings: a number given as 1 and as 1.0 must not make two models."""
     encoded = msgspec.json.encode(spec)
     return msgspec.json.encode(msgspec.json.decode(encoded, type=type(spec)))
+
+
+# The derived row of every source row, as an array; or a vectorised function of source rows, which is
+# what a table too large for an array has.
+RowMap = NDArray[np.integer] | Callable[[Indices], ArrayLike]
+
+
+class RowMaps:
+    """One public map for each derived table of a model. Client and server have the same."""
+
+    def __init__(self, model: ModelSpec, maps: Mapping[str, RowMap]) -> None:
+        derived = {table.name for table in model.tables if table.kind == "derived"}
+        if derived != maps.keys():
+            raise ParameterError(
+                f"maps are given for {sorted(maps)}, the derived tables are {sorted(derived)}"
+            )
+        self._model = model
+        self._maps = {name: self._checked(model.table(name), given) for name, given in maps.items()}
+
+    def _checked(self, table: Table, given: RowMap) -> RowMap:
+        if callable(given):
+            return given
+        values = row_numbers(given, table.rows)
+        source = self._model.table(str(table.source))
+        if values.shape != (source.rows,):
+            raise ParameterError(
+                f"the map of table {table.name!r} has shape {values.shape}, "
+                f"but {source.name!r} has {source.rows} rows"
+            )
+        return values
+
+    def rows_of(self, name: str, source_rows: ArrayLike) -> Indices:
+        """The derived row of each source row, in the same order and shape."""
+        table = self._model.table(name)
+        if name not in self._maps:
+            raise InputError(f"table {name!r} is {table.kind}; only derived tables have a map")
+        wanted = row_numbers(source_rows, self._model.table(str(table.source)).rows)
+        given = self._maps[name]
+        if not callable(given):
+            return np.asarray(given[wanted], np.int64)
+        derived = row_numbers(given(wanted), table.rows)
+        if derived.shape != wanted.shape:
+            raise InputError(
+                f"the map of table {name!r} gives shape {derived.shape} for rows of shape {wanted.shape}"
+            )
+        return derived
+
+    def with_derived(self, shared: Mapping[str, RowSet]) -> dict[str, RowSet]:
+        """One set for each table that is summed, in that order: the shared ones and what follows of them."""
+        expected = {table.name for table in self._model.tables if table.kind == "shared"}
+        if shared.keys() != expected:
+            raise InputError(f"rows are given for {sorted(shared)}, the shared tables are {sorted(expected)}")
+        return {
+            table.name: shared[table.name]
+            if table.source is None
+            else RowSet.of(self.rows_of(table.name, shared[table.source].rows))
+            for table in self._model.summed
+        }

@@ -1,26 +1,118 @@
-"""The update of a round, on both ends: what a client uploads, and what the server makes of the sum.
+"""One client's update in words of the ring, what the sum of all comes to, and how the server steps."""
 
-The order of a client's words, and of the sum (spec submodel 3.3): the dense part, then the tables in
-declared order; of each row, and of the dense part, the parameters and then the weight.
-"""
-
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
+from msgspec import Meta
 from numpy.typing import ArrayLike
 
+from sfsl.arrays import Counts, Reals, Values, whole_numbers
 from sfsl.codec import Checked
-from sfsl.crypto.randomness import Randomness
 from sfsl.crypto.ring import Words
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import InputError, ParameterError
-from sfsl.submodel.averaging import PAPER, Averaging
 from sfsl.submodel.quantize import Quantization, WeightedSums
-from sfsl.submodel.rowset import RowSet
-from sfsl.submodel.server_step import ADDITION, ServerStep
 from sfsl.submodel.store import Commit, DenseBlock, RowBlock, RowStore
-from sfsl.submodel.tables import ModelSpec
+from sfsl.submodel.tables import ModelSpec, RowSet
+
+
+class Averaging(Checked, frozen=True):
+    """A row moves by the sum of weight x delta over max(sum of weights, ``kappa``).
+
+    ``weights``: ``samples``, a client counts as often as its samples touch the row (paper Alg. 1);
+    ``owners``, each client that trained the row counts once; ``dataset``, a client counts on every row it
+    asked for as often as it has samples, as in federated averaging of a full model. ``kappa`` holds back
+    rows that few clients trained: they are the noisy ones, and the ones a single client can poison.
+    ``max_move`` bounds the Euclidean length of a row's move in one round.
+    """
+
+    weights: Literal["samples", "owners", "dataset"] = "owners"
+    kappa: Annotated[float, Meta(ge=1)] = 5
+    max_move: Annotated[float, Meta(gt=0)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not math.isfinite(self.kappa) or not math.isfinite(self.max_move or 0):
+            raise ParameterError("Averaging: kappa and max_move are finite numbers")
+
+    def row_weights(self, counts: ArrayLike, samples: int) -> Counts:
+        """What a client says its rows weigh, from how many of its samples touch each, and has in all."""
+        touching = whole_numbers(counts, "counts")
+        if self.weights == "dataset":
+            return np.full_like(touching, samples)
+        return touching if self.weights == "samples" else (touching > 0).astype(np.int64)
+
+    def idle_weight(self, samples: int) -> int:
+        """What a row weighs that a client asked for and did not train."""
+        return samples if self.weights == "dataset" else 0
+
+    def largest_weight(self, max_count: int) -> int:
+        return 1 if self.weights == "owners" else max_count
+
+    def moves(self, sums: WeightedSums) -> Reals:
+        """Row by row; a row whose weights sum to zero does not move."""
+        moves = sums.values / np.maximum(sums.weights, self.kappa)[:, None]
+        moves[sums.weights == 0] = 0
+        if self.max_move is not None:
+            length = np.linalg.norm(moves, axis=1, keepdims=True)
+            moves *= self.max_move / np.maximum(length, self.max_move)
+        return moves
+
+
+# Algorithm 1 of the paper for rows, and everybody's choice for the dense part, which all clients train.
+PAPER = Averaging(weights="samples", kappa=1)
+
+
+_SLOTS = {"add": 0, "adagrad": 1, "adam": 2}
+
+
+class ServerStep(Checked, frozen=True):
+    """``add`` with rate 1 is the paper. ``adagrad`` and ``adam`` are FedAdagrad and FedAdam (Reddi et al.
+    2021, Alg. 2), the move standing for the gradient.
+
+    Optimizer state is a row's own, kept beside it, and changes only when the row moves: a row that nobody
+    trained in a round costs nothing, and keeps its momentum for the round in which somebody does.
+    """
+
+    kind: Literal["add", "adagrad", "adam"]
+    rate: Annotated[float, Meta(gt=0, le=1e6)]
+    beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.99
+    tau: Annotated[float, Meta(gt=0, le=1e6)] = 1e-3
+
+    @property
+    def slots(self) -> int:
+        """How many numbers of state each parameter has. They begin at zero."""
+        return _SLOTS[self.kind]
+
+    def apply(self, values: Values, state: Values, moves: Reals) -> tuple[Values, Values]:
+        """New values [n, width] and new state [n, slots, width] of the rows that moved."""
+        if moves.shape != values.shape or state.shape != (len(values), self.slots, values.shape[1]):
+            raise InputError(
+                f"rows of shape {values.shape} with state of shape {state.shape} and moves of shape "
+                f"{moves.shape}; {self.kind} keeps {self.slots} numbers for each parameter"
+            )
+        old = state.astype(np.float64)
+        if self.kind == "add":
+            step, new = self.rate * moves, old
+        elif self.kind == "adagrad":
+            second = old[:, 0] + moves**2
+            step, new = self._scaled(moves, second), second[:, None]
+        else:
+            first = self.beta1 * old[:, 0] + (1 - self.beta1) * moves
+            second = self.beta2 * old[:, 1] + (1 - self.beta2) * moves**2
+            step, new = self._scaled(first, second), np.stack([first, second], axis=1)
+        return (values + step).astype(np.float32), new.astype(np.float32)
+
+    def _scaled(self, first: Reals, second: Reals) -> Reals:
+        return self.rate * first / (np.sqrt(second) + self.tau)
+
+
+# Line 9 of Algorithm 1.
+ADDITION = ServerStep(kind="add", rate=1)
 
 
 class UpdateParams(Checked, frozen=True):

@@ -13,8 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from sfsl.arrays import Indices, Values
 from sfsl.errors import InputError, ParameterError
-from sfsl.submodel.derived import RowMap, RowMaps
-from sfsl.submodel.tables import ModelSpec, Table
+from sfsl.submodel.tables import ModelSpec, RowMap, RowMaps, Table
 
 Rows = Mapping[str, Indices]
 Batch = Mapping[str, Tensor]

@@ -1,13 +1,12 @@
 """Private set union: the union of the clients' index sets, and nothing else (spec 9)."""
 
-from sfsl.union.client import UnionClient
 from sfsl.union.encoding import Encoding
 from sfsl.union.encodings import choose
 from sfsl.union.facade import UnionResult, private_set_union
+from sfsl.union.hashing import hash_strings
 from sfsl.union.params import UnionParams
-from sfsl.union.server import UnionServer
+from sfsl.union.protocol import UnionClient, UnionServer
 from sfsl.union.sizing import planned_capacity
-from sfsl.union.strings import hash_strings
 
 __all__ = [
     "Encoding",

@@ -9,9 +9,8 @@ from typing import ClassVar, NoReturn
 import numpy as np
 
 from sfsl.arrays import Bits, Indices
-from sfsl.crypto.prg import uniform
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.ring import Z32, Ring, Words
+from sfsl.crypto.ring import Z32, Ring, Words, uniform
+from sfsl.crypto.secret import Randomness
 from sfsl.union.encoding import check_domain, checked_sum, fail, index_set
 from sfsl.union.hashing import KeyedHash
 from sfsl.union.sizing import BloomSize, bloom_size, estimated_elements

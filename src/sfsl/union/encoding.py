@@ -1,18 +1,13 @@
-"""What the encodings have in common: a set in, a vector out; the sum of vectors in, the union out.
+"""Encodings of index sets that need no hashing: a word for each index, or the whole domain."""
 
-For every encoding, the distribution of the sum depends on the union alone: each owner adds an independent
-uniform factor, and a sum of one or more of those is uniform (paper Thm. 4). So factors may be zero: a
-draw that avoids zero would make the number of owners show. The price is that an index of the union is
-missed, undetectably, with the small probability that its factor is zero.
-"""
-
-from typing import Any, NoReturn, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 
 from sfsl.arrays import LARGEST_DOMAIN, Indices, whole_numbers
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.ring import Ring, Words
+from sfsl.crypto.ring import Z32, Ring, Words, uniform
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import InputError, ParameterError, UnionFailed
 
 
@@ -91,3 +86,75 @@ def fail(why: str, estimate: float, domain: int, capacity: int) -> NoReturn:
         f"Start a new round with a capacity of {enough}",
         capacity=max(capacity, enough),
     )
+
+
+LARGEST_IDENTITY = 2**26
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Exact, but for an index missed with probability 2^-32. Any vector is a valid sum: noise is not seen."""
+
+    domain: int
+    reason: str = "asked for by name"
+    name: ClassVar[str] = "identity"
+    ring: ClassVar[Ring] = Z32
+
+    def __post_init__(self) -> None:
+        check_domain(self.domain, capacity=1)
+        if self.domain > LARGEST_IDENTITY:
+            raise ParameterError(
+                f"one cell for each of {self.domain} indices is too much (at most {LARGEST_IDENTITY}); "
+                f"use 'sketch'"
+            )
+
+    @property
+    def length(self) -> int:
+        return self.domain
+
+    @property
+    def capacity(self) -> int:
+        return self.domain
+
+    @property
+    def false_positives_expected(self) -> float:
+        return 0.0
+
+    def encode(self, indices: Indices, randomness: Randomness) -> Words:
+        elements = index_set(indices, self.domain, self.capacity)
+        vector = self.ring.zeros(self.length)
+        vector[elements] = uniform(self.ring, len(elements), randomness)
+        return vector
+
+    def decode(self, total: Words) -> Indices:
+        return np.flatnonzero(checked_sum(total, self.ring, self.length)).astype(np.int64)
+
+
+LARGEST_WHOLE = 2**26
+
+
+@dataclass(frozen=True)
+class Whole:
+    domain: int
+    reason: str = "asked for by name"
+    name: ClassVar[str] = "whole"
+    ring: ClassVar[Ring] = Z32
+    length: ClassVar[int] = 0
+    false_positives_expected: ClassVar[float] = 0.0
+
+    def __post_init__(self) -> None:
+        check_domain(self.domain, capacity=1)
+        if self.domain > LARGEST_WHOLE:
+            raise ParameterError(f"a full model of {self.domain} rows is too much (at most {LARGEST_WHOLE})")
+
+    @property
+    def capacity(self) -> int:
+        return self.domain
+
+    def encode(self, indices: Indices, randomness: Randomness) -> Words:
+        index_set(indices, self.domain, self.capacity)
+        return self.ring.zeros(self.length)
+
+    def decode(self, total: Words) -> Indices:
+        checked_sum(total, self.ring, self.length)
+        return np.arange(self.domain, dtype=np.int64)

@@ -4,10 +4,8 @@ from dataclasses import replace
 
 from sfsl.errors import ParameterError
 from sfsl.union.bloom import Bloom
-from sfsl.union.encoding import Encoding
-from sfsl.union.identity import LARGEST_IDENTITY, Identity
+from sfsl.union.encoding import LARGEST_IDENTITY, Encoding, Identity, Whole
 from sfsl.union.sketch import Sketch
-from sfsl.union.whole import Whole
 
 ENCODINGS = ("auto", "identity", "bloom", "sketch", "whole")
 

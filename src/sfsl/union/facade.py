@@ -7,7 +7,7 @@ import numpy as np
 
 from sfsl.arrays import Indices
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.randomness import Randomness, SystemRandomness
+from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import InputError
 from sfsl.secagg.client import Client
 from sfsl.secagg.facade import checked_dropouts, checked_names, choose_graph
@@ -21,12 +21,10 @@ from sfsl.secagg.messages import (
 from sfsl.secagg.meter import Cost, Meter
 from sfsl.secagg.params import Layout, Policy, SessionParams
 from sfsl.secagg.server import Server
-from sfsl.union.client import UnionClient, most_indices
 from sfsl.union.encoding import Encoding, index_set
 from sfsl.union.encodings import choose
-from sfsl.union.messages import CODEC, Invitation, Union
 from sfsl.union.params import DEFAULT_FALSE_POSITIVE_RATE, UnionParams
-from sfsl.union.server import UnionServer
+from sfsl.union.protocol import CODEC, Invitation, Union, UnionClient, UnionServer, most_indices
 from sfsl.union.sizing import planned_capacity
 
 

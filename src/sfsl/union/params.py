@@ -7,12 +7,11 @@ from msgspec import Meta
 
 from sfsl.arrays import LARGEST_DOMAIN
 from sfsl.codec import Checked
-from sfsl.crypto.kdf import digest
+from sfsl.crypto.secret import digest
 from sfsl.errors import ParameterError
 from sfsl.secagg.params import Layout, SumParams
-from sfsl.union.encoding import Encoding
+from sfsl.union.encoding import Encoding, Whole
 from sfsl.union.encodings import bloom, identity, sketch
-from sfsl.union.whole import Whole
 
 SUM_LABEL = "union"
 DEFAULT_FALSE_POSITIVE_RATE = 1e-4

@@ -1,41 +1,49 @@
-"""An invertible Bloom lookup table over F_p, p = 2^31 - 1: exact, from any domain (spec 9).
-
-The nearest prior art sums invertible sketches securely to find heavy hitters (arXiv 2307.13347) and shows
-counts; here every element carries a uniform factor instead.
-
-Each index x has one cell in each quarter of the table. A client that holds x draws a uniform r in F_p and
-adds r * (1, digits of x, check(x)) to each. Over all owners that is rho * (1, digits, check), rho uniform
-whatever their number. To decode, take a cell that holds a single element (its ratios give an x that passes
-the check and belongs there), subtract the element from its other cells, and go on.
-
-**Digits.** x is written in base p, so that every digit is an element of F_p. A top digit of at most
-TRIED_VALUES values is not stored: each value is tried. So 2^31 costs one word of digits and 2^63 two.
-
-**One check word is enough.** The ratio x' of a cell that holds several elements is as good as uniform: it
-passes the check with probability t/p, where t <= TRIED_VALUES candidates lie in the domain, and belongs to
-the cell with probability 1/q for q cells in a quarter. A decode looks at fewer than 4n such mixtures and
-n/q < 3.1, so it takes x' for an element with probability below 12.4 t/p, 6e-9 for t = 1: nothing beside the
-1e-6 allowed for failure. It would not be silent either: x' is subtracted from three cells it never was in,
-where it would have to be found a second time, and that is refused. (docs/spec/union-sizing.md §5)
-
-**What is missed.** An index whose rho is zero, with probability 1/p, leaves no trace in the sum. No
-encoding that hides the number of owners can tell (see ``encoding``).
-"""
+"""An invertible sketch of an index set over a prime field (spec private-set-union)."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sfsl.arrays import Indices
-from sfsl.crypto.prg import uniform
-from sfsl.crypto.randomness import Randomness
-from sfsl.crypto.ring import F31, Ring, Words
+from sfsl.crypto.ring import F31, Ring, Words, uniform
+from sfsl.crypto.secret import Randomness
 from sfsl.union.encoding import check_domain, checked_sum, fail, index_set
-from sfsl.union.field import Field, P, inverse, times
 from sfsl.union.hashing import KeyedHash
 from sfsl.union.sizing import QUARTERS, estimated_elements, sketch_quarter
+
+Field = NDArray[np.uint64]
+
+P = 2**31 - 1
+_P = np.uint64(P)
+_BITS = np.uint64(31)
+
+
+def times(left: Field, right: Field) -> Field:
+    product = left * right  # below 2^62
+    folded = (product & _P) + (product >> _BITS)  # 2^31 = 1 mod p; below 2p
+    return np.minimum(folded, folded - _P)  # folded - p wraps to a huge value exactly when folded < p
+
+
+def inverse(values: Field) -> Field:
+    """x^(p-2), which is 1/x for x != 0 and 0 for 0. With e(k) = x^(2^k - 1): p - 2 = 4 (2^29 - 1) + 1."""
+
+    def shift(power: Field, bits: int, last: Field) -> Field:
+        for _ in range(bits):
+            power = times(power, power)
+        return times(power, last)
+
+    e2 = shift(values, 1, values)
+    e4 = shift(e2, 2, e2)
+    e8 = shift(e4, 4, e4)
+    e16 = shift(e8, 8, e8)
+    e24 = shift(e16, 8, e8)
+    e28 = shift(e24, 4, e4)
+    e29 = shift(e28, 1, values)
+    return shift(e29, 2, values)
+
 
 TRIED_VALUES = 4
 

@@ -11,7 +11,7 @@ from handshake import shake_hands
 from sfsl.cli import app
 from sfsl.crypto.identity import Identity
 from sfsl.errors import KeyFileError, SfslError, StoreError, UnknownClient
-from sfsl.service.key_files import read_identity
+from sfsl.service.identities import read_identity
 from sfsl.service.registry import Registry
 from sfsl.service.signing import client_id
 from sfsl.testing import SeededRandomness

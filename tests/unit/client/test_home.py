@@ -10,16 +10,23 @@ import pytest
 from cohort import MODEL
 from sfsl.client.home import Home
 from sfsl.client.personal import PersonalRows
+from sfsl.data.catalogue import Catalogue
 from sfsl.data.own import load_own
 from sfsl.errors import InputError, KeyFileError, StateError
 from sfsl.privacy import PRESETS, Budget, Calendar, Tables
 from sfsl.submodel import ModelSpec, Table
-from sfsl.submodel.initial import initial_rows
+from sfsl.submodel.store import initial_rows
 from sfsl.testing import SeededRandomness
 
 CALENDAR = Calendar(start=date(1970, 1, 1), days=7)
 BUDGET = Budget(100, 100)
 OWN = np.array([2, 5])
+
+
+def catalogue(category_of: list[int] | None = None) -> Catalogue:
+    if category_of is None:
+        return Catalogue.of_items(np.arange(5))
+    return Catalogue.of_items(np.arange(5), np.arange(2), np.array(category_of))
 
 
 def rows_at(path: Path, model: ModelSpec = MODEL) -> PersonalRows:
@@ -153,7 +160,7 @@ def test_a_client_keeps_to_its_calendar(tmp_path: Path) -> None:
 def test_own_samples_in_the_models_numbers(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text("time,item,label\n3,4,0\n1,2,1\n2,0,1\n2,1,0\n")
-    data, report = load_own(path, items=5, category_of=np.array([0, 1, 0, 1, 1]))
+    data, report = load_own(path, catalogue([0, 1, 0, 1, 1]))
     assert str(report).endswith("4 samples from 5 lines")
     samples = data.client(0)
     assert samples.columns["item"].tolist() == [2, 0, 1, 4]
@@ -169,7 +176,7 @@ def test_what_cannot_be_used_is_counted_and_shown(tmp_path: Path) -> None:
     path.write_text(
         "item,label,time,category\n1,1,1,0\n5,1,1,0\n-1,1,1,0\nx,1,1,0\n1,2,1,0\n1,1,inf,0\n1,1\n1,0,2,9\n"
     )
-    data, report = load_own(path, items=5, category_of=np.zeros(5, np.int64))
+    data, report = load_own(path, catalogue([0] * 5))
     assert len(data) == 2
     assert report.problems == {
         "item is not in the model": 1,
@@ -190,7 +197,7 @@ def test_what_cannot_be_used_is_counted_and_shown(tmp_path: Path) -> None:
 def test_a_file_without_samples_is_called_as_its_owner_does(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "data").write_text(text)
     with pytest.raises(InputError, match=says) as caught:
-        load_own(tmp_path / "data", items=5, name="mine.csv")
+        load_own(tmp_path / "data", catalogue(), name="mine.csv")
     assert str(caught.value).startswith("mine.csv")
     assert str(tmp_path) not in str(caught.value)
 
@@ -199,7 +206,7 @@ def test_a_file_without_samples_is_called_as_its_owner_does(tmp_path: Path, text
 def test_a_file_that_is_no_text_is_not_shown(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "mine.csv").write_bytes(data)
     with pytest.raises(InputError) as caught:
-        load_own(tmp_path / "mine.csv", items=5)
+        load_own(tmp_path / "mine.csv", catalogue())
     said = str(caught.value)
     assert said == f"{tmp_path / 'mine.csv'} is not text in UTF-8; it must be a CSV with item, label, time"
 
@@ -207,7 +214,7 @@ def test_a_file_that_is_no_text_is_not_shown(tmp_path: Path, data: bytes) -> Non
 def test_control_characters_of_a_file_are_not_shown(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_bytes(b"item,label,time\n\x1b[31m1\x00,1,1\n")
     with pytest.raises(InputError) as caught:
-        load_own(tmp_path / "mine.csv", items=5)
+        load_own(tmp_path / "mine.csv", catalogue())
     assert "'?[31m1?'" in str(caught.value)
 
 
@@ -218,4 +225,4 @@ def test_control_characters_of_a_file_are_not_shown(tmp_path: Path) -> None:
 def test_a_file_without_samples(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "mine.csv").write_text(text)
     with pytest.raises(InputError, match=says):
-        load_own(tmp_path / "mine.csv", items=5)
+        load_own(tmp_path / "mine.csv", catalogue())

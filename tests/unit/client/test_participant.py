@@ -34,7 +34,7 @@ from sfsl.privacy import Budget, ClientState
 from sfsl.rounds.messages import Invitation, Submodel
 from sfsl.secagg.messages import InboundShares, Keys, UnmaskRequest
 from sfsl.service.messages import CODEC, Decline
-from sfsl.union.messages import Union
+from sfsl.union.protocol import Union
 
 VICTIM = "c0"
 

@@ -9,8 +9,8 @@ from sfsl.errors import Refused
 
 pytest.importorskip("torch")
 
-from sfsl.client import training
-from sfsl.client.training import DeviceTrainer
+from sfsl.client import device as training
+from sfsl.client.device import DeviceTrainer
 from sfsl.training import LocalSettings
 
 ASKED = {"rate": 0.25, "batch_size": 4.0, "epochs": 3.0, "clip": 0.5}

@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from sfsl.crypto.prg import MaskStream
-from sfsl.crypto.ring import F31, Z32
+from sfsl.crypto.ring import F31, Z32, MaskStream
 from sfsl.crypto.secret import Secret
 from sfsl.errors import ParameterError
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from sfsl.durable import secret_file
+from sfsl.durable import records
 from sfsl.durable.lock import FileLock
-from sfsl.durable.secret_file import DurableFile
+from sfsl.durable.records import DurableFile
 from sfsl.errors import KeyFileError, LocalError, StateError, StoreError, StoreInUse
 
 HOLD = """
@@ -42,7 +42,7 @@ def in_a_fork(check: str, path: Path) -> str:
     code = f"""
 import os, sys
 from sfsl.durable.lock import FileLock
-from sfsl.durable.secret_file import DurableFile
+from sfsl.durable.records import DurableFile
 path = sys.argv[1]
 {check}
 """
@@ -126,7 +126,7 @@ def test_after_a_failed_write_a_file_is_opened_again(tmp_path: Path, monkeypatch
     with DurableFile(path) as file:
         file.replace(b"old")
         with monkeypatch.context() as patch:
-            patch.setattr(secret_file, "write_whole", fail)
+            patch.setattr(records, "write_whole", fail)
             with pytest.raises(StateError, match="cannot write"):
                 file.replace(b"new")
         with pytest.raises(StateError, match="earlier write"):

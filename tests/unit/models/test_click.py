@@ -6,19 +6,20 @@ import torch
 from torch.func import functional_call, grad, vmap
 
 from sfsl.data import Interactions, SyntheticSettings, SyntheticTaobao
+from sfsl.data.catalogue import Catalogue
 from sfsl.models import BST, DIEN, DIN, bst, dien, din, logistic_regression
-from sfsl.models.activations import Dice
 from sfsl.models.dien import GatedUnit
+from sfsl.models.items import Dice
 from sfsl.training import Task
 
 torch.set_num_threads(1)  # steps this small only wait for each other
 
 MODELS = {
-    "dice": lambda data: din(data, seed=0),
-    "prelu": lambda data: din(data, seed=0, slopes="prelu"),
-    "dien": lambda data: dien(data, seed=0),
-    "bst": lambda data: bst(data, seed=0),
-    "logistic": logistic_regression,
+    "dice": lambda data: din(Catalogue.of(data), seed=0),
+    "prelu": lambda data: din(Catalogue.of(data), seed=0, slopes="prelu"),
+    "dien": lambda data: dien(Catalogue.of(data), seed=0),
+    "bst": lambda data: bst(Catalogue.of(data), seed=0),
+    "logistic": lambda data: logistic_regression(Catalogue.of(data)),
 }
 
 
@@ -62,7 +63,7 @@ def test_din_has_the_papers_sizes(slopes: str) -> None:
 
 
 def test_din_task_declares_its_tables(data: Interactions) -> None:
-    task = din(data, seed=0)
+    task = din(Catalogue.of(data), seed=0)
     assert task.spec.dense == 64_327
     assert [(table.name, table.rows, table.width, table.kind) for table in task.tables] == [
         ("user", 5, 18, "personal"),
@@ -73,13 +74,13 @@ def test_din_task_declares_its_tables(data: Interactions) -> None:
 
 def test_the_dense_part_follows_from_the_seed(data: Interactions) -> None:
     torch.manual_seed(5)
-    ours = din(data, seed=3).initial_dense()
+    ours = din(Catalogue.of(data), seed=3).initial_dense()
     torch.manual_seed(6)
     before = torch.rand(1)
     torch.manual_seed(6)
-    assert np.array_equal(din(data, seed=3).initial_dense(), ours)
+    assert np.array_equal(din(Catalogue.of(data), seed=3).initial_dense(), ours)
     assert torch.equal(torch.rand(1), before)  # the caller's generator is left alone
-    assert not np.array_equal(din(data, seed=4).initial_dense(), ours)
+    assert not np.array_equal(din(Catalogue.of(data), seed=4).initial_dense(), ours)
 
 
 def test_a_score_does_not_depend_on_the_rest_of_the_batch(data: Interactions, task: Task) -> None:
@@ -184,7 +185,7 @@ def test_dice_is_a_soft_leak() -> None:
 
 
 def test_logistic_regression_is_the_sum_it_says(data: Interactions) -> None:
-    task = logistic_regression(data)
+    task = logistic_regression(Catalogue.of(data))
     rows, columns = values(task), data.client(1).columns
     expected = []
     for place in range(len(columns["item"])):

@@ -6,6 +6,7 @@ import torch
 from torch.func import functional_call
 
 from sfsl.data import Role, Speech, speech_of
+from sfsl.data.catalogue import Catalogue
 from sfsl.data.words import NextWords
 from sfsl.models import next_word_lstm
 from sfsl.training import (
@@ -47,7 +48,7 @@ def scores(task: Task, one: ClientWork, columns: dict[str, np.ndarray], fillers:
 
 @pytest.fixture
 def task(speech: Speech) -> Task:
-    return next_word_lstm(len(speech.vocabulary), seed=0, width=4, units=5)
+    return next_word_lstm(Catalogue.of_words(speech.vocabulary), seed=0, width=4, units=5)
 
 
 def test_chances_of_all_own_words_sum_to_one(speech: Speech, task: Task) -> None:

@@ -11,16 +11,26 @@ from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
 
-from sfsl.codec import Codec  # noqa: E402
-from sfsl.data.interactions import Interactions  # noqa: E402
-from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao  # noqa: E402
-from sfsl.errors import InputError, InvalidMessage, RemoteError  # noqa: E402
-from sfsl.models import din, logistic_regression  # noqa: E402
-from sfsl.models.package import Limits, Package, build, describe, package_digest, read_package  # noqa: E402
-from sfsl.submodel import ModelSpec, Table  # noqa: E402
-from sfsl.training.task import Task  # noqa: E402
+from sfsl.codec import Codec
+from sfsl.data.catalogue import Catalogue
+from sfsl.data.interactions import Interactions
+from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
+from sfsl.errors import InputError, InvalidMessage, RemoteError
+from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
+from sfsl.models.kinds import KINDS
+from sfsl.models.package import (
+    Limits,
+    Package,
+    WordPackage,
+    build,
+    describe,
+    package_digest,
+    read_package,
+)
+from sfsl.submodel import ModelSpec, Table
+from sfsl.training.task import Task
 
-CODEC = Codec(Package)
+CODEC = Codec(Package, WordPackage)
 
 
 def interactions(categories: bool = True) -> Interactions:
@@ -37,21 +47,30 @@ def interactions(categories: bool = True) -> Interactions:
 
 
 TASKS = {
-    "dice": lambda: din(interactions(), seed=1),
-    "prelu": lambda: din(interactions(), seed=1, slopes="prelu", width=7, initial=0.5),
-    "no categories": lambda: din(interactions(False), seed=1),
-    "logistic": lambda: logistic_regression(interactions()),
-    "logistic, no categories": lambda: logistic_regression(interactions(False)),
+    "dice": lambda: din(Catalogue.of(interactions()), seed=1),
+    "prelu": lambda: din(Catalogue.of(interactions()), seed=1, slopes="prelu", width=7, initial=0.5),
+    "no categories": lambda: din(Catalogue.of(interactions(False)), seed=1),
+    "logistic": lambda: logistic_regression(Catalogue.of(interactions())),
+    "dien": lambda: dien(Catalogue.of(interactions()), seed=1, width=5),
+    "dien, no categories": lambda: dien(Catalogue.of(interactions(False)), seed=1, slopes="prelu"),
+    "bst": lambda: bst(Catalogue.of(interactions()), seed=1, width=5, slopes="prelu"),
+    "lstm": lambda: next_word_lstm(Catalogue.sized(word=70), seed=1, width=5, initial=0.5),
+    "logistic, no categories": lambda: logistic_regression(Catalogue.of(interactions(False))),
 }
 
 
 def package(**changes: Any) -> Package:
-    found = CODEC.decode(describe(din(interactions(), seed=1)), limit=10**6)
+    found = CODEC.decode(describe(din(Catalogue.of(interactions()), seed=1)), limit=10**6)
+    return msgspec.structs.replace(found, **changes)
+
+
+def words(**changes: Any) -> WordPackage:
+    found = CODEC.decode(describe(TASKS["lstm"]()), limit=10**6)
     return msgspec.structs.replace(found, **changes)
 
 
 def logistic(**changes: Any) -> Package:
-    found = CODEC.decode(describe(logistic_regression(interactions())), limit=10**6)
+    found = CODEC.decode(describe(logistic_regression(Catalogue.of(interactions()))), limit=10**6)
     return msgspec.structs.replace(found, **changes)
 
 
@@ -80,7 +99,9 @@ def test_every_model_has_a_digest_of_its_own() -> None:
 
 
 def test_dense_parameters_are_not_in_it() -> None:
-    assert describe(din(interactions(), seed=1)) == describe(din(interactions(), seed=2))
+    assert describe(din(Catalogue.of(interactions()), seed=1)) == describe(
+        din(Catalogue.of(interactions()), seed=2)
+    )
 
 
 def test_a_model_of_ones_own_cannot_be_described() -> None:
@@ -93,7 +114,7 @@ def test_a_model_of_ones_own_cannot_be_described() -> None:
         describe(Task(Own(), (Table(name="item", rows=5, width=2),)))
 
 
-def lies() -> dict[str, Package]:
+def lies() -> dict[str, Package | WordPackage]:
     honest = package()
     model = honest.model
     item = model.table("item")
@@ -114,6 +135,16 @@ def lies() -> dict[str, Package]:
         "logistic with slopes": logistic(slopes="dice"),
         "logistic that begins elsewhere": logistic(initial=0.05),
         "a map without categories": package(categories=0),
+        "another model of as many tables": package(kind="dien"),
+        "a model that nobody knows": package(kind="oracle"),
+        "a model of words with items": package(kind="lstm"),
+        "a model of clicks with words": words(kind="din"),
+        "more words": words(words=71),
+        "no words": words(words=0),
+        "words beyond any machine": words(words=2**61),
+        "wider words": words(width=6),
+        "other units": words(units=65),
+        "words that begin elsewhere": words(initial=0.25),
     }
 
 
@@ -124,14 +155,14 @@ def test_a_package_that_contradicts_itself(name: str) -> None:
 
 
 def test_a_width_beyond_the_clients_limit() -> None:
-    data = describe(din(interactions(), seed=1, width=40))
+    data = describe(din(Catalogue.of(interactions()), seed=1, width=40))
     assert build(data).spec.table("item").width == 40
     with pytest.raises(InvalidMessage, match="width 40"):
         build(data, Limits(width=39))
 
 
 def test_more_bytes_than_the_clients_limit() -> None:
-    data = describe(din(interactions(), seed=1))
+    data = describe(din(Catalogue.of(interactions()), seed=1))
     with pytest.raises(RemoteError):
         build(data, Limits(bytes=len(data) - 1))
 
@@ -143,7 +174,7 @@ def test_huge_tables_take_no_memory() -> None:
         Table(name="user", rows=rows, width=18, kind="personal"),
         Table(name="item", rows=rows, width=18),
     )
-    small = build(describe(din(interactions(False), seed=1)))
+    small = build(describe(din(Catalogue.of(interactions(False)), seed=1)))
     honest = Package(
         "din", 18, "dice", 0.05, rows, rows, 0, b"", ModelSpec(tables=tables, dense=small.spec.dense)
     )
@@ -183,7 +214,7 @@ def test_one_other_byte(place: int, value: int) -> None:
 @given(
     st.builds(
         Package,
-        kind=st.sampled_from(["din", "logistic"]),
+        kind=st.sampled_from([*KINDS, "oracle"]),
         width=st.integers(1, 4096),
         slopes=st.sampled_from(["dice", "prelu", ""]),
         initial=st.floats(0, 10),
@@ -199,4 +230,4 @@ def test_any_package_is_refused_in_a_typed_way(made: Package) -> None:
         build(CODEC.encode(made))
 
 
-HONEST = describe(din(interactions(), seed=1))
+HONEST = describe(din(Catalogue.of(interactions()), seed=1))

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from rules import simulation_of
 from sfsl.cli import plan as command
+from sfsl.data.catalogue import Catalogue
 from sfsl.errors import ParameterError, SfslError
 from sfsl.packing import pack, packed_size
 from sfsl.plan import (
@@ -42,15 +43,15 @@ def fleet(clients: int, scale: float):  # type: ignore[no-untyped-def]
 
     data = SyntheticTaobao(SyntheticSettings().scaled(scale, users=clients), seed=0).interactions()
     train, test = hold_out_last(data)
-    task = logistic_regression(train)
+    task = logistic_regression(Catalogue.of(train))
     return task, {f"u{u:05d}": Device(task, train.client(int(u)), test.client(int(u))) for u in train.clients}
 
 
 def measured(clients: int, scale: float, preset: str, vanish: Mapping[str, int]):  # type: ignore[no-untyped-def]
     """One round on the real protocol."""
     from sfsl.carriers.local.engine import LocalEngine
-    from sfsl.simulate.faults import FaultPlan
-    from sfsl.simulate.simulation import Simulation
+    from sfsl.simulate.population import Simulation
+    from sfsl.simulate.settings import FaultPlan
     from sfsl.submodel import MemoryStore, Quantization, StoreSpec, UpdateParams
     from sfsl.training import LocalSettings
 

@@ -11,9 +11,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from sfsl.crypto.kdf import derive
-from sfsl.crypto.randomness import SystemRandomness
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Secret, SystemRandomness, derive
 from sfsl.errors import InputError, ParameterError
 from sfsl.privacy import PRESETS, Decoys, IndexPrivacy, Perturber, Tables
 from sfsl.privacy.response import keyed_words

@@ -31,10 +31,11 @@ ROOT = Path(__file__).parents[3]
 TABLE = ROOT / "src/sfsl/rounds/exchanges.py"
 SPEC = ROOT / "docs/spec/round.md"
 
-# Where a word that also names an exchange means something else: an index set, in JSON or in a record.
+# Where a word that also names an exchange means something else: an index set, in JSON, a record or a state.
 OTHER_MEANINGS = {
     ("src/sfsl/cli/union.py", "union"),
     ("src/sfsl/rounds/record.py", "union"),
+    ("src/sfsl/rounds/snapshot.py", "union"),
 }
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sfsl.errors import ParameterError
-from sfsl.secagg.contributors import default_min_contributors, opened_alone
+from sfsl.secagg.graph import default_min_contributors, opened_alone
 
 
 def test_chance_of_being_opened_alone_by_simulation() -> None:

@@ -11,7 +11,7 @@ import pytest
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InputError, KeyFileError
-from sfsl.service.key_files import read_identity, write_identity
+from sfsl.service.identities import read_identity, write_identity
 from sfsl.testing import SeededRandomness
 
 SEED = SeededRandomness("keys").bytes(32)
@@ -90,7 +90,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     code = (
         "import resource, sys\n"
         "from sfsl.crypto.secret import Secret\n"
-        "from sfsl.service.key_files import write_identity\n"
+        "from sfsl.service.identities import write_identity\n"
         "from sfsl.errors import KeyFileError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))\n"
         "try: write_identity(sys.argv[1], Secret(bytes(32)))\n"

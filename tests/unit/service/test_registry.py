@@ -372,7 +372,7 @@ def test_a_list_is_not_read_for_each_client(
     file = tmp_path / "clients.txt"
     file.write_text(ADA.hex())
     rule = Enrolment.listed(file)
-    monkeypatch.setattr("sfsl.service.enrolment._keys", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr("sfsl.service.identities._keys", lambda *_: pytest.fail("read again"))
     with Registry(path) as registry:
         rule.admit(registry, ADA, NOW)
 

@@ -22,8 +22,15 @@ from sfsl.errors import (
     TooMany,
     UnknownClient,
 )
-from sfsl.service.nonces import Nonces
-from sfsl.service.signing import Claim, Verifier, client_id, parse_headers, require_public, sign_request
+from sfsl.service.signing import (
+    Claim,
+    Nonces,
+    Verifier,
+    client_id,
+    parse_headers,
+    require_public,
+    sign_request,
+)
 from sfsl.testing import SeededRandomness
 
 NOW = 1_800_000_000_000

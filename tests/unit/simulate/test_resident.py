@@ -10,7 +10,8 @@ import torch
 
 from sfsl.carriers.local.engine import LocalEngine
 from sfsl.client.device import Device
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
+from sfsl.data.catalogue import Catalogue
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
 from sfsl.errors import InputError, ParameterError
@@ -19,14 +20,13 @@ from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.run.fleet import Interacted
 from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
 from sfsl.simulate.engine import RoundResult
-from sfsl.simulate.faults import FaultPlan
+from sfsl.simulate.population import Simulation
 from sfsl.simulate.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
 from sfsl.simulate.resident.answers import Answers, Union, client_keys
 from sfsl.simulate.resident.model import Moved, averaged, decoded, encoded, stepped
 from sfsl.simulate.resident.rounds import ResidentRounds
 from sfsl.simulate.resident.scoring import ResidentTest
-from sfsl.simulate.settings import SimulationSettings
-from sfsl.simulate.simulation import Simulation
+from sfsl.simulate.settings import FaultPlan, SimulationSettings
 from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, ServerStep
 from sfsl.submodel.quantize import WeightedSums
 from sfsl.training import auc, score_samples
@@ -89,7 +89,7 @@ def assert_same(task: Task, found: Both) -> None:
 def test_a_round_is_that_of_plain_sums(
     data: Interactions, fleet: ResidentClients, preset: str, weights: str
 ) -> None:
-    task = din(data, seed=1)
+    task = din(Catalogue.of(data), seed=1)
     found = both(data, fleet, task, preset, server={"weights": weights})
     assert_same(task, found)
     report, outcome = found.report, found.report.outcome
@@ -102,12 +102,12 @@ def test_a_round_is_that_of_plain_sums(
 
 
 def test_a_full_model_round_is_that_of_plain_sums(data: Interactions, fleet: ResidentClients) -> None:
-    task = din(data, seed=1)
+    task = din(Catalogue.of(data), seed=1)
     assert_same(task, both(data, fleet, task, "cpp5", round={"scheme": "fl", "sums": "auto"}))
 
 
 def test_rows_with_few_contributors_are_left_out_alike(data: Interactions, fleet: ResidentClients) -> None:
-    task = logistic_regression(data)
+    task = logistic_regression(Catalogue.of(data))
     found = both(data, fleet, task, "cpp1", round={"min_contributors": 2})
     assert_same(task, found)
     outcome = found.report.outcome
@@ -119,13 +119,15 @@ def test_rows_with_few_contributors_are_left_out_alike(data: Interactions, fleet
 
 
 def test_requests_of_others_open_a_row(data: Interactions, fleet: ResidentClients) -> None:
-    found = both(data, fleet, logistic_regression(data), "cpp5", round={"min_contributors": CLIENTS})
+    found = both(
+        data, fleet, logistic_regression(Catalogue.of(data)), "cpp5", round={"min_contributors": CLIENTS}
+    )
     for table in found.figures.tables.values():
         assert torch.equal(table.opened, table.real)
 
 
 def test_models_side_by_side_are_those_of_each_alone(data: Interactions, fleet: ResidentClients) -> None:
-    task = din(data, seed=1)
+    task = din(Catalogue.of(data), seed=1)
     settings = settings_of("cpp1")
 
     def models(presets: list[str]) -> list[ResidentModel]:
@@ -149,7 +151,7 @@ def test_models_differ_by_their_settings_and_not_by_what_was_drawn(
     data: Interactions, fleet: ResidentClients
 ) -> None:
     """cpp5 asks for more rows than cpp1 and learns nothing from them (paper §V: one curve)."""
-    task, settings = din(data, seed=1), settings_of("cpp1", training={"batch_size": 2})
+    task, settings = din(Catalogue.of(data), seed=1), settings_of("cpp1", training={"batch_size": 2})
     one, other, third = made = [ResidentModel(task, store_of(task), fleet.device) for _ in range(3)]
     presets = ("cpp1", "cpp5", "cpp4")
     arms = [Arm(name, model, settings, PRESETS[name]) for name, model in zip(presets, made, strict=True)]
@@ -290,7 +292,7 @@ def test_central_steps_are_those_of_the_centralized_engine(
     rate: float,
     tolerance: float,
 ) -> None:
-    task = din(data, seed=1)
+    task = din(Catalogue.of(data), seed=1)
     settings = CentralSettings(len(data), optimizer, len(data), rate, 0.9, 0.1)
     store = store_of(task, settings.slots)
     for _ in range(2):
@@ -312,7 +314,7 @@ def test_central_epochs_have_all_samples_each_in_its_own_order(
     data: Interactions, fleet: ResidentClients
 ) -> None:
     """Three epochs in four rounds and a bit."""
-    task, samples = logistic_regression(data), len(data) * 3 // 4
+    task, samples = logistic_regression(Catalogue.of(data)), len(data) * 3 // 4
     model = ResidentModel(task, store_of(task), fleet.device)
     central = ResidentCentral(fleet, model, CentralSettings(samples, "sgd", 64, 0.1, 1.0, 0.1), seed=0)
     taken = []
@@ -328,7 +330,7 @@ def test_central_epochs_have_all_samples_each_in_its_own_order(
 def test_central_steps_without_a_usable_sample_change_nothing(
     data: Interactions, fleet: ResidentClients, optimizer: Literal["sgd", "adam"]
 ) -> None:
-    task = logistic_regression(data)
+    task = logistic_regression(Catalogue.of(data))
     first = data.select(data.history_stop == data.history_start)
     settings = CentralSettings(len(first), optimizer, 2, 0.1, 1.0, 0.1)
     model = ResidentModel(task, store_of(task, settings.slots), fleet.device)
@@ -344,7 +346,7 @@ def test_central_training_that_ends_beyond_all_numbers_has_diverged(
     data: Interactions, fleet: ResidentClients
 ) -> None:
     """The one loss is that of the model as it began."""
-    task = logistic_regression(data)
+    task = logistic_regression(Catalogue.of(data))
     model = ResidentModel(task, store_of(task), fleet.device)
     settings = CentralSettings(len(data), "sgd", len(data), float("inf"), 1.0, 0.1)
     figures = ResidentCentral(fleet, model, settings, seed=0).run(1)
@@ -362,7 +364,10 @@ def test_steps_without_a_sample_leave_the_loss_of_those_before_them(
     two = np.zeros(len(data), bool)
     two[[np.flatnonzero(first)[0], np.flatnonzero(~first)[0]]] = True
     some = ResidentClients(compact(data.select(two)), fleet.device)
-    task, settings = logistic_regression(data), CentralSettings(2, "sgd", 1, float("inf"), 1.0, 0.1)
+    task, settings = (
+        logistic_regression(Catalogue.of(data)),
+        CentralSettings(2, "sgd", 1, float("inf"), 1.0, 0.1),
+    )
     losses = []
     for seed in range(8):
         model = ResidentModel(task, store_of(task), fleet.device)
@@ -373,7 +378,7 @@ def test_steps_without_a_sample_leave_the_loss_of_those_before_them(
 
 
 def test_central_adam_learns(data: Interactions, fleet: ResidentClients) -> None:
-    task = din(data, seed=1)
+    task = din(Catalogue.of(data), seed=1)
     model = ResidentModel(task, store_of(task, slots=2), fleet.device)
     central = ResidentCentral(fleet, model, CentralSettings(len(data), "adam", 16, 0.01, 1.0, 0.1), seed=0)
     losses = [float(central.run(number).loss) for number in range(1, 7)]
@@ -381,7 +386,7 @@ def test_central_adam_learns(data: Interactions, fleet: ResidentClients) -> None
 
 
 def test_the_auc_is_that_of_the_scores(data: Interactions, fleet: ResidentClients) -> None:
-    task = din(data, seed=1)
+    task = din(Catalogue.of(data), seed=1)
     store = store_of(task)
     model = ResidentModel(task, store, fleet.device)
     test = ResidentTest(task, Interacted(data, 50), fleet.device, most=10**6, seed=0)
@@ -394,14 +399,14 @@ def test_the_auc_is_that_of_the_scores(data: Interactions, fleet: ResidentClient
 
 
 def test_without_test_samples_there_is_no_auc(data: Interactions, fleet: ResidentClients) -> None:
-    task = din(data, seed=1)
+    task = din(Catalogue.of(data), seed=1)
     nothing = Interacted(data.select(np.zeros(len(data), bool)), 50)
     test = ResidentTest(task, nothing, fleet.device, most=10, seed=0)
     assert np.isnan(test.auc(ResidentModel(task, store_of(task), fleet.device)))
 
 
 def test_a_run_on_a_device_commits_what_moved(data: Interactions, fleet: ResidentClients) -> None:
-    task = din(data, seed=1)
+    task = din(Catalogue.of(data), seed=1)
     store, settings = store_of(task), settings_of("cpp2")
     test = ResidentTest(task, Interacted(data, 50), fleet.device, most=10**6, seed=0)
     numbers = {name: place for place, name in enumerate(NAMES)}
@@ -422,7 +427,7 @@ def test_a_run_on_a_device_commits_what_moved(data: Interactions, fleet: Residen
 
 
 def test_what_a_device_cannot_do_is_refused(data: Interactions, fleet: ResidentClients) -> None:
-    task = din(data, seed=1)
+    task = din(Catalogue.of(data), seed=1)
     model = ResidentModel(task, store_of(task), fleet.device)
     faulty = replace(settings_of("cpp1"), faults=FaultPlan({"union": 0.1}))
     with pytest.raises(ParameterError, match="faults"):
@@ -451,7 +456,7 @@ def test_what_a_device_cannot_do_is_refused(data: Interactions, fleet: ResidentC
 def test_clients_in_two_lanes_learn_as_in_one(
     data: Interactions, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task, settings = din(data, seed=1), settings_of("cpp1", training={"batch_size": 2})
+    task, settings = din(Catalogue.of(data), seed=1), settings_of("cpp1", training={"batch_size": 2})
 
     def moved(longest: float, compiled: bool) -> ResidentModel:
         monkeypatch.setattr("sfsl.training.stack._LONGEST", longest)
@@ -473,7 +478,7 @@ def test_clients_in_two_lanes_learn_as_in_one(
 @pytest.mark.filterwarnings("default")  # the mode that looks for it is a prototype, and says so
 @pytest.mark.parametrize("compiled", [False, True])
 def test_nothing_in_a_round_waits_for_a_gpu(data: Interactions, compiled: bool) -> None:
-    task, gpu = din(data, seed=1), torch.device("cuda")
+    task, gpu = din(Catalogue.of(data), seed=1), torch.device("cuda")
     there = ResidentClients(compact(data), gpu)
     settings = settings_of("cpp2", training={"batch_size": 2}, round={"min_contributors": 2})
     models = [ResidentModel(task, store_of(task), gpu) for _ in range(2)]

@@ -9,12 +9,13 @@ import torch
 
 from sfsl.carriers.local.engine import LocalEngine
 from sfsl.client.device import Device
+from sfsl.data.catalogue import Catalogue
 from sfsl.data.compact import compact
 from sfsl.data.interactions import MAX_HISTORY, Interactions
 from sfsl.models import bst, dien, din
 from sfsl.privacy import IndexPrivacy
+from sfsl.simulate.population import Simulation
 from sfsl.simulate.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
-from sfsl.simulate.simulation import Simulation
 from sfsl.submodel import MemoryStore, RowSet
 from sfsl.training.task import Task
 from small_fleet import (
@@ -110,7 +111,7 @@ def assert_same(store: MemoryStore, model: ResidentModel, still: Sequence[str]) 
 
 def test_models_side_by_side_train_on_their_own_samples(data: Interactions, device: torch.device) -> None:
     """Each is what it is alone, with cohorts that change, small batches, and rows that few asked for."""
-    task, clients, presets = din(data, seed=1), 5, ("cpp1", "cpp2", "cpp4")
+    task, clients, presets = din(Catalogue.of(data), seed=1), 5, ("cpp1", "cpp2", "cpp4")
     settings = settings_of(
         "cpp1",
         round={"clients": clients, "min_contributors": 2},
@@ -136,7 +137,7 @@ def test_models_side_by_side_train_on_their_own_samples(data: Interactions, devi
 
 
 def test_permanent_answers_are_drawn_anew_in_each_period(data: Interactions, device: torch.device) -> None:
-    task, settings = din(data, seed=1), replace(settings_of("cpp1"), period=2)
+    task, settings = din(Catalogue.of(data), seed=1), replace(settings_of("cpp1"), period=2)
     arm = Arm("lasting", model_of(task, settings, device), settings, IndexPrivacy(0.8, 0.2, 1, 0))
     engine = ResidentEngine(ResidentClients(compact(data), device), [arm], clients=CLIENTS, seed=0)
     first, again, anew = (int(engine.run(number, np.arange(CLIENTS))[0].samples) for number in (1, 2, 3))

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from sfsl.data.catalogue import Catalogue
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
 from sfsl.errors import NotFinite
@@ -45,7 +46,7 @@ def fetching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("fetching")
 def test_a_client_that_diverged_spoils_nothing_for_the_next(data: Interactions, device: torch.device) -> None:
     """Rounds after it are those of an engine that never saw it."""
-    task = din(data, seed=1)
+    task = din(Catalogue.of(data), seed=1)
     settings = settings_of("cpp2", round={"clients": COHORT}, training={"batch_size": 2})
     fleet, model = ResidentClients(compact(data), device), model_of(task, settings, device)
     engine = engine_of(fleet, [model], settings, ["cpp2"], COHORT)
@@ -76,7 +77,7 @@ def test_a_client_that_diverged_spoils_nothing_for_the_next(data: Interactions, 
 def test_numbers_that_are_not_finite_are_not_committed(
     data: Interactions, device: torch.device, part: str
 ) -> None:
-    task = logistic_regression(data)
+    task = logistic_regression(Catalogue.of(data))
     rounds = ResidentRounds(
         task,
         ResidentClients(compact(data), device),

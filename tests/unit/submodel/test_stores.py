@@ -4,15 +4,17 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
-from sfsl.crypto.kdf import digest
-from sfsl.errors import InputError, StoreError, UnknownRow
+from sfsl.crypto.secret import digest
+from sfsl.errors import InputError, StoreError, UnknownRow, WrongModel
 from sfsl.submodel import (
     Commit,
     DenseBlock,
@@ -25,7 +27,7 @@ from sfsl.submodel import (
     StoreSpec,
     Table,
 )
-from sfsl.submodel.initial import initial_rows
+from sfsl.submodel.store import initial_rows
 
 SEED = bytes(range(32))
 MODEL = ModelSpec(
@@ -39,7 +41,7 @@ MODEL = ModelSpec(
 SPEC = StoreSpec(model=MODEL, seed=SEED, row_slots=2, dense_slots=1)
 DENSE = np.arange(4, dtype=np.float32)
 
-Make = Callable[..., RowStore]
+Make = Callable[..., Any]
 
 
 @pytest.fixture(params=["memory", "lmdb"])
@@ -220,6 +222,63 @@ def test_the_map_grows_when_it_is_full(tmp_path: Path, monkeypatch: pytest.Monke
     with LmdbStore.open(tmp_path / "store", SPEC) as store:
         assert len(store.touched("goods")) == 19_999
         assert store.round == 3
+
+
+def with_rows(rows: int, **changes: object) -> StoreSpec:
+    goods = msgspec.structs.replace(MODEL.tables[0], rows=rows, **changes)
+    return msgspec.structs.replace(
+        SPEC, model=msgspec.structs.replace(MODEL, tables=(goods, *MODEL.tables[1:]))
+    )
+
+
+def test_a_store_grows_by_rows_and_keeps_all_else(make: Make) -> None:
+    store = make()
+    rows = 2 * 10**9
+    store.commit(Commit(1, {"goods": block([3, rows - 1], 2.5)}, selection=b"next"))
+    before, dense = store.read_rows("goods", RowSet([3, 4, rows - 1])), store.read_dense()
+    with pytest.raises(UnknownRow):
+        store.read_rows("goods", RowSet([rows]))
+    store.grow(with_rows(rows + 5))
+    assert (store.round, store.selection) == (1, b"next")
+    after = store.read_rows("goods", RowSet([3, 4, rows - 1]))
+    assert np.array_equal(before.values, after.values)
+    assert np.array_equal(before.state, after.state)
+    assert np.array_equal(dense.values, store.read_dense().values)
+    fresh = store.read_rows("goods", RowSet([rows + 4]))
+    assert np.array_equal(fresh.values, initial_rows(SEED, MODEL.tables[0], np.array([rows + 4])))
+    store.commit(Commit(2, {"goods": block([rows + 4], 1.0)}))
+    assert store.touched("goods").rows.tolist() == [3, rows - 1, rows + 4]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        with_rows(10),
+        with_rows(3 * 10**9, width=6),
+        with_rows(3 * 10**9, initial=0.5),
+        with_rows(3 * 10**9, name="items"),
+        msgspec.structs.replace(with_rows(3 * 10**9), seed=bytes(32)),
+        msgspec.structs.replace(with_rows(3 * 10**9), row_slots=1),
+        StoreSpec(model=ModelSpec(tables=MODEL.tables[:2], dense=4), seed=SEED, row_slots=2, dense_slots=1),
+    ],
+)
+def test_a_store_grows_by_nothing_but_rows(make: Make, other: StoreSpec) -> None:
+    store = make()
+    with pytest.raises(WrongModel, match="made for another model"):
+        store.grow(other)
+    assert store.spec == SPEC
+
+
+def test_a_store_on_disk_is_grown_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    larger = with_rows(3 * 10**9)
+    LmdbStore.create(tmp_path / "store", SPEC, DENSE).close()
+    with pytest.raises(WrongModel, match=r"tables\.0\.rows"):
+        LmdbStore.open(tmp_path / "store", larger)
+    LmdbStore.open(tmp_path / "store", larger, grow=True).close()
+    with LmdbStore.open(tmp_path / "store", larger) as store:
+        assert store.spec == larger
+    with pytest.raises(WrongModel):
+        LmdbStore.open(tmp_path / "store", SPEC, grow=True)
 
 
 def test_a_store_is_created_once_and_opened_where_it_is(tmp_path: Path) -> None:

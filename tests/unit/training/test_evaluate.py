@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sfsl.data import SyntheticSettings, SyntheticTaobao
+from sfsl.data.catalogue import Catalogue
 from sfsl.errors import InputError, ParameterError
 from sfsl.models import logistic_regression
 from sfsl.rounds import ScoreBins
@@ -192,7 +193,7 @@ def test_impossible_bins_are_refused(wrong: dict[str, Any]) -> None:
 def test_scores_on_a_submodel_are_those_on_the_full_model() -> None:
     synthetic = SyntheticSettings(users=3, items=200, categories=10, samples=30, interests=5)
     data = SyntheticTaobao(synthetic, seed=0).interactions()
-    task = logistic_regression(data)
+    task = logistic_regression(Catalogue.of(data))
     rng = np.random.default_rng(0)
     model = {t.name: rng.standard_normal((t.rows, t.width)).astype(np.float32) for t in task.tables}
     client = data.client(1)

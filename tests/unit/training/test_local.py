@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from sfsl.data import Interactions, Samples, SyntheticSettings, SyntheticTaobao
+from sfsl.data.catalogue import Catalogue
 from sfsl.errors import ParameterError
 from sfsl.models import din, logistic_regression
 from sfsl.training import ClientWork, LocalSettings, LocalUpdate, Task, train_client, train_cohort
@@ -25,8 +26,8 @@ def data() -> Interactions:
 @pytest.fixture(scope="module", params=["din", "prelu", "logistic"])
 def task(request: pytest.FixtureRequest, data: Interactions) -> Task:
     if request.param == "logistic":
-        return logistic_regression(data)
-    return din(data, seed=0, slopes="prelu" if request.param == "prelu" else "dice")
+        return logistic_regression(Catalogue.of(data))
+    return din(Catalogue.of(data), seed=0, slopes="prelu" if request.param == "prelu" else "dice")
 
 
 def full_model(task: Task) -> dict[str, np.ndarray]:

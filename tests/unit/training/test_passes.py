@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from sfsl.data import SyntheticSettings, SyntheticTaobao
+from sfsl.data.catalogue import Catalogue
 from sfsl.models import din
 from sfsl.training import ClientWork, LocalSettings, train_cohort
 from sfsl.training.cohort import _STEP, _passes
@@ -31,7 +32,7 @@ def test_no_core_has_much_more_to_do() -> None:
 def test_two_cores_learn_what_one_learns() -> None:
     world = SyntheticSettings(users=5, items=40, categories=8, samples=6, interests=3)
     data = SyntheticTaobao(world, seed=3).interactions()
-    task = din(data, seed=1, width=4)
+    task = din(Catalogue.of(data), seed=1, width=4)
     works = []
     for user in range(5):
         rows, _ = task.needed_rows(data.client(user))

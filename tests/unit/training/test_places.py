@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 
 from sfsl.data import Interactions, Samples, SyntheticSettings, SyntheticTaobao
+from sfsl.data.catalogue import Catalogue
 from sfsl.errors import SlowerTraining
 from sfsl.models import bst, din, logistic_regression
 from sfsl.submodel import Table
@@ -29,9 +30,9 @@ CLIENTS = 3 * PLACES
 
 
 MODELS: dict[str, Callable[[Interactions], Task]] = {
-    "din": lambda data: din(data, seed=1, width=4),
-    "bst": lambda data: bst(data, seed=1, width=4),
-    "logistic": logistic_regression,
+    "din": lambda data: din(Catalogue.of(data), seed=1, width=4),
+    "bst": lambda data: bst(Catalogue.of(data), seed=1, width=4),
+    "logistic": lambda data: logistic_regression(Catalogue.of(data)),
 }
 
 

@@ -7,17 +7,15 @@ import numpy as np
 import pytest
 
 import sfsl.union.sketch
-from sfsl.crypto.prg import uniform
-from sfsl.crypto.ring import F31, Words
+from sfsl.crypto.ring import F31, Words, uniform
 from sfsl.errors import Aborted, InputError, ParameterError, UnionFailed
 from sfsl.testing import SeededRandomness
 from sfsl.union import sizing
 from sfsl.union.bloom import Bloom
-from sfsl.union.encoding import Encoding
+from sfsl.union.encoding import LARGEST_WHOLE, Encoding, Whole
 from sfsl.union.encodings import bloom, choose, identity, sketch
-from sfsl.union.field import P, inverse, times
 from sfsl.union.hashing import KeyedHash
-from sfsl.union.whole import LARGEST_WHOLE, Whole
+from sfsl.union.sketch import P, inverse, times
 
 SEED = bytes(range(32))
 ALL: list[Encoding] = [identity(5000), bloom(5000, 40, SEED), sketch(5000, 40, SEED)]

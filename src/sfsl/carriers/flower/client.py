@@ -14,8 +14,7 @@ from flwr.app import ConfigRecord, Context, Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from sfsl.carriers.flower.answering import Member, SatOut, answer
-from sfsl.carriers.flower.node import Node, open_node
+from sfsl.carriers.flower.node import Member, Node, SatOut, answer, open_node
 from sfsl.carriers.flower.post import ACTION, RECORD, packed, unpacked
 from sfsl.errors import SfslError
 

@@ -1,13 +1,17 @@
-"""What travels over Flower besides the messages of a round (docs/guide/flower.md)."""
+"""What travels over Flower besides the messages of a round, and what nodes are called."""
 
+from pathlib import Path
 from typing import Annotated
 
 from msgspec import Meta
 
 from sfsl.codec import Codec, Message
+from sfsl.crypto.secret import digest
+from sfsl.errors import InputError, InvalidMessage
 from sfsl.rounds.messages import CODEC as ROUND
 from sfsl.secagg.messages import Key
 from sfsl.service.messages import CheckIn, Decline, Digest, RoundId
+from sfsl.service.signing import client_id, require_public
 
 
 class Call(Message, frozen=True, tag="call"):
@@ -28,3 +32,37 @@ class Over(Message, frozen=True, tag="over"):
 
 
 CODEC = Codec(Call, Over, CheckIn, Decline, *ROUND.types)
+
+
+def node_token(node: int) -> bytes:
+    """32 bytes that stand for a node in the registry, where an HTTPS client has its public key."""
+    return digest("flower node", node.to_bytes(8, "big"))
+
+
+def node_name(node: int) -> str:
+    return client_id(node_token(node))
+
+
+def read_roster(path: Path) -> dict[str, bytes]:
+    """Active mode: a node id and a public key in hexadecimal on each line; ``#`` starts a comment."""
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read the roster {path}: {error}") from None
+    found: dict[str, bytes] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            node, public = int(words[0]), bytes.fromhex(words[1])
+            require_public(public)
+            name = node_name(node)
+        except (IndexError, ValueError, OverflowError, InvalidMessage):
+            raise InputError(
+                f"{path}, line {number}: a node id (flwr supernode list) and its public key (sfsl keys show)"
+            ) from None
+        if len(words) > 2 or name in found or public in found.values():
+            raise InputError(f"{path}, line {number}: each node once, with a key of its own")
+        found[name] = public
+    return found

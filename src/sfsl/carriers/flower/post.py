@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from sfsl.carriers.flower.rounds import Take
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import DecodeError
 
 log = logging.getLogger(__name__)

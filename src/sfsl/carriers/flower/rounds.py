@@ -11,9 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from sfsl.carriers.flower.messages import CODEC, Call, Over
-from sfsl.carriers.flower.names import node_name, node_token
-from sfsl.crypto.randomness import Randomness
+from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name, node_token
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import (
     ConflictingMessage,
     KeyMismatch,
@@ -26,10 +25,8 @@ from sfsl.errors import (
 from sfsl.privacy import choose_uniformly
 from sfsl.rounds.exchanges import Exchange
 from sfsl.rounds.record import RoundRecord, RoundTally
-from sfsl.service.admission import admit_check_in
-from sfsl.service.cohort import CohortRound
-from sfsl.service.driver import Driver
-from sfsl.service.members import Members
+from sfsl.service.driver import CohortRound, Driver
+from sfsl.service.members import Members, admit_check_in
 from sfsl.service.messages import CheckIn
 from sfsl.service.registry import Registry
 from sfsl.service.settings import ServiceSettings

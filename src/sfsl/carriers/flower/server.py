@@ -8,13 +8,19 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from sfsl.carriers.flower.member import model_of
-from sfsl.carriers.flower.names import read_roster
+from sfsl.carriers.flower.messages import read_roster
+from sfsl.carriers.flower.node import model_of
 from sfsl.carriers.flower.post import GridPost
 from sfsl.carriers.flower.rounds import Post, Rounds
-from sfsl.service.folder import METRICS, REGISTRY, make_folder, open_store, recover_lines
-from sfsl.service.journal import Journal
-from sfsl.service.metrics_file import MetricsFile
+from sfsl.service.folder import (
+    METRICS,
+    REGISTRY,
+    Journal,
+    MetricsFile,
+    make_folder,
+    open_store,
+    recover_lines,
+)
 from sfsl.service.registry import Registry
 from sfsl.settings.flower import FlowerConfig, read_config
 from sfsl.settings.rounds import store_spec

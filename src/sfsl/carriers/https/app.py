@@ -19,11 +19,12 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sfsl.carriers.https import page, prometheus, replies
+from sfsl.carriers.https import page, replies, status
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
-from sfsl.carriers.https.rates import Rates
+from sfsl.carriers.https.guarded import Rates
 from sfsl.carriers.https.status import Status
 from sfsl.codec import VERSION, Message
+from sfsl.data.catalogue import catalogue_digest
 from sfsl.errors import (
     AuthenticationFailed,
     DecodeError,
@@ -65,7 +66,8 @@ class AppLimits:
 
 
 class Server:
-    """Endpoints. ``package`` is what clients build the model from."""
+    """Endpoints. ``package`` is what clients build the model from, ``catalogue`` what its rows are called:
+    None where that is their numbers."""
 
     def __init__(
         self,
@@ -75,6 +77,7 @@ class Server:
         package: bytes,
         limits: AppLimits,
         *,
+        catalogue: bytes | None = None,
         time_ms: Callable[[], int] = now_ms,
     ) -> None:
         self.coordinator = coordinator
@@ -83,6 +86,8 @@ class Server:
         self._verifier = verifier
         self._enrolment = enrolment
         self._package = package
+        self._catalogue = catalogue
+        self._named = {} if catalogue is None else {"catalogue": catalogue_digest(catalogue).hex()}
         self._limits = limits
         self._now_ms = time_ms
         self._clients = Rates("this client", limits.client_rate, limits.client_burst)
@@ -92,6 +97,7 @@ class Server:
         routes = [
             Route("/v1/about", self.about, methods=["GET"]),
             Route("/v1/model", self.model, methods=["GET"]),
+            Route("/v1/catalogue", self.catalogue, methods=["GET"]),
             Route("/v1/enrol", self.enrol, methods=["POST"]),
             Route("/v1/check-in", self.check_in, methods=["POST"]),
             Route("/v1/next/{ticket}", self.next, methods=["GET"]),
@@ -116,6 +122,7 @@ class Server:
                 "protocol": VERSION,
                 "deployment": self._registry.deployment.hex(),
                 "model": self.coordinator.model_digest.hex(),
+                **self._named,
                 "round": self._check_ins.round,
                 "time": self._now_ms(),
                 "active": settings.rules.active,
@@ -134,6 +141,11 @@ class Server:
 
     async def model(self, request: Request) -> Response:
         return replies.frame(self._package)
+
+    async def catalogue(self, request: Request) -> Response:
+        if self._catalogue is None:
+            raise HTTPException(404)
+        return Response(self._catalogue, media_type="application/json")
 
     async def enrol(self, request: Request) -> Response:
         if self._check_ins.stopping:
@@ -183,8 +195,8 @@ class Server:
         return replies.json({"status": "ok", "round": self._check_ins.round})
 
     async def metrics(self, request: Request) -> Response:
-        text = prometheus.text(self._shown(), self.coordinator.totals)
-        return Response(text, media_type=prometheus.CONTENT_TYPE)
+        text = status.text(self._shown(), self.coordinator.totals)
+        return Response(text, media_type=status.CONTENT_TYPE)
 
     async def status_json(self, request: Request) -> Response:
         return replies.json(self._shown())

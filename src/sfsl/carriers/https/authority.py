@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sfsl.errors import InputError, KeyFileError
-from sfsl.service.key_files import read_secret, write_new
+from sfsl.service.identities import read_secret, write_new
 
 AUTHORITY = "authority"
 MOST_SERVER_DAYS = 825  # what TLS clients take from a private authority

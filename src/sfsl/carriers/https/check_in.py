@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from sfsl.carriers.https.conversation import Conversation, Conversations
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import (
     ConflictingMessage,
     RemoteError,
@@ -18,9 +18,8 @@ from sfsl.errors import (
     TooMany,
     WrongPhase,
 )
-from sfsl.service.admission import admit_check_in
-from sfsl.service.cohort import CohortRound
-from sfsl.service.members import Members
+from sfsl.service.driver import CohortRound
+from sfsl.service.members import Members, admit_check_in
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn
 from sfsl.service.registry import Registry
 from sfsl.service.settings import ServiceSettings

@@ -5,7 +5,7 @@ import hmac
 from dataclasses import dataclass, field
 
 from sfsl.errors import ConflictingMessage, RoundOver, WrongPhase
-from sfsl.service.cohort import CohortRound
+from sfsl.service.driver import CohortRound
 from sfsl.service.messages import CheckIn
 
 

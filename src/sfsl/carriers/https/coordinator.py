@@ -16,13 +16,12 @@ from typing import TypeVar
 from sfsl.carriers.https.check_in import SHUTTING, CheckIns, Cohort
 from sfsl.carriers.https.conversation import Conversation
 from sfsl.carriers.https.status import Status, Totals
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import Aborted, KeyMismatch, SfslError, StoreError
 from sfsl.privacy import choose_uniformly
 from sfsl.rounds.exchanges import Exchange
 from sfsl.rounds.record import RoundRecord, RoundTally
-from sfsl.service.cohort import CohortRound
-from sfsl.service.driver import Driver
+from sfsl.service.driver import CohortRound, Driver
 from sfsl.service.members import Members
 from sfsl.service.messages import CODEC, CheckedIn
 from sfsl.service.registry import Registry

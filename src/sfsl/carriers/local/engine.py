@@ -1,25 +1,149 @@
-"""Rounds of a simulated population: one or more cohorts against one store, added up and averaged once."""
+"""Rounds of a simulated population in this process: cohorts on the protocol or in the open, averaged once."""
 
 import os
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from sfsl.carriers.local.masked import MaskedCohort
-from sfsl.carriers.local.pool import ClientPool, LocalPool
+from sfsl.carriers.local.pool import MESSAGE_LIMIT, ClientPool, LocalPool, Reply
 from sfsl.client.device import Learned
-from sfsl.crypto.randomness import SystemRandomness
-from sfsl.errors import Aborted
+from sfsl.crypto.secret import SystemRandomness
+from sfsl.errors import Aborted, ConflictingMessage, InvalidMessage, RemoteError, TooFewClients
 from sfsl.rounds import RoundParams, RoundSums, ScoreBins, conclude
-from sfsl.rounds.exchanges import LAST
+from sfsl.rounds.exchanges import LAST, TRAINS, Exchange
+from sfsl.rounds.messages import CODEC
 from sfsl.rounds.record import RoundTally
-from sfsl.service.driver import Driver
+from sfsl.secagg.messages import Keys
+from sfsl.service.driver import CohortRound, Driver
+from sfsl.service.members import admit_keys
 from sfsl.simulate.engine import Engine, Pool, RoundResult
 from sfsl.simulate.plain import PlainCohort
-from sfsl.simulate.simulation import Simulation
+from sfsl.simulate.population import Simulation
 from sfsl.submodel import Commit
+
+
+class MaskedCohort:
+    """Runs one cohort's round, its clients wherever ``pool`` has them, and tallies it by exchange.
+
+    What comes from a pool is taken as a network's server takes it: a frame that is not the one that is due
+    costs its client the round, and nobody else anything.
+    """
+
+    def __init__(
+        self,
+        simulation: Simulation,
+        names: Sequence[str],
+        params: RoundParams,
+        tally: RoundTally,
+        driver: Driver,
+        pool: ClientPool,
+    ) -> None:
+        self._simulation, self._names, self._params = simulation, names, params
+        self._tally, self._driver, self._pool = tally, driver, pool
+        self.learned: dict[str, Learned] = {}
+
+    def sums(self) -> RoundSums:
+        """Run all exchanges, and return what the cohort opened, to be added to that of the others."""
+        cohort = self._check_in()
+        outbound: Mapping[str, bytes] = cohort.begin()
+        while exchange := cohort.exchange:
+            outbound = self._exchange(cohort, exchange, outbound)
+        return cohort.server.sums
+
+    def _check_in(self) -> CohortRound:
+        """Admit those who checked in with keys that are fit for use, if they are enough."""
+        start = self._driver.cpu()
+        replies = self._pool.check_in()
+        keys: list[Keys] = []
+        seen: set[bytes] = set()
+        for name in self._names:
+            reply = replies.get(name)
+            if reply is None or reply.frame is None:
+                self._tally.drop(Exchange.CHECK_IN)
+                continue
+            try:
+                keys.append(_admitted(name, reply.frame, seen))
+            except RemoteError as error:
+                self._tally.decline(error)
+        threshold = self._driver.rules.threshold_of(len(self._names))
+        if len(keys) < threshold:
+            raise TooFewClients(f"{len(keys)} clients are left, {threshold} are needed")
+        self._charge(Exchange.CHECK_IN, {}, replies)
+        cohort = self._driver.open(self._params, keys, self._tally, threshold=threshold, alone=False)
+        self._tally.server_seconds[Exchange.CHECK_IN] = self._driver.cpu() - start
+        return cohort
+
+    def _exchange(
+        self, cohort: CohortRound, exchange: Exchange, outbound: Mapping[str, bytes]
+    ) -> Mapping[str, bytes]:
+        """Let clients answer, and close the phase; return what the server sends next.
+
+        A client that declines, or whose update is not finite, is a dropout. Messages of slow clients
+        come after the phase was closed, and are refused.
+        """
+        faults, number = self._simulation.settings.faults, self._params.number
+        vanished = faults.vanish(number, exchange, outbound)
+        self._tally.drop(exchange, 0)  # so that every exchange is in the record
+        frames = {name: frame for name, frame in outbound.items() if name not in vanished}
+        replies = self._train(frames) if exchange is TRAINS else self._pool.answer(exchange, frames)
+        slow = faults.slow(number, exchange, frames)
+        late: dict[str, bytes] = {}
+        for name in frames:
+            reply = replies.get(name)
+            if reply is None:
+                continue  # lost with the place where it lived
+            if reply.frame is None:
+                cohort.leave(name, reply.reason)
+            elif name in slow:
+                late[name] = reply.frame
+                cohort.leave(name)
+            else:
+                self._receive(cohort, exchange, name, reply.frame)
+        try:
+            outbound = cohort.close()
+        finally:
+            self._charge(exchange, frames, replies)
+        for name, frame in late.items():
+            with suppress(RemoteError):
+                cohort.receive(exchange, name, frame)
+                raise AssertionError(f"a late message of {name} was accepted")
+        return outbound
+
+    def _train(self, frames: Mapping[str, bytes]) -> Mapping[str, Reply]:
+        lessons = self._pool.train(frames, self._simulation.personal_rows(frames))
+        self.learned = {name: lessons.learned[name] for name in frames if name in lessons.learned}
+        self._tally.learn(self.learned.values(), lessons.seconds)
+        return lessons.replies
+
+    def _receive(self, cohort: CohortRound, exchange: Exchange, name: str, frame: bytes) -> None:
+        try:
+            cohort.receive(exchange, name, frame)
+        except RemoteError as error:
+            cohort.leave(name, error)
+
+    def _charge(self, exchange: Exchange, frames: Mapping[str, bytes], replies: Mapping[str, Reply]) -> None:
+        """Tally what was sent and answered, late and refused answers included, per client that answered."""
+        sizes = [len(reply.frame) for reply in replies.values() if reply.frame is not None]
+        tally = self._tally
+        tally.answered[exchange] = len(sizes)
+        tally.bytes_up[exchange] = sum(sizes)
+        tally.bytes_down[exchange] = sum(map(len, frames.values()))
+        tally.client_seconds[exchange] = sum(reply.seconds for reply in replies.values())
+
+
+def _admitted(name: str, frame: bytes, seen: set[bytes]) -> Keys:
+    """Return a client's own keys, which no other client has; else the whole roster would be refused."""
+    keys = CODEC.decode(frame, limit=MESSAGE_LIMIT)
+    if not isinstance(keys, Keys):
+        raise InvalidMessage(f"client {name!r} checks in with something else than its keys")
+    publics = admit_keys(name, keys)
+    if publics & seen:
+        raise ConflictingMessage(f"client {name!r} checks in with a public key that is there already")
+    seen |= publics
+    return keys
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from sfsl.client.device import Learned
 from sfsl.codec import Message
-from sfsl.crypto.randomness import Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import Declined, NotFinite, Refused
 from sfsl.rounds import RoundClient, RoundPolicy
 from sfsl.rounds.exchanges import STEP, SUMS, Exchange

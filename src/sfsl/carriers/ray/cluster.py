@@ -1,4 +1,4 @@
-"""Reaching a cluster, or starting one on this machine, and what is in it."""
+"""Reaching a Ray cluster, or starting one on this machine, and what is in it."""
 
 import logging
 import os
@@ -7,12 +7,34 @@ import socket
 import tempfile
 import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import ray
 
-from sfsl.carriers.ray.settings import ClusterSettings
 from sfsl.errors import InputError
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """``address`` of a running cluster; empty: the one in RAY_ADDRESS, or one of our own, with
+    ``memory_mb`` for data and messages under way, and ``cluster_cpus`` (0: those of this machine).
+
+    ``workers``: 0 takes as many as there is room and work for. ``threads`` of a training step in a worker
+    (0: torch's choice) must be those of the local engine for the same last bits. ``gpus``: "auto" divides
+    the cluster's among the workers. ``seconds``: a worker that takes longer for one exchange is lost.
+    """
+
+    address: str = ""
+    workers: int = 0
+    cpus: int = 1
+    gpus: float | Literal["auto"] = "auto"
+    threads: int = 1
+    seconds: float = 600.0
+    memory_mb: int = 500
+    cluster_cpus: int = 0
+
 
 _REACH_SECONDS = 10.0
 _REMOVE_SECONDS = 10.0

@@ -9,8 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from sfsl.carriers.ray.cluster import Connection, gpus_for_each, room, total
-from sfsl.carriers.ray.settings import ClusterSettings
+from sfsl.carriers.ray.cluster import ClusterSettings, Connection, gpus_for_each, room, total
 from sfsl.carriers.ray.worker import Place, Worker
 from sfsl.errors import InputError
 from sfsl.simulate.population import Population

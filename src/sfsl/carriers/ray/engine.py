@@ -1,20 +1,62 @@
-"""Rounds of a simulated fleet on a cluster: the server here, the clients on its workers."""
+"""Rounds of a simulated population on a cluster: the server here, the clients on its workers."""
 
 import copy
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 
 from sfsl.carriers.local.engine import Cohort, PopulationEngine
+from sfsl.carriers.ray.cluster import ClusterSettings
 from sfsl.carriers.ray.crew import Crew, Member
 from sfsl.carriers.ray.pool import RayPool
-from sfsl.carriers.ray.reads import SharedStore
-from sfsl.carriers.ray.settings import ClusterSettings
 from sfsl.carriers.ray.worker import Worker
+from sfsl.durable.lock import Closing
 from sfsl.errors import InputError, ParameterError
 from sfsl.rounds.record import RoundTally
 from sfsl.simulate.engine import Pool
-from sfsl.simulate.population import Groups
-from sfsl.simulate.simulation import Simulation
+from sfsl.simulate.population import Groups, Simulation
+from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore, StoreSpec
+
+
+class SharedStore(Closing):
+    """A store belongs to one thread; here one at a time has it."""
+
+    def __init__(self, store: RowStore) -> None:
+        self._store = store
+        self._lock = Lock()
+
+    @property
+    def spec(self) -> StoreSpec:
+        return self._store.spec
+
+    @property
+    def round(self) -> int:
+        return self._store.round
+
+    @property
+    def selection(self) -> bytes:
+        return self._store.selection
+
+    def read_rows(self, table: str, rows: RowSet) -> RowBlock:
+        with self._lock:
+            return self._store.read_rows(table, rows)
+
+    def read_dense(self) -> DenseBlock:
+        with self._lock:
+            return self._store.read_dense()
+
+    def touched(self, table: str) -> RowSet:
+        with self._lock:
+            return self._store.touched(table)
+
+    def commit(self, commit: Commit) -> None:
+        with self._lock:
+            self._store.commit(commit)
+
+    def close(self) -> None:
+        with self._lock:
+            self._store.close()
+
 
 # Cohorts whose servers work at the same time, in threads of this process.
 _SIDE_BY_SIDE = 16

@@ -12,7 +12,7 @@ import ray
 import torch
 
 from sfsl.carriers.local.pool import Lessons, LocalPool, Reply
-from sfsl.crypto.randomness import SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.rounds.exchanges import Exchange
 from sfsl.simulate.population import Groups, Personal, Population
 

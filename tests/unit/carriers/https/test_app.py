@@ -12,10 +12,10 @@ import pytest
 
 from clocks import PATIENCE
 from deployment import MODEL_DIGEST, Deployment, Wire, serve
-from sfsl.carriers.https import page, prometheus
+from sfsl.carriers.https import page, status
 from sfsl.carriers.https.app import CHECK_IN_BYTES, AppLimits
 from sfsl.carriers.https.coordinator import now_ms
-from sfsl.carriers.https.rates import Rates
+from sfsl.carriers.https.guarded import Rates
 from sfsl.carriers.https.replies import STATUS
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret
@@ -422,5 +422,5 @@ def test_the_policy_allows_exactly_the_pages_own_script_and_style() -> None:
 
 
 def test_nothing_but_words_gets_into_a_label() -> None:
-    assert prometheus._label(phase='x"} 1\nevil{a="') == '{phase="other"}'
-    assert prometheus._label(exchange="unmask-union") == '{exchange="unmask-union"}'
+    assert status._label(phase='x"} 1\nevil{a="') == '{phase="other"}'
+    assert status._label(exchange="unmask-union") == '{exchange="unmask-union"}'

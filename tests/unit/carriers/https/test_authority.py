@@ -15,7 +15,7 @@ from sfsl.carriers.https.authority import (
     read_certificate,
 )
 from sfsl.errors import InputError, KeyFileError
-from sfsl.service import key_files
+from sfsl.service import identities
 
 NOW = datetime.now(UTC)
 
@@ -120,7 +120,7 @@ def test_keys_are_private_and_never_overwritten(tls: Path) -> None:
 
 
 def test_half_a_pair_is_taken_back(tls: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = key_files.write_new
+    real = identities.write_new
 
     def no_certificate(path: Path, data: bytes, *, secret: bool) -> None:
         if not secret:

@@ -352,7 +352,7 @@ def test_a_mistake_of_ours_ends_the_round_and_not_the_server(
         async with Deployment(tmp_path) as world:
             guests = world.clients(3)
             with monkeypatch.context() as patch:
-                patch.setattr("sfsl.service.cohort.CohortRound.close", lambda _: 1 // 0)
+                patch.setattr("sfsl.service.driver.CohortRound.close", lambda _: 1 // 0)
                 ends = await whole_round(guests)
             assert {end.outcome for end in ends} == {"aborted"}
             assert "ZeroDivisionError" in caplog.text

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from clocks import PATIENCE
 from deployment import Deployment, Wire, serve
-from sfsl.carriers.https import prometheus, replies
+from sfsl.carriers.https import replies, status
 from sfsl.carriers.https.status import Totals
 from sfsl.cli import app
 from sfsl.crypto.identity import Identity
@@ -30,16 +30,16 @@ SPEC = Path(__file__).parents[4] / "docs/spec/network.md"
 def test_what_did_not_happen_yet_is_zero_and_not_absent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Deployment(tmp_path) as world:
-            text = prometheus.text(world.coordinator.status(), world.coordinator.totals)
+            text = status.text(world.coordinator.status(), world.coordinator.totals)
             samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
             assert samples["sfsl_auc"] == "NaN"
             for exchange in order(active=False):
                 assert samples[f'sfsl_dropouts_total{{exchange="{exchange}"}}'] == "0"
-            for error in prometheus.REFUSALS:
+            for error in status.REFUSALS:
                 assert samples[f'sfsl_refused_total{{error="{error}"}}'] == "0"
             world.coordinator.totals.refused["Replayed"] += 2
             world.coordinator.totals.refused["HttpError"] += 1
-            text = prometheus.text(world.coordinator.status(), world.coordinator.totals)
+            text = status.text(world.coordinator.status(), world.coordinator.totals)
             for line in ('{error="Replayed"} 2', '{error="HttpError"} 1', '{error="TooMany"} 0'):
                 assert text.count(f"sfsl_refused_total{line}\n") == 1
 
@@ -51,7 +51,7 @@ def test_every_refusal_of_the_specification_is_counted_from_the_start() -> None:
     rows = re.findall(r"(?m)^\| [45]\d\d[^|]*\|([^|]*)\|", section)
     named = {name for row in rows for name in re.findall(r"`([A-Z]\w+)`", row)}
     assert len(named) > 15
-    assert set(prometheus.REFUSALS) == named - {"RoundOver"} | {"Disconnected"}
+    assert set(status.REFUSALS) == named - {"RoundOver"} | {"Disconnected"}
 
 
 def test_refusals_name_nobody(tmp_path: Path) -> None:

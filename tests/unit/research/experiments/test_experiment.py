@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sfsl.data import Interactions, SyntheticSettings, SyntheticTaobao, hold_out_last
+from sfsl.data.catalogue import Catalogue
 from sfsl.errors import InputError, ParameterError, StoreInUse
 from sfsl.models import logistic_regression
 from sfsl.settings.run import RunConfig, from_sections
@@ -23,7 +24,7 @@ CPU = torch.device("cpu")
 def parts() -> tuple[Task, Interactions, Interactions]:
     data = SyntheticTaobao(SyntheticSettings().scaled(0.05, users=40), seed=2).interactions()
     train, test = hold_out_last(data)
-    return logistic_regression(train), train, test
+    return logistic_regression(Catalogue.of(train)), train, test
 
 
 def arms(**changes: object) -> dict[str, RunConfig]:

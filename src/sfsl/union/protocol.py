@@ -1,24 +1,50 @@
-"""One client of a private set union, on top of its secure-aggregation session (spec 9.3)."""
+"""The union on top of a secure sum: its messages, its client and its server."""
 
+from typing import Annotated
+
+from msgspec import Meta
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Indices
-from sfsl.crypto.randomness import Randomness
-from sfsl.errors import InvalidMessage, Refused, WrongPhase, WrongRound
-from sfsl.packing import unpack
+from sfsl.codec import Codec, Message
+from sfsl.crypto.secret import Randomness
+from sfsl.errors import InvalidMessage, Refused, UnionFailed, WrongPhase, WrongRound
+from sfsl.packing import pack, unpack
 from sfsl.secagg.client import Client
 from sfsl.secagg.messages import (
+    SESSION,
     Consistency,
     InboundShares,
     Keys,
     MaskedVector,
+    Roster,
     SealedShares,
     Survivors,
     UnmaskRequest,
     UnmaskShares,
 )
+from sfsl.secagg.params import RoundId
+from sfsl.secagg.server import Phase, Server
 from sfsl.union.encoding import Encoding, index_set
-from sfsl.union.messages import Invitation, Union
+from sfsl.union.params import UnionParams
+
+
+class Invitation(Message, frozen=True, tag="union-invitation"):
+    """Server to client: who is there, and what is to be united."""
+
+    roster: Roster
+    union: UnionParams
+
+
+class Union(Message, frozen=True, tag="union"):
+    """Server to client: the union, packed."""
+
+    round_id: RoundId
+    count: Annotated[int, Meta(ge=0, le=2**40)]
+    packed: bytes
+
+
+CODEC = Codec(Invitation, *SESSION, Union)
 
 
 class UnionClient:
@@ -80,3 +106,45 @@ def read_union(union: Union, round_id: bytes, encoding: Encoding) -> Indices:
 def most_indices(encoding: Encoding) -> int:
     """The largest union a client takes: the capacity, and room for a Bloom filter's false positives."""
     return 2 * encoding.capacity + 1024
+
+
+class UnionServer:
+    """Runs the first sum of ``session`` as a union, and hands the union to those who lasted.
+
+    A union that does not decode aborts: nothing partial is returned, and a retry is a new round with new
+    keys, id and seed that exposes its members a second time. The caller decides (spec 9.6).
+    """
+
+    def __init__(self, session: Server, params: UnionParams) -> None:
+        self._session = session
+        self._params = params
+        self._encoding = params.build()
+        self._union: Indices | None = None
+
+    def invitations(self) -> dict[str, Invitation]:
+        return self._session.invitations(lambda roster: Invitation(roster, self._params))
+
+    def receive(self, client: str, message: Message) -> None:
+        self._session.receive(client, message)
+
+    def close_phase(self) -> dict[str, Message]:
+        """As the session's; when the sum is open, the union for everyone who answered to the end."""
+        outbound = self._session.close_phase()
+        if self._session.phase is not Phase.OPENED:
+            return outbound
+        self._union, message = open_union(self._session, self._encoding)
+        return dict.fromkeys(self._session.answered, message)
+
+    @property
+    def union(self) -> Indices:
+        if self._union is None:
+            raise WrongPhase("there is no union yet")
+        return self._union
+
+
+def open_union(session: Server, encoding: Encoding) -> tuple[Indices, Union]:
+    """Decode the sum that the session has just opened; or ``UnionFailed``."""
+    union = encoding.decode(session.opened.dense)
+    if len(union) > most_indices(encoding):
+        raise UnionFailed("the sum decodes to more indices than the capacity", capacity=len(union))
+    return union, Union(session.round_id, len(union), pack(union, encoding.domain))

@@ -1,0 +1,160 @@
+"""Follows a model whose catalogue grows: what a server says is checked, and never less than it said before.
+
+Within a period a client goes on with the rows that the catalogue had when the period began. A client that
+answered for a new row at once, or sat out because it has one, would betray that it has it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Meta
+
+from sfsl.client.home import replace_file
+from sfsl.client.link import Link
+from sfsl.client.replies import About, Hex32
+from sfsl.client.trainer import ClientModel
+from sfsl.data.catalogue import Catalogue, catalogue_digest
+from sfsl.data.catalogue_file import MOST_SERVED, decode_catalogue
+from sfsl.errors import InputError, InvalidMessage, StateError, WrongModel
+from sfsl.models import package
+from sfsl.submodel import ModelSpec
+from sfsl.training.task import Task
+
+_LARGEST = 1 << 20
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """What a server trains, as it says and as far as that can be checked. Where the server does not say what
+    rows are called, the catalogue has their numbers."""
+
+    digest: bytes
+    task: Task
+    catalogue: Catalogue
+
+    @property
+    def client_model(self) -> ClientModel:
+        return ClientModel(self.digest, self.task.spec, self.task.row_maps)
+
+    @property
+    def shared_rows(self) -> dict[str, int]:
+        return {table.name: table.rows for table in self.task.tables if table.kind == "shared"}
+
+
+async def fetch_model(link: Link, about: About) -> ServedModel:
+    """The model that ``about`` announces, or that which the server announces by now."""
+    while True:
+        try:
+            return await _fetched(link, about)
+        except InvalidMessage:
+            fresh = await link.about()
+            if (fresh.model, fresh.catalogue) == (about.model, about.catalogue):
+                raise
+            about = fresh  # the server started again in between, with another catalogue
+
+
+async def _fetched(link: Link, about: About) -> ServedModel:
+    data = await link.model()
+    digest = package.package_digest(data)
+    if digest.hex() != about.model:
+        raise InvalidMessage("the server's model is not the one that it announces")
+    task = package.build(data)
+    sizes = package.read_package(data).catalogue
+    if about.catalogue is None:
+        return ServedModel(digest, task, sizes)
+    public = await link.catalogue()
+    if catalogue_digest(public).hex() != about.catalogue:
+        raise InvalidMessage("the server's catalogue is not the one that it announces")
+    try:
+        catalogue = decode_catalogue(public, "the server's catalogue", MOST_SERVED)
+    except InputError as error:
+        raise InvalidMessage(str(error)) from None
+    _require_one_model(sizes, catalogue)
+    return ServedModel(digest, task, catalogue)
+
+
+def _require_one_model(sizes: Catalogue, catalogue: Catalogue) -> None:
+    """Package and catalogue speak of the same tables."""
+    told = [(table.name, table.rows, table.source) for table in catalogue.tables]
+    same = told == [(table.name, table.rows, table.source) for table in sizes.tables]
+    if not same or catalogue.users != sizes.users:
+        raise InvalidMessage("the server's catalogue has other tables than its model")
+    for one, other in zip(sizes.tables, catalogue.tables, strict=True):
+        if one.map is not None and not np.array_equal(one.map, np.asarray(other.map)):
+            raise InvalidMessage(f"the server's catalogue has another map of {one.name!r} than its model")
+
+
+class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``spec`` and ``contents`` are the model's and the catalogue's that this client knew last. ``period``:
+    by shared table, the rows that count in the period under way."""
+
+    format: Literal["sfsl known model 1"]
+    spec: ModelSpec
+    contents: Hex32
+    period: dict[str, Annotated[int, Meta(ge=1)]]
+
+
+class KnownModel:
+    """What a client remembers of the model, in a file of its own: so much is still so, whoever says what."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def require_extends(self, served: ServedModel) -> None:
+        """Raise ``WrongModel`` unless all that was known still holds: tables, widths and kinds are the same,
+        no row is gone, and rows that were there have their ids and maps."""
+        known = self._read()
+        if known is None:
+            return
+        why = _difference(known, served)
+        if why:
+            raise WrongModel(
+                f"the server's model does not continue the one that this client knows ({self._path}): {why}. "
+                "A model only grows; ask who runs the server. For another model take another folder"
+            )
+
+    def settle(self, served: ServedModel, *, going_on: bool) -> dict[str, int]:
+        """How many rows of each shared table count now; durable before anything is answered for them.
+
+        ``going_on``: the client's period began before, so that its rows are those of then.
+        """
+        known, rows = self._read(), served.shared_rows
+        if known is not None and going_on:
+            rows = {name: min(known.period.get(name, count), count) for name, count in rows.items()}
+        settled = _Known("sfsl known model 1", served.task.spec, served.catalogue.contents.hex(), rows)
+        if settled != known:
+            replace_file(self._path, msgspec.json.encode(settled))
+        return rows
+
+    def _read(self) -> _Known | None:
+        try:
+            with self._path.open("rb") as file:
+                return msgspec.json.decode(file.read(_LARGEST), type=_Known)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError, ValueError) as error:
+            raise StateError(
+                f"{self._path} does not hold what this client knows of its model: {error}"
+            ) from None
+
+
+def _difference(known: _Known, served: ServedModel) -> str:
+    """In words; empty where everything that was known holds."""
+    spec = served.task.spec
+    now = {table.name: table for table in spec.tables}
+    if [*now] != [table.name for table in known.spec.tables] or spec.dense != known.spec.dense:
+        return "it has other tables, or another dense part"
+    for table in known.spec.tables:
+        rows = now[table.name].rows
+        if msgspec.structs.replace(now[table.name], rows=table.rows) != table:
+            return f"table {table.name!r} has another width, kind, source or start"
+        if rows < table.rows:
+            return f"table {table.name!r} had {table.rows} rows and has {rows}"
+    try:
+        first = served.catalogue.first({table.name: table.rows for table in known.spec.tables})
+    except InputError as error:
+        return str(error)
+    return "" if first.contents.hex() == known.contents else "rows that were there have other ids or maps"

@@ -1,0 +1,72 @@
+"""What the recommenders share: embeddings of users, items and categories, activations, a tower on top."""
+
+import torch
+from torch import Tensor, nn
+
+from sfsl.training.task import Batch
+
+
+class Dice(nn.Module):
+    """x where a unit is on, alpha * x where it is off, with a soft gate between (Zhou et al., KDD 2018).
+
+    The original gate is the sigmoid of x normalised by the batch's mean and variance. With two samples
+    in a batch these say no more than which of the two is larger, a score would depend on its neighbours
+    in the batch, and running averages of them would be state that is in no sum and differs between
+    clients. So the gate is the sigmoid of x itself: mean 0, variance 1. The layer before has a weight
+    and a bias per unit, which can learn what the normalisation would have set.
+    """
+
+    def __init__(self, units: int) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.zeros(units))
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = torch.sigmoid(x)
+        return x * (gate + self.alpha * (1 - gate))
+
+
+def activation(name: str, units: int) -> nn.Module:
+    return Dice(units) if name == "dice" else nn.PReLU(units, init=0.1)
+
+
+WIDTH = 18
+TOWER = (200, 80)
+
+
+class ItemModel(nn.Module):
+    """An item is the embeddings of its row and of its category's side by side, ``size`` numbers in all.
+
+    ``device`` is that of the tables; on ``meta`` they have a shape and no values.
+    """
+
+    def __init__(
+        self, users: int, items: int, categories: int | None, width: int, device: str | None
+    ) -> None:
+        super().__init__()
+        self.user = nn.Embedding(users, width, device=device)
+        self.item = nn.Embedding(items, width, device=device)
+        self.category = nn.Embedding(categories, width, device=device) if categories else None
+        self.size = 2 * width if categories else width
+
+    def items(self, batch: Batch, name: str) -> Tensor:
+        """The items of a column. Fillers are some item or other: whoever asks masks them."""
+        items: Tensor = self.item(batch[name].clamp_min(0))
+        if self.category is None:
+            return items
+        return torch.cat([items, self.category(batch[f"{name}_category"].clamp_min(0))], dim=-1)
+
+
+def tower(inputs: int, slopes: str) -> nn.Sequential:
+    """Two hidden layers, and two outputs whose softmax is the chance of no click and of a click."""
+    return nn.Sequential(
+        nn.Linear(inputs, TOWER[0]),
+        activation(slopes, TOWER[0]),
+        nn.Linear(TOWER[0], TOWER[1]),
+        activation(slopes, TOWER[1]),
+        nn.Linear(TOWER[1], 2),
+    )
+
+
+def click_logit(pair: Tensor) -> Tensor:
+    """The softmax over two outputs is the sigmoid of their difference."""
+    return pair[..., 1] - pair[..., 0]

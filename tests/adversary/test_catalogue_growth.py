@@ -1,0 +1,163 @@
+"""A server that grows its catalogue to find out who has an item: within a period nothing that a client does
+depends on rows that were not there when the period began, and what was said of old rows stands."""
+
+from collections.abc import Callable
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from sfsl.client.following import KnownModel, ServedModel
+from sfsl.client.home import Home
+from sfsl.client.memory import DurableMemory
+from sfsl.client.own_data import build_device, source_of
+from sfsl.data.catalogue import Catalogue
+from sfsl.errors import PeriodFrozen, StateError, WrongModel
+from sfsl.models import din, logistic_regression
+from sfsl.models.package import describe, package_digest
+from sfsl.privacy import PRESETS, Budget, Calendar
+from sfsl.testing import SeededRandomness
+from sfsl.training.task import Task
+
+CALENDAR = Calendar(start=date(2026, 1, 1), days=7)
+DAY = date(2026, 2, 3)
+NEXT = DAY + timedelta(days=7)
+BUDGET = Budget(1e6, 1e6, 1000)
+SECRET = "secret-item"  # noqa: S105 -- what the server wants to find out about
+
+
+def catalogue(*names: str, follows: Any = None) -> Catalogue:
+    category_of = np.arange(len(names)) % 2 if follows is None else np.array(follows)
+    return Catalogue.of_items(np.array(names), np.array(["a", "b"]), category_of)
+
+
+FIRST = catalogue("one", "two", "three", "four")
+GROWN = FIRST.grown(catalogue("five", SECRET))
+
+
+def served(about: Catalogue, task: Callable[[Catalogue], Task] = logistic_regression) -> ServedModel:
+    made = task(about)
+    return ServedModel(package_digest(describe(made)), made, about)
+
+
+class Owner:
+    """A client of its own folder, as ``sfsl join`` keeps it; it draws the same in every world."""
+
+    def __init__(self, folder: Path, *items: str) -> None:
+        folder.mkdir(parents=True)
+        self.home = Home(folder / "home", SeededRandomness("home"))
+        self.data = folder / "mine.csv"
+        self.own(*items)
+
+    def own(self, *items: str) -> None:
+        lines = [f"{item},1,{number}" for number, item in enumerate(items)]
+        self.data.write_text("\n".join(["item,label,time", *lines, "one,0,99", "two,0,99.5"]))
+
+    def takes_part(
+        self, model: ServedModel, union: Any, day: date = DAY, *, freeze: bool = True
+    ) -> tuple[list[int], list[bool]]:
+        """What leaves it in a round: the set it submits, and its answer about ``union``."""
+        known = KnownModel(self.home.folder / "model")
+        known.require_extends(model)
+        with self.home.state("me", CALENDAR, BUDGET) as state:
+            going_on = state.period == state.calendar.period(day)
+            source = source_of(self.data)
+            copy, _ = self.home.samples(source, state, day)
+            rows = known.settle(model, going_on=going_on)
+            if not freeze:
+                rows = model.shared_rows
+            device, _ = build_device(model, rows, copy, source, 0.2)
+            memory = DurableMemory(
+                state,
+                PRESETS["cpp3"],
+                model.client_model.tables,
+                {"item": device.needed["item"]},
+                today=lambda: day,
+                randomness=SeededRandomness("period"),
+            )
+            memory.prepare(None)
+            submitted = memory.expose(b"round")["item"]
+            answer = memory.answer(b"round", {"item": union}, SeededRandomness("answer"))["item"]
+        return submitted.tolist(), answer.tolist()
+
+
+def test_growth_does_not_tell_owners_of_a_new_item_from_others(tmp_path: Path) -> None:
+    worlds = [Owner(tmp_path / "has", "one", "two", SECRET), Owner(tmp_path / "not", "one", "two")]
+    union = np.arange(4)
+    before = [world.takes_part(served(FIRST), union) for world in worlds]
+    assert before[0] == before[1]
+    # All rows of the grown table are asked about, as if others had brought the new ones into the union.
+    after = [world.takes_part(served(GROWN), np.arange(6)) for world in worlds]
+    assert after[0] == after[1]
+    assert after[0][0] == before[0][0], "the frozen set stays exactly as it was"
+    assert GROWN.table("item").find(SECRET) not in after[0][0]
+
+
+def test_what_was_frozen_survives_a_restart_and_a_second_growth(tmp_path: Path) -> None:
+    again = GROWN.grown(catalogue("six"))
+    worlds = [Owner(tmp_path / "has", "one", SECRET, "six"), Owner(tmp_path / "not", "one")]
+    for world in worlds:
+        world.takes_part(served(FIRST), np.arange(4))
+        world.takes_part(served(GROWN), np.arange(6))
+    found = [world.takes_part(served(again), np.arange(7)) for world in worlds]
+    assert found[0] == found[1]
+    assert found[0][0] == [0, 1]
+
+
+def test_new_items_count_from_the_next_period_on(tmp_path: Path) -> None:
+    owner = Owner(tmp_path / "has", "one", "two", SECRET, "five", "one", "two")
+    owner.takes_part(served(FIRST), np.arange(4))
+    owner.takes_part(served(GROWN), np.arange(6))
+    submitted, _ = owner.takes_part(served(GROWN), np.arange(6), NEXT)
+    assert {GROWN.table("item").find(SECRET), GROWN.table("item").find("five")} <= set(submitted)
+
+
+def test_the_attack_works_on_a_client_that_takes_new_rows_at_once(tmp_path: Path) -> None:
+    """Without the freeze, who has the item sits out and who has it not takes part: that is an answer."""
+    owner, other = Owner(tmp_path / "has", "one", "two", SECRET), Owner(tmp_path / "not", "one", "two")
+    for world in (owner, other):
+        world.takes_part(served(FIRST), np.arange(4))
+    other.takes_part(served(GROWN), np.arange(6), freeze=False)
+    with pytest.raises(PeriodFrozen):
+        owner.takes_part(served(GROWN), np.arange(6), freeze=False)
+
+
+@pytest.mark.parametrize(
+    ("lie", "why"),
+    {
+        "two ids swapped": (served(catalogue("one", "three", "two", "four", "five")), "other ids or maps"),
+        "an id replaced": (served(catalogue("one", "two", "three", SECRET)), "other ids or maps"),
+        "another category": (
+            served(catalogue("one", "two", "three", "four", follows=[0, 1, 0, 0])),
+            "ids or maps",
+        ),
+        "a row less": (served(catalogue("one", "two", "three")), "had 4 rows and has 3"),
+        "rows by number": (served(Catalogue.of_items(np.arange(9), np.arange(2), np.arange(9) % 2)), "ids"),
+        "no categories": (
+            served(Catalogue.of_items(np.array(["one", "two", "three", "four"]))),
+            "other tables",
+        ),
+        "another model": (served(FIRST, lambda about: din(about, seed=1, width=2)), "dense part"),
+    }.values(),
+)
+def test_what_was_said_of_old_rows_cannot_be_unsaid(lie: ServedModel, why: str, tmp_path: Path) -> None:
+    """Whoever has one of two swapped items would answer otherwise than before; so nobody answers."""
+    for name, items in {"has": ("one", "two", SECRET), "not": ("one", "four")}.items():
+        owner = Owner(tmp_path / name, *items)
+        owner.takes_part(served(FIRST), np.arange(4))
+        for day in (DAY, NEXT):
+            with pytest.raises(WrongModel, match=why):
+                owner.takes_part(lie, np.arange(4), day)
+        assert owner.takes_part(served(FIRST), np.arange(4))[0], "nothing was changed by it"
+
+
+def test_a_damaged_memory_of_the_model_is_not_taken_for_none(tmp_path: Path) -> None:
+    owner = Owner(tmp_path / "has", "one", SECRET)
+    owner.takes_part(served(FIRST), np.arange(4))
+    (owner.home.folder / "model").write_bytes(b"{}")
+    with pytest.raises(StateError, match="does not hold what this client knows"):
+        owner.takes_part(served(GROWN), np.arange(6))
