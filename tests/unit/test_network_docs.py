@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from sfsl.carriers.https import status
 from sfsl.carriers.https.status import Status, Totals
 from sfsl.codec import Message
 from sfsl.rounds.messages import Request
