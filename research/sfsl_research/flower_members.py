@@ -13,8 +13,8 @@ from sfsl.crypto.secret import SystemRandomness, digest
 from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.chance import Chance
-from sfsl.simulate.members import TOLERANT, PassingSimulation
 from sfsl.training import LocalSettings
+from sfsl_research.swarm.members import TOLERANT, PassingSimulation
 
 
 def seeded_members(run: RunConfig, fleet: Fleet) -> Callable[[Node], AbstractContextManager[Member]]:

@@ -8,12 +8,13 @@ import pytest
 from scipy import stats
 
 from sfsl.errors import InputError, ParameterError
-from sfsl.privacy import PRESETS, IndexPrivacy, Setting, audit
-from sfsl.privacy.attacks import deduce, intersection, link_pseudonyms
-from sfsl.privacy.countermeasures import AttackReport
-from sfsl.privacy.estimation import _bound, epsilon_bounds
-from sfsl.privacy.intervals import lower_bound, upper_bound
-from sfsl.privacy.simulation import SUBJECTS, Forgetful, SeenRound, Truthful, make_fleet
+from sfsl.privacy import PRESETS, IndexPrivacy
+from sfsl_research.audit.attacks import deduce, intersection, link_pseudonyms
+from sfsl_research.audit.audit import audit
+from sfsl_research.audit.countermeasures import AttackReport, Setting
+from sfsl_research.audit.estimation import _bound, epsilon_bounds
+from sfsl_research.audit.intervals import lower_bound, upper_bound
+from sfsl_research.audit.simulation import SUBJECTS, Forgetful, SeenRound, Truthful, make_fleet
 
 SMALL = Setting(fleet=60, cohort=20, domain=3000, set_size=30, rounds=10)
 CHECKPOINTS = [1, 5, 10]

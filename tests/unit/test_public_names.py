@@ -34,9 +34,9 @@ PUBLIC = {
         "default_min_contributors", "default_threshold", "plan_graph",
     },
     "sfsl.privacy": {
-        "PAPER_OWNERS", "PRESETS", "AttackReport", "Audit", "Budget", "Calendar", "ClientState",
-        "ClosedPeriod", "Decoys", "EpsilonBound", "EventFrequency", "Events", "IndexPrivacy", "Ledger",
-        "PeriodSelection", "Perturber", "Setting", "Tables", "Tuned", "Workload", "audit",
+        "PAPER_OWNERS", "PRESETS", "Budget", "Calendar", "ClientState",
+        "ClosedPeriod", "Decoys", "Events", "IndexPrivacy",
+        "Ledger", "PeriodSelection", "Perturber", "Tables", "Tuned", "Workload",
         "choose_uniformly", "cohort_events", "frontier", "owner_distribution", "tune",
     },
     "sfsl.rounds": {

@@ -1,9 +1,16 @@
-"""The commands that this package adds to ``sfsl``: ``bench``, ``reproduce`` and ``swarm``.
+"""The commands that this package adds to ``sfsl``: ``privacy audit``, ``bench``, ``reproduce`` and ``swarm``.
 
-Each function is an entry point of the group ``sfsl.commands``, which ``sfsl.cli`` calls with its app.
+Each function is an entry point of the group ``sfsl.commands``, which ``sfsl.cli`` calls with its app, or with
+the group of commands that this one joins.
 """
 
 import typer
+
+
+def add_audit(privacy: typer.Typer) -> None:
+    from sfsl_research.cli import audit
+
+    audit.register(privacy)
 
 
 def add_bench(app: typer.Typer) -> None:

@@ -34,9 +34,9 @@ from sfsl.privacy import IndexPrivacy
 from sfsl.rounds.exchanges import order
 from sfsl.service.signing import client_id
 from sfsl.simulate.chance import Chance
-from sfsl.simulate.members import TOLERANT, SimulatedMemory
 from sfsl.training import LocalSettings
 from sfsl_research.swarm.faults import FaultyTransport, NetworkFaults, Traffic, Vanished
+from sfsl_research.swarm.members import TOLERANT, SimulatedMemory
 
 _ID = re.compile("[0-9a-f]{32}")  # in a text that is to be counted
 

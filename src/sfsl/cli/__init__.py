@@ -30,27 +30,29 @@ data.register(app)
 app.command(epilog="Example:  sfsl union alice.txt bob.txt carol.txt --domain 1000000 --json")(union.union)
 
 # What measures and reproduces is a package of its own, which a deployment does not install.
+# By the name of its entry point, which is that of its command: the group it joins, and what it is for.
 RESEARCH = {
-    "bench": "Measure what things cost on this machine.",
-    "reproduce": "Make the paper's figures and tables again.",
-    "swarm": "Run many simulated clients against a server.",
+    "audit": (privacy.app, "Attack simulated clients: is epsilon kept?"),
+    "bench": (app, "Measure what things cost on this machine."),
+    "reproduce": (app, "Make the paper's figures and tables again."),
+    "swarm": (app, "Run many simulated clients against a server."),
 }
 
 
 def _add_research() -> None:
     """Add the commands of ``sfsl-research``; where it is not installed, each says how to get it."""
     found = {one.name: one for one in entry_points(group="sfsl.commands")}
-    for name, about in RESEARCH.items():
+    for name, (group, about) in RESEARCH.items():
         if name in found:
-            found[name].load()(app)
+            found[name].load()(group)
         else:
             anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-            app.command(name, help=f"{about} (Not installed.)", context_settings=anything)(_not_installed)
+            group.command(name, help=f"{about} (Not installed.)", context_settings=anything)(_not_installed)
 
 
 def _not_installed(context: typer.Context) -> None:
     raise InputError(
-        f"sfsl {context.info_name} is in a package of its own, which is not installed here; from a clone: "
+        f"{context.command_path} is in a package of its own, which is not installed here; from a clone: "
         "pip install ./research, else: pip install 'sfsl[research]'"
     )
 

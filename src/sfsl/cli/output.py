@@ -3,6 +3,7 @@
 import asyncio
 import json
 import json as json_text
+import math
 import signal
 import sys
 import warnings
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from fractions import Fraction
 from typing import Any, TypeVar
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -21,6 +23,16 @@ from sfsl.privacy import PRESETS, IndexPrivacy
 
 def emit_json(result: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(result, indent=2))
+
+
+def plain(value: Any) -> Any:
+    """JSON has no infinity: it is written as a string."""
+    value = msgspec.to_builtins(value)
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    return "infinity" if isinstance(value, float) and math.isinf(value) else value
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:

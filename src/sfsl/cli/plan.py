@@ -6,8 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from sfsl.cli.output import console, counts_of_rounds, emit_json, privacy_level, progress_console, table
-from sfsl.cli.privacy_output import plain
+from sfsl.cli.output import (
+    console,
+    counts_of_rounds,
+    emit_json,
+    plain,
+    privacy_level,
+    progress_console,
+    table,
+)
 from sfsl.errors import InputError
 from sfsl.plan import (
     Load,

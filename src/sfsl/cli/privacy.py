@@ -1,32 +1,17 @@
-"""``sfsl privacy …``: what index privacy costs and gives, and whether it keeps its word."""
+"""``sfsl privacy …``: what index privacy costs and gives. ``sfsl-research`` adds ``audit`` to the group."""
 
+from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
-from sfsl.cli.output import counts_of_rounds, emit_json, privacy_level, progress_console
-from sfsl.cli.privacy_output import (
-    level_figures,
-    plain,
-    print_audit,
-    print_levels,
-    print_tuned,
-    say_where,
-    tuned_figures,
-)
-from sfsl.errors import InputError
-from sfsl.privacy import (
-    PRESETS,
-    Setting,
-    Workload,
-    frontier,
-    owner_distribution,
-)
-from sfsl.privacy import audit as run_audit
+from sfsl.cli.output import console, counts_of_rounds, emit_json, plain, privacy_level, table
+from sfsl.privacy import PRESETS, Events, IndexPrivacy, Tuned, Workload, frontier, owner_distribution
 from sfsl.privacy import tune as run_tune
 from sfsl.privacy.parameters import PAPER_COHORT, PAPER_MEAN_OWNERS, PAPER_SINGLE_OWNER
-from sfsl.privacy.simulation import SUBJECTS
 
 app = typer.Typer(help="Index privacy: what it gives, what it costs, an audit.", no_args_is_help=True)
 
@@ -68,13 +53,13 @@ def show(
                 "single_owner": single_owner,
                 "mean_owners": mean_owners,
                 "levels": [
-                    {"name": name, **level_figures(privacy, events[name], counts)}
+                    {"name": name, **_level_figures(privacy, events[name], counts)}
                     for name, privacy in chosen.items()
                 ],
             }
         )
         return
-    print_levels(chosen, events, counts, cohort)
+    _print_levels(chosen, events, counts, cohort)
     say_where(plot)
 
 
@@ -115,76 +100,92 @@ def tune(
                 "wanted": {"epsilon": plain(epsilon), "rounds": rounds, "p5": p5, "flip": flip},
                 "workload": plain(workload),
                 "union_size": workload.union_size,
-                "best": tuned_figures(best),
+                "best": _tuned_figures(best),
                 "bytes_whole_union": full,
-                "frontier": [tuned_figures(point) for line in lines.values() for point in line],
+                "frontier": [_tuned_figures(point) for line in lines.values() for point in line],
             }
         )
         return
-    print_tuned(best, rounds, full)
+    _print_tuned(best, rounds, full)
     say_where(plot)
 
 
-@app.command(
-    epilog="Examples:  sfsl privacy audit   |   "
-    "sfsl privacy audit cpp3 --rounds 1,5,20 --seed 7 --json   |   "
-    "sfsl privacy audit --perturber forgetful   |   sfsl privacy audit --fleet 60 --cohort 20 --domain 3000 "
-    "--set-size 30 --plot audit.png"
-)
-def audit(
-    level: Annotated[str, typer.Argument(help=LEVEL)] = "cpp2",
-    rounds: Annotated[str, typer.Option(help="Attack after so many rounds.")] = "1,2,5,10",
-    trials: Annotated[int, typer.Option(help="Rows of each kind to estimate epsilon from.")] = 200_000,
-    confidence: Annotated[float, typer.Option(help="Of all bounds on epsilon together.")] = 0.999,
-    fleet: Annotated[int, typer.Option(help="Simulated clients.")] = 300,
-    cohort: Cohort = 100,
-    domain: Annotated[int, typer.Option(help="Rows of the table.")] = 143_534,
-    set_size: Annotated[int, typer.Option(help="Real rows per client.")] = 301,
-    skew: Annotated[float, typer.Option(help="Spread of the rows' popularity; 0 is uniform.")] = 0.6,
-    dropout: Annotated[float, typer.Option(help="Share of a fixed group that drops out of a round.")] = 0.1,
-    perturber: Annotated[
-        str, typer.Option(help="sound, or broken on purpose: forgetful, truthful.")
-    ] = "sound",
-    seed: Annotated[int, typer.Option(help="Repeats an audit.")] = 0,
-    plot: Plot = None,
-    json: Json = False,
+def _print_levels(
+    levels: Mapping[str, IndexPrivacy], events: Mapping[str, Events], counts: list[int], cohort: int
 ) -> None:
-    """Attack simulated clients: is epsilon kept, and what do unions and sums give away beside it?
-
-    Exits with status 1 if the answers are not what the accounting claims.
-    """
-    privacy = privacy_level(level)
-    counts = counts_of_rounds(rounds)
-    if perturber not in SUBJECTS:
-        raise InputError(f"no perturber {perturber!r}; there are {', '.join(SUBJECTS)}")
-    setting = Setting(fleet, cohort, domain, set_size, skew, max(counts), dropout)
-    with progress_console().status("audit") as status:
-        found = run_audit(
-            privacy,
-            setting,
-            rounds=counts,
-            trials=trials,
-            confidence=confidence,
-            seed=seed,
-            subject=SUBJECTS[perturber],
-            progress=status.update,
+    console().print(
+        table(
+            "Probabilities",
+            ("", "p1", "p2", "p3", "p4", "p5", "p6"),
+            [
+                (
+                    name,
+                    *(str(Fraction(p).limit_denominator(10_000)) for p in (x.p1, x.p2, x.p3, x.p4)),
+                    *(f"{p:.1%}" for p in (x.p5, x.p6)),
+                )
+                for name, x in levels.items()
+            ],
         )
+    )
+    console().print(
+        table(
+            f"What they give away, in a cohort of {cohort}",
+            ("", "p7", "p8", "ε₁", "ε∞", *(f"ε({count})" for count in counts)),
+            [
+                (
+                    name,
+                    *(f"{p:.1%}" for p in (events[name].p7, events[name].p8)),
+                    *(f"{e:.2f}" for e in (x.epsilon_one, x.epsilon_infinity)),
+                    *(f"{x.epsilon(count):.3f}" for count in counts),
+                )
+                for name, x in levels.items()
+            ],
+        )
+    )
+
+
+def _print_tuned(best: Tuned, rounds: int | None, full: float) -> None:
+    span = "for ever" if rounds is None else f"over {rounds} rounds"
+    rows = [(name, f"{getattr(best.privacy, name):.6g}") for name in ("p1", "p2", "p3", "p4", "p5", "p6")]
+    rows += [
+        (f"epsilon {span}", f"{best.epsilon:.4g}"),
+        ("rows asked for per round", f"{best.rows:,.0f}"),
+        ("bytes per client and round", f"{best.bytes_per_round:,.0f}"),
+        ("… for the whole union", f"{full:,.0f}"),
+        ("p7, p8", f"{best.events.p7:.2%}, {best.events.p8:.2%}"),
+    ]
+    console().print(table("Fewest bytes", ("", ""), rows))
+    if rounds is None or rounds > 1:
+        console().print(
+            "Noise in each round (--flip) never lowers epsilon for its bytes; see docs/privacy.md."
+        )
+
+
+def _level_figures(privacy: IndexPrivacy, events: Events, counts: list[int]) -> dict[str, Any]:
+    return {
+        **msgspec.to_builtins(privacy),
+        "p5": privacy.p5,
+        "p6": privacy.p6,
+        "epsilon_one": plain(privacy.epsilon_one),
+        "epsilon_infinity": plain(privacy.epsilon_infinity),
+        **msgspec.to_builtins(events),
+        "epsilon": {str(count): plain(privacy.epsilon(count)) for count in counts},
+    }
+
+
+def _tuned_figures(tuned: Tuned) -> dict[str, Any]:
+    privacy = tuned.privacy
+    return {
+        **msgspec.to_builtins(privacy),
+        "p5": privacy.p5,
+        "p6": privacy.p6,
+        "epsilon": plain(tuned.epsilon),
+        "rows": tuned.rows,
+        "bytes_per_round": tuned.bytes_per_round,
+        **msgspec.to_builtins(tuned.events),
+    }
+
+
+def say_where(plot: Path | None) -> None:
     if plot is not None:
-        from sfsl.report.privacy_plots import plot_audit
-
-        plot_audit(found, plot)
-    if json:
-        emit_json(
-            {
-                "perturber": perturber,
-                "seed": seed,
-                "setting": plain(setting),
-                "violated": found.violated,
-                **plain(found),
-            }
-        )
-    else:
-        print_audit(found)
-        say_where(plot)
-    if found.violated:
-        raise typer.Exit(1)
+        console().print(f"Plot: {plot}")

@@ -1,7 +1,7 @@
-"""The perturber: which rows of a union a client asks for (paper, Algorithm 2; spec privacy 3).
+"""Which tables a client answers for, and which rows of a union it asks for (spec privacy 3).
 
-The paper memoizes each permanent answer; here it is a function of a key, so that 32 bytes replace the
-growing answer sets and a restart cannot forget one.
+The paper (Algorithm 2) memoizes each permanent answer; here it is a function of a key, so that 32 bytes
+replace the growing answer sets and a restart cannot forget one.
 """
 
 import math
@@ -14,16 +14,58 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 from numpy.typing import ArrayLike, NDArray
 
-from sfsl.arrays import Bits, Indices, ascends
+from sfsl.arrays import Bits, Indices, ascends, whole_numbers
 from sfsl.crypto.secret import Randomness, Secret, derive
 from sfsl.errors import InputError, ParameterError
 from sfsl.privacy.parameters import IndexPrivacy
-from sfsl.privacy.tables import Tables
 
 Words = NDArray[np.uint64]
 
 KEY_BYTES = 32
 _WORD_VALUES = 2**64
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of a model, by what a client may say about them (spec privacy 3.4).
+
+    ``shared``: the client answers, with randomized response, which rows it has. ``derived``: never
+    answered on their own, since a second answer to a dependent question would undo the first; their rows
+    follow from shared ones by a public map (``submodel.RowMaps``).
+    ``personal``: rows of this client alone; nothing about them ever leaves the device.
+    """
+
+    shared: tuple[str, ...]
+    derived: tuple[str, ...] = ()
+    personal: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        names = [*self.shared, *self.derived, *self.personal]
+        if len(set(names)) != len(names):
+            raise ParameterError(f"a table has one role only; of {', '.join(names)} some have two")
+        if not self.shared:
+            raise ParameterError("a model without a shared table has nothing to be private about")
+
+    def per_shared_table(self, given: Mapping[str, ArrayLike], what: str) -> dict[str, Indices]:
+        """Return checked index sets, one for each shared table and for no other, in declared order."""
+        for name in given:
+            if name in self.personal:
+                raise InputError(
+                    f"{what} names table {name!r}, which is personal and never leaves the device"
+                )
+            if name in self.derived:
+                raise InputError(
+                    f"{what} names table {name!r}, which follows from another and is never answered for"
+                )
+            if name not in self.shared:
+                raise InputError(f"{what} names table {name!r}, which this model does not have")
+        missing = [name for name in self.shared if name not in given]
+        if missing:
+            raise InputError(f"{what} lacks table {missing[0]!r}")
+        return {
+            name: whole_numbers(given[name], f"{what}, table {name!r}: row numbers", flat=True)
+            for name in self.shared
+        }
 
 
 @dataclass(frozen=True)
@@ -85,14 +127,13 @@ class Perturber:
 
     def answer(self, unions: Mapping[str, ArrayLike], randomness: Randomness) -> dict[str, Bits]:
         """This round's answers: for each shared table a bitmap over its union, fresh in every call."""
-        return {
-            name: self._instantaneous(self.permanent(name, union), randomness)
-            for name, union in self.check_unions(unions).items()
-        }
-
-    def _instantaneous(self, permanent: Bits, randomness: Randomness) -> Bits:
-        words = np.frombuffer(randomness.bytes(8 * len(permanent)), "<u8")
-        return np.where(permanent, _below(words, self._privacy.p3), _below(words, self._privacy.p4))
+        p3, p4 = self._privacy.p3, self._privacy.p4
+        answers: dict[str, Bits] = {}
+        for name, union in self.check_unions(unions).items():
+            permanent = self.permanent(name, union)
+            words = np.frombuffer(randomness.bytes(8 * len(permanent)), "<u8")
+            answers[name] = np.where(permanent, _below(words, p3), _below(words, p4))
+        return answers
 
     def check_unions(self, unions: Mapping[str, ArrayLike]) -> dict[str, Indices]:
         """Refuse a union that is empty, or that asks twice about one row, which would draw twice."""

@@ -17,7 +17,6 @@ from collections.abc import Mapping
 from datetime import date
 
 import msgspec
-import numpy as np
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Indices
@@ -28,9 +27,8 @@ from sfsl.errors import Declined, InputError, PeriodFrozen, Refused, RolledBack,
 from sfsl.privacy.ledger import Budget, Ledger
 from sfsl.privacy.parameters import IndexPrivacy
 from sfsl.privacy.period import Calendar
-from sfsl.privacy.response import KEY_BYTES, Decoys, Perturber
-from sfsl.privacy.state_file import FORMAT, FrozenPeriod, StateRecord
-from sfsl.privacy.tables import Tables
+from sfsl.privacy.response import KEY_BYTES, Decoys, Perturber, Tables
+from sfsl.privacy.state_file import FORMAT, FrozenPeriod, StateRecord, freeze
 
 
 class ClientState(Closing):
@@ -141,7 +139,7 @@ class ClientState(Closing):
         # Whatever is wrong with the input shows here, before it is frozen for a whole period.
         perturber = Perturber(Secret(key), privacy, tables, real)
         submitted = perturber.union_input(decoys)
-        wanted = _freeze(number, key, privacy, tables, real, decoys)
+        wanted = freeze(number, key, privacy, tables, real, decoys)
         if going_on is None:
             self._enter(wanted)
         if acknowledged is not None and acknowledged > self.ledger.begun:
@@ -256,34 +254,3 @@ class ClientState(Closing):
 
     def __repr__(self) -> str:
         return f"ClientState({self._record.client!r}, period={self.period}, redacted)"
-
-
-def _freeze(
-    number: int,
-    key: bytes,
-    privacy: IndexPrivacy,
-    tables: Tables,
-    real: Mapping[str, ArrayLike],
-    decoys: Decoys | None,
-) -> FrozenPeriod:
-    """What a period fixes. The digests are keyed: nobody can try out sets without the period's key."""
-    rows = tables.per_shared_table(real, "the real set")
-    sets = [part for name in rows for part in (name.encode(), np.unique(rows[name]).astype(">u8").tobytes())]
-    plan = []
-    if decoys is not None:
-        plan = [_u64(decoys.draws)]
-        plan += [
-            part for name in sorted(decoys.domain) for part in (name.encode(), _u64(decoys.domain[name]))
-        ]
-    return FrozenPeriod(
-        number=number,
-        key=key,
-        p1=privacy.p1,
-        p2=privacy.p2,
-        snapshot=digest("period-snapshot", key, *sets),
-        decoys=digest("period-decoys", key, *plan),
-    )
-
-
-def _u64(number: int) -> bytes:
-    return number.to_bytes(8, "big")

@@ -1,14 +1,20 @@
-"""The bytes of a client's state (spec privacy 6.1)."""
+"""What a client keeps from round to round, and its bytes (spec privacy 6.1)."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 from msgspec import Meta
+from numpy.typing import ArrayLike
 
 from sfsl.codec import Message
+from sfsl.crypto.secret import digest
 from sfsl.durable.records import RecordFormat
 from sfsl.privacy.ledger import Ledger
+from sfsl.privacy.parameters import IndexPrivacy
 from sfsl.privacy.period import Calendar
+from sfsl.privacy.response import Decoys, Tables
 
 MAGIC = b"sfsl state\r\n\x1a\n\x00\x00"  # 16 bytes; a text-mode copy would break them
 
@@ -36,6 +42,32 @@ class FrozenPeriod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __rich_repr__(self) -> Any:
         yield repr(self)
+
+
+def freeze(
+    number: int,
+    key: bytes,
+    privacy: IndexPrivacy,
+    tables: Tables,
+    real: Mapping[str, ArrayLike],
+    decoys: Decoys | None,
+) -> FrozenPeriod:
+    """Return what a period fixes. The digests are keyed: nobody can try out sets without the period's key."""
+    rows = tables.per_shared_table(real, "the real set")
+    sets = [part for name in rows for part in (name.encode(), np.unique(rows[name]).astype(">u8").tobytes())]
+    plan = []
+    if decoys is not None:
+        plan = [decoys.draws.to_bytes(8, "big")]
+        for name in sorted(decoys.domain):
+            plan += [name.encode(), decoys.domain[name].to_bytes(8, "big")]
+    return FrozenPeriod(
+        number=number,
+        key=key,
+        p1=privacy.p1,
+        p2=privacy.p2,
+        snapshot=digest("period-snapshot", key, *sets),
+        decoys=digest("period-decoys", key, *plan),
+    )
 
 
 class StateRecord(Message, frozen=True, tag="client-state", omit_defaults=True):

@@ -1,1 +1,1 @@
-"""What runs and audits look like: tables and plots."""
+"""What runs and choices of privacy look like: tables and plots."""

@@ -10,7 +10,7 @@ _MIB = 2**20
 
 
 def figures(run: Run) -> dict[str, Any]:
-    """One run as plain values; None where there is none."""
+    """Sum up one run in plain values; None stands for what it does not have."""
     auc, secure = run.curve("auc"), run.curve("auc_secure")
     best = max(auc, key=lambda point: point[1]) if auc else None
     up, down = run.mean("bytes_up"), run.mean("bytes_down")
@@ -67,7 +67,7 @@ def learning_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
 
 
 def client_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Runs without clients have no row."""
+    """Tell what became of clients; runs without clients have no row."""
     heads = ["run", "asked", "in the sum", "dropped", "late", "declined"]
     keys = ("asked", "in_the_sum", "dropped", "late", "declined")
     return heads, [[one["name"], *(f"{one[key]:,}" for key in keys)] for one in runs if one["asked"]]
@@ -91,7 +91,7 @@ def cost_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str
 
 
 def exchange_table(one: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Of one run; a dash where nothing was sent, and where nothing was measured."""
+    """Break down one run; a dash where nothing was sent, and where nothing was measured."""
     heads = ["exchange", "bytes up", "bytes down", "client CPU s", "server CPU s"]
     rows = [
         [
@@ -105,7 +105,7 @@ def exchange_table(one: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def privacy_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Runs without a summary have no row, unless they hide nothing in any case."""
+    """Tell what was given away; runs without a summary have no row, unless they hide nothing in any case."""
     heads = ["run", "preset", "p1 to p4", "ε", "ε∞", "exposures", "clients", "least"]
     rows = []
     for one in runs:
@@ -130,7 +130,7 @@ def privacy_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[
 
 
 def without_privacy(runs: Sequence[dict[str, Any]]) -> str:
-    """A sentence about runs whose privacy is not known yet; empty where there are none."""
+    """Return a sentence about runs whose privacy is not known yet; empty where there are none."""
     names = [one["name"] for one in runs if one["sums"] != "none" and not one["privacy"]]
     if not names:
         return ""
@@ -144,12 +144,12 @@ def _epsilon(privacy: dict[str, Any], key: str) -> str:
 
 
 def _measured(value: float, form: str) -> str:
-    """A dash for zero: without the protocol there is nothing to measure."""
+    """Write a dash for zero: without the protocol there is nothing to measure."""
     return _number(value or None, form)
 
 
 def _number(value: object, form: str) -> str:
-    """A dash for what was not measured; a summary that holds something odd is shown as it is."""
+    """Write a dash for what was not measured; a summary that holds something odd is shown as it is."""
     if value is None:
         return "–"
     try:

@@ -60,7 +60,7 @@ _PRIVACY = (
 
 
 def page(runs: Sequence[Run], figures: Sequence[dict[str, Any]], pictures: Mapping[str, bytes]) -> str:
-    """``figures`` of the runs in the same order, ``pictures`` as PNG by name."""
+    """Lay out the page. ``figures`` are of the runs in the same order, ``pictures`` PNG by name."""
     parts = [
         _section("Learning", _table(*learning_table(figures)) + _note(_learning(figures))),
         _picture("auc", pictures),

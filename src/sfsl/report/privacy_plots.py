@@ -1,4 +1,4 @@
-"""Pictures of what privacy costs: epsilon over rounds, events, the tuning frontier, an audit."""
+"""Pictures of what privacy costs: epsilon over rounds, events, the tuning frontier."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfsl.errors import InputError
-from sfsl.privacy import Audit, IndexPrivacy, Tuned
+from sfsl.privacy import IndexPrivacy, Tuned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,8 +15,8 @@ FORMATS = (".png", ".svg")
 
 
 def plot_levels(levels: Mapping[str, IndexPrivacy], rounds: int, cohort: int, path: Path) -> None:
-    """Epsilon over rounds, and p7 and p8 over the number of owners."""
-    with _Picture(path, panels=2) as (left, right):
+    """Draw epsilon over rounds, and p7 and p8 over the number of owners."""
+    with Picture(path, panels=2) as (left, right):
         over = sorted({round(rounds ** (step / 200)) for step in range(201)})
         for name, privacy in levels.items():
             label = name if math.isfinite(privacy.epsilon(rounds)) else f"{name} (infinite)"
@@ -31,8 +31,8 @@ def plot_levels(levels: Mapping[str, IndexPrivacy], rounds: int, cohort: int, pa
 
 
 def plot_frontier(points: Mapping[float, Sequence[Tuned]], rounds: int | None, path: Path) -> None:
-    """Bytes against p5, one line for each epsilon."""
-    with _Picture(path, panels=1) as (axes,):
+    """Draw bytes against p5, one line for each epsilon."""
+    with Picture(path, panels=1) as (axes,):
         for epsilon, line in points.items():
             cost = [point.bytes_per_round / 2**20 for point in line]
             axes.plot([point.privacy.p5 for point in line], cost, label=f"epsilon {epsilon:g}")
@@ -45,20 +45,7 @@ def plot_frontier(points: Mapping[float, Sequence[Tuned]], rounds: int | None, p
         axes.set_yscale("log")
 
 
-def plot_audit(audit: Audit, path: Path) -> None:
-    """The bound on epsilon next to the claim, and how many owners the attacks find."""
-    with _Picture(path, panels=2) as (left, right):
-        rounds = [bound.rounds for bound in audit.bounds]
-        left.plot(rounds, [bound.claimed for bound in audit.bounds], label="claimed")
-        left.plot(rounds, [bound.lower for bound in audit.bounds], "o", label="estimated from below")
-        left.set(xlabel="rounds in one period", ylabel="epsilon", title="Epsilon of the answers")
-        for name in dict.fromkeys(report.countermeasure for report in audit.attacks):
-            line = [report for report in audit.attacks if report.countermeasure == name]
-            right.plot([r.rounds for r in line], [r.named.recall for r in line], "o-", label=name)
-        right.set(xlabel="rounds", ylabel="share of (client, row) named", title="Unions, requests and counts")
-
-
-class _Picture:
+class Picture:
     """A figure with panels, saved when the block ends without an error."""
 
     def __init__(self, path: Path, panels: int) -> None:

@@ -17,21 +17,21 @@ _DPI = 150
 
 
 def pictures(runs: Sequence[Run]) -> "dict[str, Figure]":
-    """By name. There is no picture of what no run measured, and a run is in none where it did not."""
+    """Draw pictures, by name: none of what no run measured, each with the runs that measured it."""
     drawn: dict[str, Figure] = {}
     if any(run.curve("auc") or run.curve("auc_secure") for run in runs):
-        drawn["auc"] = _figure(2, lambda axes: _curves(runs, axes))
+        drawn["auc"] = _figure(_curves, runs)
     if any(run.mean("bytes_up") or run.mean("bytes_down") for run in runs):
-        drawn["bytes"] = _figure(2, lambda axes: _bytes(runs, axes))
+        drawn["bytes"] = _figure(_bytes, runs)
     if any(run.mean("client_seconds") or run.mean("server_seconds") for run in runs):
-        drawn["seconds"] = _figure(2, lambda axes: _seconds(runs, axes))
+        drawn["seconds"] = _figure(_seconds, runs)
     if any(run.asked for run in runs):
-        drawn["dropouts"] = _figure(2, lambda axes: _dropouts(runs, axes))
+        drawn["dropouts"] = _figure(_dropouts, runs)
     return drawn
 
 
 def save(drawn: "dict[str, Figure]", folder: Path) -> list[Path]:
-    """Each as PNG and SVG."""
+    """Write each picture as PNG and as SVG; return the files."""
     written = []
     for name, figure in drawn.items():
         for form in FORMATS:
@@ -103,7 +103,7 @@ def _dropouts(runs: Sequence[Run], axes: "list[Axes]") -> None:
 
 
 def _over_rounds(panel: "Axes", runs: Sequence[Run]) -> None:
-    """There is no half round, also where there are few."""
+    """Count whole rounds on the axis: there is no half round, also where there are few."""
     from matplotlib.ticker import MaxNLocator
 
     last = max(run.lines[-1].round for run in runs)
@@ -114,7 +114,7 @@ def _over_rounds(panel: "Axes", runs: Sequence[Run]) -> None:
 def _bars(
     panel: "Axes", runs: Sequence[Run], groups: Sequence[str], figures: Sequence[dict[str, float]]
 ) -> None:
-    """For each group one bar of each run that has any."""
+    """Draw for each group one bar of each run that has figures."""
     shown = [(number, values) for number, values in enumerate(figures) if values]
     width = 0.8 / max(1, len(shown))
     for place, (number, values) in enumerate(shown):
@@ -128,15 +128,15 @@ def _scaled(values: dict[str, float], factor: float) -> dict[str, float]:
     return {exchange: factor * value for exchange, value in values.items()}
 
 
-def _figure(panels: int, draw: "Callable[[list[Axes]], None]") -> "Figure":
+def _figure(draw: "Callable[[Sequence[Run], list[Axes]], None]", runs: Sequence[Run]) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError("pictures need matplotlib: install the extra, sfsl[plot]") from None
-    # One panel below the other, so that a phone shows them in full width.
-    figure = Figure(figsize=(7.2, 4.6 * panels), layout="constrained")
-    axes = [figure.add_subplot(panels, 1, number + 1) for number in range(panels)]
-    draw(axes)
+    # Two panels, one below the other, so that a phone shows them in full width.
+    figure = Figure(figsize=(7.2, 9.2), layout="constrained")
+    axes = [figure.add_subplot(2, 1, number) for number in (1, 2)]
+    draw(runs, axes)
     for panel in axes:
         panel.grid(alpha=0.3)
         panel.set_axisbelow(True)

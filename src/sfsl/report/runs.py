@@ -68,13 +68,13 @@ class Run:
         return sum(sum(line.declined.values()) for line in self.lines)
 
     def curve(self, figure: str) -> list[tuple[int, float]]:
-        """(round, value) of ``auc``, ``auc_secure`` or ``loss`` where it was measured."""
+        """Return (round, value) of ``auc``, ``auc_secure`` or ``loss`` where it was measured."""
         found = [(line.round, getattr(line, figure)) for line in self.lines]
         return [(number, value) for number, value in found if value is not None]
 
     def mean(self, cost: str) -> dict[str, float]:
-        """Of ``bytes_up``, ``bytes_down``, ``client_seconds`` or ``server_seconds``, by exchange; without
-        those in which it was never measured."""
+        """Return the mean ``bytes_up``, ``bytes_down``, ``client_seconds`` or ``server_seconds`` by exchange,
+        without exchanges in which it was never measured."""
         bills: list[dict[str, float]] = [getattr(line, cost) for line in self.done]
         return {
             exchange: fmean(bill.get(exchange, 0.0) for bill in bills)
@@ -83,7 +83,7 @@ class Run:
         }
 
     def lost(self) -> dict[str, float]:
-        """Shares of the cohorts: who vanished, by exchange, was late or declined; empty without clients."""
+        """Return the shares of the cohorts that vanished, by exchange, were late, declined; empty if none."""
         if not self.asked:
             return {}
         vanished = {name: sum(line.dropped.get(name, 0) for line in self.lines) for name in ORDER}
@@ -92,7 +92,7 @@ class Run:
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """In the order given. Runs with the same folder name are told apart by what stands before it."""
+    """Read runs, in the order given. What stands before a folder's name tells those of one name apart."""
     if not folders:
         raise InputError("name at least one run folder")
     resolved = [folder.resolve() for folder in folders]

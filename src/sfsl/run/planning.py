@@ -7,8 +7,7 @@ import numpy as np
 from sfsl.arrays import Indices
 from sfsl.data.catalogue import Catalogue, CatalogueStatistics
 from sfsl.errors import ParameterError
-from sfsl.privacy import IndexPrivacy, PeriodSelection
-from sfsl.privacy.selection import choose_uniformly
+from sfsl.privacy import IndexPrivacy, PeriodSelection, choose_uniformly
 from sfsl.rounds.exchanges import Exchange
 from sfsl.run.fleet import Fleet, client_privacy, scheme_privacy
 from sfsl.secagg.graph import DEFAULT_DROPOUT, default_min_contributors

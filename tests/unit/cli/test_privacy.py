@@ -1,4 +1,4 @@
-"""``sfsl privacy``: tables, JSON, pictures, exit status, errors."""
+"""``sfsl privacy``: tables, JSON, pictures, errors."""
 
 import json
 import sys
@@ -12,7 +12,6 @@ from sfsl.cli.privacy import app
 from sfsl.errors import InputError, ParameterError
 
 runner = CliRunner()
-SMALL = ["--fleet", "30", "--cohort", "10", "--domain", "900", "--set-size", "18", "--trials", "8000"]
 
 
 def run(*args: str, status: int = 0) -> Any:
@@ -28,7 +27,7 @@ def figures(*args: str, status: int = 0) -> Any:
     return json.loads(run(*args, "--json", status=status).stdout, parse_constant=no_constants)
 
 
-@pytest.mark.parametrize("command", ["show", "tune", "audit"])
+@pytest.mark.parametrize("command", ["show", "tune"])
 def test_help_has_examples(command: str) -> None:
     shown = run(command, "--help").output
     for expected in ("Example", "--json", "--plot"):
@@ -66,8 +65,7 @@ def test_show_as_json() -> None:
     ],
 )
 def test_levels_that_cannot_be(level: str, error: type[Exception]) -> None:
-    for command in ("show", "audit"):
-        assert isinstance(runner.invoke(app, [command, level]).exception, error)
+    assert isinstance(runner.invoke(app, ["show", level]).exception, error)
 
 
 @pytest.mark.parametrize("rounds", ["0", "x", "", "1,-2", "1.5"])
@@ -87,31 +85,10 @@ def test_tune() -> None:
     assert figures("tune", "--epsilon", "inf", "--p5", "1")["best"]["epsilon"] == "infinity"
 
 
-def test_audit() -> None:
-    result = figures("audit", "cpp3", "--rounds", "1,4", *SMALL)
-    assert result["violated"] is False
-    assert [bound["rounds"] for bound in result["bounds"]] == [1, 4]
-    assert {event["event"] for event in result["events"]} == {"event 1", "event 2"}
-    assert len({report["countermeasure"] for report in result["attacks"]}) == 8
-    shown = run("audit", "cpp3", "--rounds", "1,4", *SMALL)
-    assert "pseudonyms" in shown.stdout
-    assert "kept" in shown.stdout
-
-
-def test_audit_catches_a_broken_perturber() -> None:
-    result = figures("audit", "cpp3", "--rounds", "8", "--perturber", "forgetful", *SMALL, status=1)
-    assert result["violated"] is True
-    assert result["bounds"][0]["lower"] > result["bounds"][0]["claimed"]
-    assert "VIOLATED" in run("audit", "--rounds", "8", "--perturber", "truthful", *SMALL, status=1).stdout
-    wrong = runner.invoke(app, ["audit", "--perturber", "perfect", *SMALL]).exception
-    assert isinstance(wrong, InputError)
-
-
 @pytest.mark.parametrize("kind", ["png", "svg"])
 def test_pictures(tmp_path: Path, kind: str) -> None:
     pytest.importorskip("matplotlib")
-    commands = [["show"], ["tune", "--epsilon", "1.5"], ["audit", "--rounds", "1,3", *SMALL]]
-    for command in commands:
+    for command in (["show"], ["tune", "--epsilon", "1.5"]):
         path = tmp_path / f"{command[0]}.{kind}"
         run(*command, "--plot", str(path))
         start = path.read_bytes()[:200]

@@ -445,19 +445,6 @@ def test_a_budget_spent_between_check_in_and_invitation(tmp_path: Path) -> None:
     assert answers_of(crowd, people[VICTIM].link.client) == {}
 
 
-def test_a_swarms_device_holds_the_servers_count_against_its_own() -> None:
-    pytest.importorskip("torch")
-    from sfsl.simulate.members import SimulatedMemory
-
-    memory = SimulatedMemory(None, "u0", None, 0)  # type: ignore[arg-type]
-    memory.prepare(None)
-    memory.prepare(0)
-    with pytest.raises(StateError, match="counts 1 masked sets, 0"):
-        memory.prepare(1)
-    with pytest.raises(StateError, match="entered no round"):
-        memory.answer(b"", {}, None)  # type: ignore[arg-type]
-
-
 def test_an_old_copy_of_its_state_owns_up_and_sits_out(tmp_path: Path) -> None:
     crowd = Crowd(tmp_path)
     person = crowd.participant(VICTIM, exposures=3)

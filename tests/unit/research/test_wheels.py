@@ -12,7 +12,8 @@ import pytest
 pytestmark = pytest.mark.skipif(find_spec("hatchling") is None, reason="wheels are built with hatchling")
 
 ROOT = Path(__file__).parents[3]
-COMMANDS = ("bench", "reproduce", "swarm")
+# By the name of the entry point, which is that of the module too: what one types after sfsl.
+COMMANDS = {"audit": "privacy audit", "bench": "bench", "reproduce": "reproduce", "swarm": "swarm"}
 # As where only the first wheel is installed: no entry points, and nothing to import behind them.
 ALONE = """
 import importlib.metadata, sys
@@ -55,7 +56,7 @@ def test_the_wheel_of_a_deployment_has_nothing_of_research_and_no_test_helper(
     wheels: dict[str, zipfile.ZipFile],
 ) -> None:
     parts = [Path(name).with_suffix("").parts for name in wheels["sfsl"].namelist()]
-    of_research = {"sfsl_research", "bench", "reproduce", "experiments", "swarm"}
+    of_research = {"sfsl_research", "audit", "attacks", "bench", "reproduce", "experiments", "swarm"}
     of_tests = {"testing", "tests", "conftest"}
     assert not [one for one in parts if (of_research | of_tests) & set(one)]
     assert ("sfsl", "cli", "run") in parts
@@ -83,20 +84,20 @@ def test_both_have_one_version(wheels: dict[str, zipfile.ZipFile]) -> None:
     assert len(versions) == 1
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_without_research_a_command_says_what_to_install(installed: Path, name: str) -> None:
-    done = alone(installed, name, "round", "--clients", "3", "--json")
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_without_research_a_command_says_what_to_install(installed: Path, words: str) -> None:
+    done = alone(installed, *words.split(), "round", "--clients", "3", "--json")
     assert (done.returncode, done.stdout) == (1, "")
     assert "pip install 'sfsl[research]'" in done.stderr
-    assert f"sfsl {name} " in done.stderr
+    assert f"sfsl {words} is in a package" in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
 def test_without_research_help_marks_its_commands(installed: Path) -> None:
-    done = alone(installed, "--help")
-    assert done.returncode == 0
-    for name in COMMANDS:
+    for *group, name in map(str.split, COMMANDS.values()):
+        done = alone(installed, *group, "--help")
+        assert done.returncode == 0
         (line,) = (one for one in done.stdout.splitlines() if one.strip(" │").startswith(f"{name} "))
         assert "Not installed" in line
     (run,) = (one for one in done.stdout.splitlines() if one.strip(" │").startswith("run "))

@@ -23,7 +23,6 @@ from sfsl.simulate.engine import RoundResult
 from sfsl.simulate.population import Simulation
 from sfsl.simulate.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
 from sfsl.simulate.resident.answers import Answers, Union, client_keys
-from sfsl.simulate.resident.central import ResidentCentral
 from sfsl.simulate.resident.model import Moved, averaged, decoded, encoded, stepped
 from sfsl.simulate.resident.rounds import ResidentRounds
 from sfsl.simulate.resident.scoring import ResidentTest
@@ -32,6 +31,7 @@ from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, ServerSt
 from sfsl.submodel.quantize import WeightedSums
 from sfsl.training import auc, score_samples
 from sfsl.training.task import Task
+from sfsl_research.experiments.resident_central import ResidentCentral
 from small_fleet import CLIENTS, DEVICES, NAMES, all_rows, interactions, settings_of, store_of
 
 

@@ -22,7 +22,7 @@ from sfsl.errors import (
     TooFewClients,
     WrongPhase,
 )
-from sfsl.privacy.selection import choose_uniformly
+from sfsl.privacy import choose_uniformly
 from sfsl.rounds.exchanges import Exchange
 from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.service.driver import CohortRound, Driver

@@ -18,7 +18,7 @@ from sfsl.carriers.https.conversation import Conversation
 from sfsl.carriers.https.status import Status, Totals
 from sfsl.crypto.secret import Randomness
 from sfsl.errors import Aborted, KeyMismatch, SfslError, StoreError
-from sfsl.privacy.selection import choose_uniformly
+from sfsl.privacy import choose_uniformly
 from sfsl.rounds.exchanges import Exchange
 from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.service.driver import CohortRound, Driver

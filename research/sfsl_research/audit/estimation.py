@@ -13,10 +13,10 @@ import numpy as np
 from sfsl.arrays import Counts
 from sfsl.crypto.secret import Secret
 from sfsl.errors import ParameterError
-from sfsl.privacy.intervals import lower_bound, upper_bound
 from sfsl.privacy.parameters import IndexPrivacy
 from sfsl.privacy.response import KEY_BYTES, Perturber
-from sfsl.privacy.simulation import ONE_TABLE, TABLE, Fleet, SeenRound
+from sfsl_research.audit.intervals import lower_bound, upper_bound
+from sfsl_research.audit.simulation import ONE_TABLE, TABLE, Fleet, SeenRound
 
 _AUDITED_CLIENTS = 16
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sfsl.arrays import Bits, Indices, Reals, Values
-from sfsl.privacy.simulation import SeenRound
+from sfsl_research.audit.simulation import SeenRound
 
 # How far above chance two bitmaps must agree to count as one client's: once in 10^9 pairs by accident.
 LINK_DEVIATIONS = 6.0

@@ -1,6 +1,6 @@
 """Simulated clients and what a server sees of their rounds, for the audit.
 
-The rows and the schedule are made up; the answers come from the perturber under audit. One NumPy
+The rows and the schedule are simulated; the answers come from the perturber under audit. One NumPy
 generator drives everything, the clients' randomness too, so that a seed repeats an audit.
 """
 
@@ -14,8 +14,7 @@ from sfsl.arrays import Bits, Indices
 from sfsl.crypto.secret import Randomness, Secret
 from sfsl.errors import ParameterError
 from sfsl.privacy.parameters import IndexPrivacy
-from sfsl.privacy.response import KEY_BYTES, Decoys, Perturber
-from sfsl.privacy.tables import Tables
+from sfsl.privacy.response import KEY_BYTES, Decoys, Perturber, Tables
 
 TABLE = "rows"
 ONE_TABLE = Tables(shared=(TABLE,))

@@ -7,10 +7,18 @@ import numpy as np
 
 from sfsl.arrays import Bits
 from sfsl.errors import ParameterError
-from sfsl.privacy.attacks import deduce, intersection, link_pseudonyms
 from sfsl.privacy.parameters import IndexPrivacy
 from sfsl.privacy.response import Decoys, Perturber
-from sfsl.privacy.simulation import TABLE, Fleet, Schedule, SeenRound, fixed_group, play, random_cohorts
+from sfsl_research.audit.attacks import deduce, intersection, link_pseudonyms
+from sfsl_research.audit.simulation import (
+    TABLE,
+    Fleet,
+    Schedule,
+    SeenRound,
+    fixed_group,
+    play,
+    random_cohorts,
+)
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sfsl.privacy.countermeasures import AttackReport, Setting, attack_reports
-from sfsl.privacy.estimation import EpsilonBound, EventFrequency, epsilon_bounds, event_frequencies
 from sfsl.privacy.parameters import IndexPrivacy
 from sfsl.privacy.response import Perturber
-from sfsl.privacy.simulation import Schedule, make_fleet, play, random_cohorts
+from sfsl_research.audit.countermeasures import AttackReport, Setting, attack_reports
+from sfsl_research.audit.estimation import EpsilonBound, EventFrequency, epsilon_bounds, event_frequencies
+from sfsl_research.audit.simulation import Schedule, make_fleet, play, random_cohorts
 
 
 @dataclass(frozen=True)
