@@ -34,7 +34,7 @@ from sfsl.secagg.masking import (
 )
 from sfsl.secagg.messages import MAX_ID, Keys, Roster
 from sfsl.secagg.moves import Machine, State
-from sfsl.secagg.params import Layout, Policy, ascending, require_members, require_policy
+from sfsl.secagg.params import Layout, Policy, ascending, require_policy
 from sfsl.secagg.transcript import (
     commitment,
     keys_parts,
@@ -42,6 +42,7 @@ from sfsl.secagg.transcript import (
     point,
     request_parts,
     requests_digest,
+    require_members,
     self_mask_key,
     sum_context,
     verify_request,

@@ -1,15 +1,13 @@
 """Public parameters of a session, and what a client insists on before it takes part."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from sfsl.codec import Checked
-from sfsl.errors import InvalidMessage, ParameterError, Refused
-from sfsl.secagg.messages import Keys, Roster
-from sfsl.secagg.transcript import require_distinct, require_keys
+from sfsl.errors import ParameterError, Refused
 
 MAX_COMPLETE = 512  # clients on a complete graph; a larger fleet runs several cohorts
 MAX_CLIENTS = 65_535
@@ -135,23 +133,6 @@ def require_policy(params: SessionParams, policy: Policy, sums: int, *, active: 
                 f"rows with {one.min_contributors} contributors would be opened, "
                 f"this client wants at least {policy.min_contributors}"
             )
-
-
-def require_members(roster: Roster, own: Keys, identities: Mapping[str, bytes] | None) -> None:
-    """A roster in order, of the announced size, without doubles, with our keys as we sent them."""
-    params, members = roster.params, roster.members
-    positions = [member.position for member in members]
-    if not ascending(positions) or not all(position < params.clients for position in positions):
-        raise InvalidMessage("roster positions are not in order")
-    if params.neighbours is None and len(members) != params.clients:
-        raise InvalidMessage(f"a roster of {len(members)} for a cohort of {params.clients}")
-    if len(members) < params.threshold:
-        raise Refused(f"{len(members)} share holders cannot reach a threshold of {params.threshold}")
-    if sum(member.keys == own for member in members) != 1:
-        raise Refused("the roster does not carry this client's own keys, as sent")
-    require_distinct([member.keys for member in members])
-    for member in members:
-        require_keys(member.keys, len(params.sums), identities)
 
 
 def ascending(positions: Sequence[int]) -> bool:

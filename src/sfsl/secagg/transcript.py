@@ -9,7 +9,7 @@ from sfsl.crypto.identity import verify
 from sfsl.crypto.secret import Secret, derive, digest
 from sfsl.errors import AuthenticationFailed, InvalidMessage, KeyMismatch, Refused
 from sfsl.secagg.messages import CODEC, Keys, Roster
-from sfsl.secagg.params import Layout
+from sfsl.secagg.params import Layout, ascending
 
 
 def point(position: int) -> int:
@@ -103,6 +103,23 @@ def require_distinct(keys: Sequence[Keys]) -> None:
     names = [one.client for one in keys]
     if len(set(publics)) != len(publics) or len(set(names)) != len(names):
         raise Refused("a client or a public key is listed twice")
+
+
+def require_members(roster: Roster, own: Keys, identities: Mapping[str, bytes] | None) -> None:
+    """A roster in order, of the announced size, without doubles, with our keys as we sent them."""
+    params, members = roster.params, roster.members
+    positions = [member.position for member in members]
+    if not ascending(positions) or not all(position < params.clients for position in positions):
+        raise InvalidMessage("roster positions are not in order")
+    if params.neighbours is None and len(members) != params.clients:
+        raise InvalidMessage(f"a roster of {len(members)} for a cohort of {params.clients}")
+    if len(members) < params.threshold:
+        raise Refused(f"{len(members)} share holders cannot reach a threshold of {params.threshold}")
+    if sum(member.keys == own for member in members) != 1:
+        raise Refused("the roster does not carry this client's own keys, as sent")
+    require_distinct([member.keys for member in members])
+    for member in members:
+        require_keys(member.keys, len(params.sums), identities)
 
 
 def require_seed(seed: Secret, published: bytes) -> Secret:
