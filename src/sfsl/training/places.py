@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sfsl.arrays import Indices, Values
-from sfsl.training.cohort import FILLER, filled, joined_columns
+from sfsl.training.joining import FILLER, filled, joined_columns
 from sfsl.training.local import ClientWork, LocalSettings, LocalUpdate, checked_update, sample_order
 from sfsl.training.stack import Stack, StackPlan, StackTrainer
 from sfsl.training.task import Task, parameter_of
