@@ -238,7 +238,7 @@ class Session:
         dropped: Sequence[Collection[str]],
     ) -> Opened:
         """The opened sum of each client's rows asked for, dense part and tables."""
-        steps = {
+        steps: dict[str, Steps] = {
             name: {
                 messages.Roster: partial(client.handle_roster, rows=rows),
                 messages.InboundShares: partial(_mask, client, dense, tables),

@@ -14,12 +14,13 @@ from sfsl.crypto.ring import CHUNK_BYTES, MaskStream, Ring, Words, ring_named
 from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import Interpolation, as_secret
 from sfsl.errors import InputError, InvalidMessage, KeyMismatch
-from sfsl.packing import pack_bits, packed_size, unpack_bits
+from sfsl.packing import pack_bits, packed_size, read_bits, unpack_bits
 from sfsl.secagg.params import Layout, SumParams, TableShape
 from sfsl.secagg.transcript import point
 
 # Per table: the rows a stream covers, ascending, or None for all of them.
 Selection = Sequence[Positions | None]
+Combine = Callable[[Words, Words], None]
 
 
 def restrict(layout: Layout, rows: Sequence[Positions]) -> Layout:
@@ -47,7 +48,7 @@ class Masker:
 
     def __init__(self, ring: Ring, vector: Words, layout: Layout) -> None:
         self._ring = ring
-        self._dense, self._tables = views(vector, layout)
+        self.dense, self.tables = views(vector, layout)
         widest = max((table.width for table in layout.tables), default=0)
         self._buffer = ring.zeros(max(CHUNK_BYTES // ring.word_bytes, widest))
 
@@ -57,17 +58,15 @@ class Masker:
     def subtract(self, key: Secret, selection: Selection = ()) -> None:
         self._apply(MaskStream(key, self._ring), selection, self._ring.sub)
 
-    def _apply(
-        self, stream: MaskStream, selection: Selection, combine: Callable[[Words, Words], None]
-    ) -> None:
-        self._whole(stream, self._dense, combine)
-        for table, rows in zip(self._tables, selection, strict=True):
+    def _apply(self, stream: MaskStream, selection: Selection, combine: Combine) -> None:
+        self._whole(stream, self.dense, combine)
+        for table, rows in zip(self.tables, selection, strict=True):
             if rows is None or len(rows) == len(table):
                 self._whole(stream, table.reshape(-1), combine)
             else:
                 self._some(stream, table, rows, combine)
 
-    def _whole(self, stream: MaskStream, part: Words, combine: Callable[[Words, Words], None]) -> None:
+    def _whole(self, stream: MaskStream, part: Words, combine: Combine) -> None:
         step = len(self._buffer)
         for start in range(0, len(part), step):
             piece = part[start : start + step]
@@ -75,9 +74,7 @@ class Masker:
             stream.fill(masks)
             combine(piece, masks)
 
-    def _some(
-        self, stream: MaskStream, table: Words, rows: Positions, combine: Callable[[Words, Words], None]
-    ) -> None:
+    def _some(self, stream: MaskStream, table: Words, rows: Positions, combine: Combine) -> None:
         width = table.shape[1]
         step = len(self._buffer) // width
         for start in range(0, len(rows), step):
@@ -110,14 +107,14 @@ def request_bitmaps(layout: Layout, rows: Sequence[Positions]) -> tuple[bytes, .
     for table, some in zip(layout.tables, rows, strict=True):
         bits = np.zeros(table.rows, np.bool_)
         bits[some] = True
-        bitmaps.append(_pack(bits))
+        bitmaps.append(np.packbits(bits).tobytes())
     return tuple(bitmaps)
 
 
 def parse_request(layout: Layout, bitmaps: Sequence[bytes]) -> tuple[Bits, ...]:
     if len(bitmaps) != len(layout.tables):
         raise InvalidMessage(f"a request over {len(bitmaps)} tables where there are {len(layout.tables)}")
-    return tuple(_unpack(bitmap, table.rows) for bitmap, table in zip(bitmaps, layout.tables, strict=True))
+    return tuple(read_bits(bitmap, table.rows) for bitmap, table in zip(bitmaps, layout.tables, strict=True))
 
 
 def pack_requesters(tables: Sequence[Bits], participants: int) -> list[bytes]:
@@ -135,12 +132,8 @@ def pack_requesters(tables: Sequence[Bits], participants: int) -> list[bytes]:
         listed = size - ones if zeros_listed else ones
         packed = b""
         if listed:
-            bits = np.concatenate(
-                [
-                    np.delete(asked.take(some, axis=1), own, axis=0).ravel()
-                    for asked, some in zip(tables, rows, strict=True)
-                ]
-            )
+            taken = [asked.take(some, axis=1) for asked, some in zip(tables, rows, strict=True)]
+            bits = np.concatenate([np.delete(matrix, own, axis=0).ravel() for matrix in taken])
             packed = pack_bits(~bits if zeros_listed else bits)
         told.append(_HEAD.pack(zeros_listed, listed) + packed if size else b"")
     return told
@@ -172,19 +165,6 @@ def _parse_bits(data: bytes, size: int) -> Bits:
         raise InvalidMessage(f"requesters as {listed} of {size} bits listed as kind {zeros_listed}")
     bits = unpack_bits(data[_HEAD.size :], listed, size)
     return ~bits if zeros_listed else bits
-
-
-def _pack(bits: Bits) -> bytes:
-    return np.packbits(bits).tobytes()
-
-
-def _unpack(data: bytes, count: int) -> Bits:
-    if len(data) != (count + 7) // 8:
-        raise InvalidMessage(f"a bitmap of {len(data)} bytes for {count} bits")
-    bits = np.unpackbits(np.frombuffer(data, np.uint8)).astype(np.bool_)
-    if bits[count:].any():
-        raise InvalidMessage("a bitmap with bits set beyond its end")
-    return bits[:count]
 
 
 @dataclass(frozen=True)
@@ -247,12 +227,18 @@ class RunningTotal:
         line = self._lines[other]
         return [mine[asked[line, mine]] for mine, asked in zip(self.rows[one], self.asked, strict=True)]
 
-    def contributors(self, survivors: Sequence[int]) -> tuple[NDArray[np.int64], ...]:
+    def requesters(self) -> dict[int, bytes]:
+        """By participant: who else asked for its rows."""
+        return dict(zip(self.participants, pack_requesters(self.asked, len(self.participants)), strict=True))
+
+    def opened(self, survivors: Sequence[int], names: Sequence[str]) -> Opened:
+        """The sum, when all masks are off."""
         counts = tuple(np.zeros(table.rows, np.int64) for table in self.layout.tables)
         for position in survivors:
             for count, rows in zip(counts, self.rows[position], strict=True):
                 count[rows] += 1
-        return counts
+        dense, tables = views(self.total, self.layout)
+        return Opened(dense, tuple(tables), counts, tuple(names))
 
 
 T = TypeVar("T")

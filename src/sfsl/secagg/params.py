@@ -60,7 +60,7 @@ class SessionParams(Checked, frozen=True):
 
     @property
     def first_layout(self) -> Layout:
-        """That of the first sum, which is always announced."""
+        """The layout of the first sum, which is always announced."""
         layout = self.sums[0].layout
         assert layout is not None  # noqa: S101 - __post_init__ has seen to it
         return layout
@@ -112,7 +112,7 @@ def default_threshold(group: int) -> int:
 
 
 def require_policy(params: SessionParams, policy: Policy, sums: int, *, active: bool) -> None:
-    """The client's own terms. They are never negotiated: a session that does not fit is declined."""
+    """Decline a session that does not fit the client's own terms; they are never negotiated."""
     if params.active != active:
         raise Refused("the server and this client disagree about active mode")
     if len(params.sums) != sums:

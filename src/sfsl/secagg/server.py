@@ -9,8 +9,9 @@ abort is final.
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sfsl.arrays import Bits
 from sfsl.codec import Message
@@ -30,15 +31,7 @@ from sfsl.errors import (
 from sfsl.secagg import messages
 from sfsl.secagg import server_states as at
 from sfsl.secagg.graph import peers
-from sfsl.secagg.masking import (
-    Masker,
-    Opened,
-    Rebuilding,
-    RunningTotal,
-    pack_requesters,
-    parse_request,
-    views,
-)
+from sfsl.secagg.masking import Masker, Opened, Rebuilding, RunningTotal, parse_request
 from sfsl.secagg.messages import CODEC, Keys, Roster
 from sfsl.secagg.moves import Machine, require_round, require_same
 from sfsl.secagg.params import Layout, SessionParams
@@ -107,20 +100,17 @@ class Server(Machine[at.ServerState]):
     def rosters(self) -> dict[str, Roster]:
         """Exchange 1, outbound. On the complete graph everyone gets the very same roster."""
         if self._params.neighbours is None:
-            roster = Roster(self._params, self._members)
-            return dict.fromkeys(self._place, roster)
+            return dict.fromkeys(self._place, Roster(self._params, self._members))
+        seen = [sorted((position, *near)) for position, near in enumerate(self._peers)]
         return {
-            one.client: Roster(
-                self._params,
-                tuple(self._members[k] for k in sorted((position, *self._peers[position]))),
-            )
-            for position, one in enumerate(self._keys)
+            one.client: Roster(self._params, tuple(self._members[k] for k in group))
+            for one, group in zip(self._keys, seen, strict=True)
         }
 
     def invitations(self, invite: Callable[[Roster], Invited]) -> dict[str, Invited]:
-        """What ``invite`` makes of each client's roster; of one that many are sent it is made once."""
+        """What ``invite`` makes of each client's roster; called once for one that many are sent."""
         rosters = self.rosters()
-        made = {id(roster): invite(roster) for roster in {id(one): one for one in rosters.values()}.values()}
+        made = {key: invite(roster) for key, roster in {id(one): one for one in rosters.values()}.items()}
         return {name: made[id(roster)] for name, roster in rosters.items()}
 
     # -- inbound -------------------------------------------------------------------------------
@@ -140,8 +130,7 @@ class Server(Machine[at.ServerState]):
         self._require_due(client, slot)
         state = self._state
         assert isinstance(state, at.Waiting)  # noqa: S101 -- for nothing else a message is due
-        said = self._read(state, position, message)
-        state.inbox[position] = said
+        state.inbox[position] = self._read(state, position, message)
         state.accepted[slot] = fingerprint
 
     def _require_sender(self, client: str, claimed: int) -> int:
@@ -160,10 +149,7 @@ class Server(Machine[at.ServerState]):
             raise UnexpectedSender(f"client {client!r} dropped out earlier in this round")
 
     def _read(
-        self,
-        state: at.Waiting,
-        position: int,
-        message: Answer,
+        self, state: at.Waiting, position: int, message: Answer
     ) -> at.Sealed | bytes | dict[int, int] | None:
         """What a message says, if its content can be. A vector is in the total then."""
         if isinstance(message, messages.SealedShares):
@@ -207,28 +193,26 @@ class Server(Machine[at.ServerState]):
             raise WrongPhase(f"nothing to close: the session is {state.phase.name.lower()}")
         heard = tuple(sorted(state.inbox))
         log.debug("round %s, %s: %d answered", self._params.round_id.hex(), state.phase.name, len(heard))
-        after: at.ServerState
-        outbound: dict[int, Message] = {}
+        close: dict[Enum, Callable[[Any, tuple[int, ...]], Closed]] = {
+            Phase.SHARES: self._deliver_shares,
+            Phase.MASKED: self._announce_survivors,
+            Phase.CONSISTENCY: self._ask_to_unmask,
+            Phase.UNMASK: self._open,
+        }
         try:
-            if len(heard) < self._params.threshold:
-                raise TooFewClients(
-                    f"{len(heard)} clients answered in phase {state.phase.name.lower()}, "
-                    f"{self._params.threshold} are needed; {self._closed(state)}"
-                )
-            if isinstance(state, at.Sharing):
-                after, outbound = self._deliver_shares(state, heard)
-            elif isinstance(state, at.Masking):
-                after, outbound = self._announce_survivors(state, heard)
-            elif isinstance(state, at.Confirming):
-                after, outbound = self._ask_to_unmask(state, heard, tuple(sorted(state.inbox.items())))
-            else:
-                assert isinstance(state, at.Unmasking)  # noqa: S101 -- no other phase waits
-                after = self._open(state)
+            self._require_enough(
+                len(heard), f"clients answered in phase {state.phase.name.lower()}", self._closed(state)
+            )
+            after, outbound = close[state.phase](state, heard)
         except Aborted:
             self._stop()
             raise
         self._enter(after)
         return {self._keys[position].client: message for position, message in outbound.items()}
+
+    def _require_enough(self, count: int, what: str, therefore: str) -> None:
+        if count < self._params.threshold:
+            raise TooFewClients(f"{count} {what}, {self._params.threshold} are needed; {therefore}")
 
     def _stop(self) -> None:
         self._enter(at.Stopped(self._state.sum, self._state.accepted))
@@ -239,11 +223,11 @@ class Server(Machine[at.ServerState]):
 
     def _deliver_shares(self, state: at.Sharing, heard: tuple[int, ...]) -> Closed:
         said = state.inbox
-        requests = {k: said[k].request for k in heard}
         signed = {k: one for k in heard if (one := said[k].signed) is not None}
         bitmaps = [one.bitmaps for one in signed.values()]
+        requests = {k: said[k].request for k in heard}
         total = self._begin(0, heard, self._params.first_layout, requests, self._context, bitmaps)
-        requesters = _requesters(total)
+        requesters = total.requesters()
         outbound: dict[int, Message] = {}
         for position in heard:
             senders = tuple(k for k in self._peers[position] if k in said)
@@ -280,7 +264,7 @@ class Server(Machine[at.ServerState]):
             raise TooFewClients(f"{len(places)} clients are left, {self._params.threshold} are needed")
         total = self._begin(number, places, layout, asked, context, list(signed.values()))
         self._enter(at.Masking(number, state.accepted, frozenset(places), {}, total))
-        return {self._keys[place].client: one for place, one in _requesters(total).items()}
+        return {self._keys[place].client: one for place, one in total.requesters().items()}
 
     def _begin(
         self,
@@ -306,7 +290,7 @@ class Server(Machine[at.ServerState]):
         self._require_openable(state, alive)
         after = at.Confirming(state.sum, state.accepted, alive, {}, state.total, heard, dropped)
         if not self._params.active:
-            return self._ask_to_unmask(after, heard, ())
+            return self._ask_to_unmask(after, heard)
         message = messages.Survivors(self._params.round_id, state.sum, heard, dropped)
         return after, dict.fromkeys(heard, message)
 
@@ -318,27 +302,22 @@ class Server(Machine[at.ServerState]):
             near = self._peers[position]
             holders = len(alive.intersection((position, *near)))
             needed = position in alive or not alive.isdisjoint(near)
-            if needed and holders < self._params.threshold:
-                raise TooFewClients(
-                    f"{holders} share holders of client {self._keys[position].client!r} are left, "
-                    f"{self._params.threshold} are needed; no share was opened"
-                )
+            if needed:
+                whose = f"share holders of client {self._keys[position].client!r} are left"
+                self._require_enough(holders, whose, "no share was opened")
 
-    def _ask_to_unmask(
-        self, state: at.Listed, heard: tuple[int, ...], signatures: tuple[tuple[int, bytes], ...]
-    ) -> Closed:
+    def _ask_to_unmask(self, state: at.Confirming, heard: tuple[int, ...]) -> Closed:
+        lists, signatures = (state.survivors, state.dropped), tuple(sorted(state.inbox.items()))
         outbound: dict[int, Message] = {}
         for position in heard:
             near = set(self._listed(state, position))
-            survivors = tuple(k for k in state.survivors if k in near)
-            dropped = tuple(k for k in state.dropped if k in near)
+            survivors, dropped = (tuple(k for k in one if k in near) for one in lists)
             outbound[position] = messages.UnmaskRequest(
                 self._params.round_id, state.sum, survivors, dropped, signatures
             )
-        lists = (state.survivors, state.dropped)
         return at.Unmasking(state.sum, state.accepted, frozenset(heard), {}, state.total, *lists), outbound
 
-    def _open(self, state: at.Unmasking) -> at.SumOpen:
+    def _open(self, state: at.Unmasking, heard: tuple[int, ...]) -> Closed:
         """Rebuild one secret per client, check it, and take the masks off the total."""
         current = state.total
         masker = Masker(current.ring, current.total, current.layout)
@@ -349,29 +328,24 @@ class Server(Machine[at.ServerState]):
             key = self_mask_key(seed, self._binding, current.context, position)
             masker.subtract(key, current.rows[position])
         for position, pair in keys.items():
-            for peer in self._peers[position]:
-                if peer not in alive:
-                    continue
+            for peer in alive.intersection(self._peers[position]):
                 low, high = min(position, peer), max(position, peer)
                 published = self._keys[peer].masks[state.sum]
                 key = pair_mask_key(pair, published, self._binding, current.context, low, high)
                 # The survivor added the stream if it stands before the dropout; take that back.
                 remove = masker.subtract if peer == low else masker.add
                 remove(key, current.shared_rows(peer, position))
-        dense, tables = views(current.total, current.layout)
-        opened = Opened(
-            dense,
-            tuple(tables),
-            current.contributors(state.survivors),
-            tuple(self._keys[position].client for position in state.survivors),
-        )
+        opened = current.opened(state.survivors, [self._keys[k].client for k in state.survivors])
         log.debug("round %s: opened a sum of %d", self._params.round_id.hex(), len(alive))
-        return at.SumOpen(state.sum, state.accepted, opened, frozenset(state.inbox))
+        return at.SumOpen(state.sum, state.accepted, opened, frozenset(heard)), {}
 
     def _secrets(self, state: at.Unmasking) -> tuple[dict[int, Secret], dict[int, KeyPair]]:
         """Each survivor's seed and each dropout's key pair, as published; or who dealt what does not fit."""
-        rebuilding, wrong = Rebuilding(self._params.threshold), list[KeyMismatch]()
-        alive = set(state.survivors)
+        rebuilding, wrong, alive = (
+            Rebuilding(self._params.threshold),
+            list[KeyMismatch](),
+            set(state.survivors),
+        )
         seeds, keys = {}, {}
         for position in state.total.participants:
             if position not in alive and not alive.intersection(self._peers[position]):
@@ -394,14 +368,11 @@ class Server(Machine[at.ServerState]):
         return seeds, keys
 
     def _shares_of(self, state: at.Unmasking, position: int) -> dict[int, int]:
-        """By holder, those that arrived of one client's secret."""
+        """By holder, the shares that arrived of one client's secret."""
         group = sorted((position, *self._peers[position]))
         shares = {k: state.inbox[k][position] for k in group if position in state.inbox.get(k, {})}
-        if len(shares) < self._params.threshold:
-            raise TooFewClients(
-                f"{len(shares)} shares of client {self._keys[position].client!r} arrived, "
-                f"{self._params.threshold} are needed; {self._closed(state)}"
-            )
+        whose = f"shares of client {self._keys[position].client!r} arrived"
+        self._require_enough(len(shares), whose, self._closed(state))
         return shares
 
     @property
@@ -435,8 +406,3 @@ class Server(Machine[at.ServerState]):
 
     def __repr__(self) -> str:
         return f"Server({self._params.clients} clients, {self.phase.name})"
-
-
-def _requesters(total: RunningTotal) -> dict[int, bytes]:
-    """By participant: who else asked for its rows."""
-    return dict(zip(total.participants, pack_requesters(total.asked, len(total.participants)), strict=True))

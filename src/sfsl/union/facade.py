@@ -8,7 +8,7 @@ import numpy as np
 from sfsl.arrays import Indices
 from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import InputError
-from sfsl.secagg.facade import Session, checked_dropouts, checked_names
+from sfsl.secagg.facade import Session, Steps, checked_dropouts, checked_names
 from sfsl.secagg.messages import InboundShares, Survivors, UnmaskRequest
 from sfsl.secagg.meter import Cost
 from sfsl.union.encoding import index_set
@@ -94,7 +94,7 @@ def private_set_union(
     clients = {name: UnionClient(session.clients[name], elements[name], randomness) for name in names}
     secagg, meter = session.check_in(union.context()), session.meter
     server = meter.at_server(UnionServer, secagg, union)
-    steps = {
+    steps: dict[str, Steps] = {
         name: {
             Invitation: client.handle_invitation,
             InboundShares: client.handle_inbound,
