@@ -92,11 +92,9 @@ def secure_mean(
 
 
 def _bound(quantization: Quantization, survivors: int, weight: int) -> float:
-    """Less than one step for each client, divided by the weight; and what doubles lose on the way.
-
-    A client's words are off by less than one step, and by a few parts in 2^53 of its weighted value, which
-    is at most weight x clip; the sum is exact, and dividing it costs as little again.
-    """
+    """Less than one step for each client, divided by the weight; and what doubles lose on the way. A client's
+    words are off by less than one step, and by a few parts in 2^53 of its weighted value, which is at most
+    weight x clip; the sum is exact, and dividing it costs as little again."""
     return survivors * quantization.unit / weight + 16 * _HALF_ULP * quantization.clip
 
 

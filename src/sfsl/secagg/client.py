@@ -20,25 +20,14 @@ from sfsl.crypto.secret import Randomness, Secret
 from sfsl.crypto.shamir import split
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
 from sfsl.secagg import client_states as at
-from sfsl.secagg import messages
+from sfsl.secagg import messages, transcript
 from sfsl.secagg.client_states import Phase as Phase
 from sfsl.secagg.client_states import Start as Start
 from sfsl.secagg.masking import Masker, own_rows, parse_request, parse_requesters, request_bitmaps, restrict
 from sfsl.secagg.messages import MAX_ID, Keys, Roster
 from sfsl.secagg.moves import Machine, State
 from sfsl.secagg.params import Layout, Policy, ascending, require_policy
-from sfsl.secagg.transcript import (
-    commitment,
-    keys_parts,
-    lists_parts,
-    point,
-    request_parts,
-    requests_digest,
-    require_members,
-    self_mask_key,
-    sum_context,
-    verify_request,
-)
+from sfsl.secagg.transcript import requests_digest, require_members
 
 log = logging.getLogger(__name__)
 
@@ -83,10 +72,10 @@ class Client(Machine[State]):
         """Draw up the public keys for one session; a client answers one roster per set of keys, ever."""
         state = self._due(Keys, at.New)
         masks = tuple(one.mask.public for one in state.secrets)
-        commitments = tuple(commitment(one.seed) for one in state.secrets)
+        commitments = tuple(transcript.commitment(one.seed) for one in state.secrets)
         keys = Keys(self._id, state.channel.public, masks, commitments, None)
         if self._identity is not None:
-            keys = replace(keys, signature=self._identity.sign("keys", *keys_parts(keys)))
+            keys = replace(keys, signature=self._identity.sign("keys", *transcript.keys_parts(keys)))
         self._enter(at.CheckedIn(state.channel, state.secrets, keys))
         return keys
 
@@ -101,7 +90,7 @@ class Client(Machine[State]):
         layout = params.first_layout
         asked = own_rows(layout, rows)
         place = at.Place.of(self._id, roster)
-        points = [point(member.position) for member in roster.members]
+        points = [transcript.point(member.position) for member in roster.members]
         # Per secret the shares for all members; per member then one box with its share of each secret.
         secrets = [secret for one in state.secrets for secret in (one.mask.private, one.seed)]
         columns = [split(secret, params.threshold, points, self._randomness) for secret in secrets]
@@ -163,9 +152,9 @@ class Client(Machine[State]):
         for table, (values, part, keep) in enumerate(zip(tables, masker.tables, kept, strict=True)):
             part[:] = _checked(ring, values, (len(keep), part.shape[1]), f"table {table}")[keep]
         listed = start.participants if place.params.neighbours is None else None
-        context = sum_context(params.label, start.layout, listed, start.context, start.requests)
+        context = transcript.sum_context(params.label, start.layout, listed, start.context, start.requests)
         own, *later = state.secrets
-        masker.add(self_mask_key(own.seed, place.binding, context, place.own), [None] * len(kept))
+        masker.add(transcript.self_mask_key(own.seed, place.binding, context, place.own), [None] * len(kept))
         for index, peer in enumerate(peer for peer in start.participants if peer != place.own):
             selection = [
                 np.flatnonzero(matrix[index][keep])
@@ -189,7 +178,8 @@ class Client(Machine[State]):
     def _sign_request(self, state: at.Joined, bitmaps: Sequence[bytes]) -> bytes | None:
         if self._identity is None or not bitmaps:
             return None
-        return self._identity.sign("request", *request_parts(state.place.binding, state.sum, bitmaps))
+        parts = transcript.request_parts(state.place.binding, state.sum, bitmaps)
+        return self._identity.sign("request", *parts)
 
     def read_requesters(
         self,
@@ -215,7 +205,7 @@ class Client(Machine[State]):
         bitmaps = {place.own: request_bitmaps(layout, rows)}
         for other, request in zip(others, signed, strict=True):
             public = (self._identities or {})[place.members[other].client]
-            verify_request(public, place.binding, state.sum, request.bitmaps, request.signature)
+            transcript.verify_request(public, place.binding, state.sum, request.bitmaps, request.signature)
             asked.append(parse_request(layout, request.bitmaps))
             bitmaps[other] = request.bitmaps
         matrices = tuple(
@@ -265,7 +255,7 @@ class Client(Machine[State]):
         return self._state
 
     def _require_enough(self, place: at.Place, count: int) -> None:
-        """The least cohort, checked again wherever clients may have been lost on the way."""
+        """Insist on the least cohort again, wherever clients may have been lost on the way."""
         least = place.params.threshold
         if place.params.neighbours is None:
             least = max(least, self._policy.min_clients)
@@ -290,7 +280,7 @@ class Client(Machine[State]):
             raise Refused(f"an upload of {upload} words, this client allows {self._policy.max_words}")
 
     def _require_partition(self, state: at.Masked, lists: messages.Lists) -> None:
-        """Survivors and dropouts are exactly those this client masked with: no overlap, no one missing."""
+        """Survivors and dropouts must be exactly those this client masked with: no overlap, none missing."""
         _require_current(state, lists.round_id, lists.sum)
         survivors, dropped = lists.survivors, lists.dropped
         if not (ascending(survivors) and ascending(dropped)):
@@ -302,7 +292,7 @@ class Client(Machine[State]):
         self._require_enough(state.place, len(survivors))
 
     def _require_signatures(self, state: at.Confirmed, request: messages.UnmaskRequest) -> None:
-        """At least a threshold of survivors signed the very lists this client signed."""
+        """At least a threshold of survivors must have signed the very lists this client signed."""
         if (request.survivors, request.dropped) != state.confirmed:
             raise Refused("the lists to open are not the lists that were confirmed")
         signers = [position for position, _ in request.signatures]
@@ -336,7 +326,7 @@ def rows_to_upload(start: Start, least: int) -> list[Bits]:
 
 
 def _list_parts(state: at.Masked, lists: messages.Lists) -> list[bytes]:
-    return lists_parts(state.place.binding, state.sum, lists.survivors, lists.dropped)
+    return transcript.lists_parts(state.place.binding, state.sum, lists.survivors, lists.dropped)
 
 
 def _checked(ring: Ring, given: ArrayLike, shape: tuple[int, ...], what: str) -> Words:

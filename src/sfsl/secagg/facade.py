@@ -52,9 +52,7 @@ class Aggregate:
 @dataclass(frozen=True)
 class AggregateRows:
     """``totals`` has shape (rows, width); ``contributors`` says how many clients are in each row's total.
-
-    Rows asked for by fewer than ``min_contributors`` clients were left out: zero, zero contributors.
-    """
+    Rows asked for by fewer than ``min_contributors`` clients were left out: zero, zero contributors."""
 
     totals: Words
     contributors: NDArray[np.int64]

@@ -23,11 +23,9 @@ def peers(params: SessionParams) -> Peers:
 
 
 def random_cycles(clients: int, neighbours: int, seed: bytes) -> Peers:
-    """The union of ``neighbours / 2`` random cycles through all clients.
-
-    Cycle c visits the positions in the order of their 64-bit words in a stream made from the public
-    seed, ties by position. Edges that occur twice count once, so a degree may fall a little short.
-    """
+    """The union of ``neighbours / 2`` random cycles through all clients. Cycle c visits the positions in the
+    order of their 64-bit words in a stream made from the public seed, ties by position. Edges that occur
+    twice count once, so a degree may fall a little short."""
     if neighbours % 2 or not 2 <= neighbours < clients:
         raise ParameterError(
             f"{neighbours} neighbours among {clients} clients: an even number below the cohort size is needed"

@@ -20,7 +20,6 @@ from sfsl.secagg.transcript import point
 
 # Per table: the rows a stream covers, ascending, or None for all of them.
 Selection = Sequence[Positions | None]
-Combine = Callable[[Words, Words], None]
 
 
 def restrict(layout: Layout, rows: Sequence[Positions]) -> Layout:
@@ -53,37 +52,27 @@ class Masker:
         self._buffer = ring.zeros(max(CHUNK_BYTES // ring.word_bytes, widest))
 
     def add(self, key: Secret, selection: Selection = ()) -> None:
-        self._apply(MaskStream(key, self._ring), selection, self._ring.add)
+        self._apply(key, selection, self._ring.add)
 
     def subtract(self, key: Secret, selection: Selection = ()) -> None:
-        self._apply(MaskStream(key, self._ring), selection, self._ring.sub)
+        self._apply(key, selection, self._ring.sub)
 
-    def _apply(self, stream: MaskStream, selection: Selection, combine: Combine) -> None:
-        self._whole(stream, self.dense, combine)
-        for table, rows in zip(self.tables, selection, strict=True):
-            if rows is None or len(rows) == len(table):
-                self._whole(stream, table.reshape(-1), combine)
-            else:
-                self._some(stream, table, rows, combine)
-
-    def _whole(self, stream: MaskStream, part: Words, combine: Combine) -> None:
-        step = len(self._buffer)
-        for start in range(0, len(part), step):
-            piece = part[start : start + step]
-            masks = self._buffer[: len(piece)]
-            stream.fill(masks)
-            combine(piece, masks)
-
-    def _some(self, stream: MaskStream, table: Words, rows: Positions, combine: Combine) -> None:
-        width = table.shape[1]
-        step = len(self._buffer) // width
-        for start in range(0, len(rows), step):
-            some = rows[start : start + step]
-            masks = self._buffer[: len(some) * width]
-            stream.fill(masks)
-            gathered = table[some]
-            combine(gathered, masks.reshape(gathered.shape))
-            table[some] = gathered
+    def _apply(self, key: Secret, selection: Selection, combine: Callable[[Words, Words], None]) -> None:
+        """A whole part is masked where it is, some rows of a table in a copy that is put back."""
+        stream = MaskStream(key, self._ring)
+        for part, rows in [(self.dense, None), *zip(self.tables, selection, strict=True)]:
+            if rows is None or len(rows) == len(part):
+                part, rows = part.reshape(-1), None
+            count, width = (len(part), 1) if rows is None else (len(rows), part.shape[1])
+            step = len(self._buffer) // width
+            for start in range(0, count, step):
+                some = slice(start, start + step) if rows is None else rows[start : start + step]
+                piece = part[some]
+                masks = self._buffer[: piece.size]
+                stream.fill(masks)
+                combine(piece, masks.reshape(piece.shape))
+                if rows is not None:
+                    part[some] = piece
 
 
 _HEAD = struct.Struct("<BQ")  # which bits are listed, and how many
@@ -118,10 +107,8 @@ def parse_request(layout: Layout, bitmaps: Sequence[bytes]) -> tuple[Bits, ...]:
 
 
 def pack_requesters(tables: Sequence[Bits], participants: int) -> list[bytes]:
-    """What each participant is told: for each of its rows, which of the others asked for it.
-
-    The bits that are rarer are listed, so that few bytes say that hardly anyone or nearly everyone did.
-    """
+    """What each participant is told: for each of its rows, which of the others asked for it. The bits that
+    are rarer are listed, so that few bytes say that hardly anyone or nearly everyone did."""
     counts = [asked.sum(axis=0) for asked in tables]
     told = []
     for own in range(participants):
@@ -132,7 +119,7 @@ def pack_requesters(tables: Sequence[Bits], participants: int) -> list[bytes]:
         listed = size - ones if zeros_listed else ones
         packed = b""
         if listed:
-            taken = [asked.take(some, axis=1) for asked, some in zip(tables, rows, strict=True)]
+            taken = (asked.take(some, axis=1) for asked, some in zip(tables, rows, strict=True))
             bits = np.concatenate([np.delete(matrix, own, axis=0).ravel() for matrix in taken])
             packed = pack_bits(~bits if zeros_listed else bits)
         told.append(_HEAD.pack(zeros_listed, listed) + packed if size else b"")
@@ -169,10 +156,8 @@ def _parse_bits(data: bytes, size: int) -> Bits:
 
 @dataclass(frozen=True)
 class Opened:
-    """One opened sum: everyone in ``survivors`` uploaded and is in it.
-
-    ``contributors`` counts, per table and row, the survivors whose values are in the row's sum.
-    """
+    """One opened sum: everyone in ``survivors`` uploaded and is in it. ``contributors`` counts, per table and
+    row, the survivors whose values are in the row's sum."""
 
     dense: Words
     tables: tuple[Words, ...]

@@ -53,10 +53,8 @@ class SignedRequest(Message, frozen=True, tag="signed-request"):
 
 
 class SealedShares(Message, frozen=True, tag="sealed-shares"):
-    """Client to server: a sealed box of shares per peer, in roster order.
-
-    ``request`` holds a bitmap of rows per table where the first sum has tables, signed in active mode.
-    """
+    """Client to server: a sealed box of shares per peer, in roster order. ``request`` holds a bitmap of rows
+    per table where the first sum has tables, signed in active mode."""
 
     round_id: RoundId
     sender: Position
@@ -66,11 +64,9 @@ class SealedShares(Message, frozen=True, tag="sealed-shares"):
 
 
 class InboundShares(Message, frozen=True, tag="inbound-shares"):
-    """Server to client: the boxes meant for it, from everyone who is still there.
-
-    ``requesters`` tells which of them asked for which of the receiver's rows; in active mode ``requests``
-    holds what each of them signed instead (spec 5.2).
-    """
+    """Server to client: the boxes meant for it, from everyone who is still there. ``requesters`` tells which
+    of them asked for which of the receiver's rows; in active mode ``requests`` holds what each of them signed
+    instead (spec 5.2)."""
 
     round_id: RoundId
     senders: Positions
@@ -119,10 +115,8 @@ class UnmaskRequest(Lists, frozen=True, tag="unmask-request"):
 
 
 class UnmaskShares(FromClient, frozen=True, tag="unmask-shares"):
-    """Client to server: per client one share, of its self-mask seed or of its mask key, never both.
-
-    In ascending order of position over survivors and dropped together.
-    """
+    """Client to server: per client one share, of its self-mask seed or of its mask key, never both. In
+    ascending order of position over survivors and dropped together."""
 
     shares: Annotated[tuple[Share, ...], Meta(max_length=MAX_CLIENTS)]
 

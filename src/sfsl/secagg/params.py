@@ -45,11 +45,9 @@ class SumParams(Checked, frozen=True):
 
 
 class SessionParams(Checked, frozen=True):
-    """Everything about a session that its members must agree on (spec 4.1).
-
-    ``clients`` is the size of the roster, ``threshold`` the number of shares that open a secret;
-    ``neighbours`` is None on the complete graph and the degree aimed at on a sparse one.
-    """
+    """Everything about a session that its members must agree on (spec 4.1). ``clients`` is the size of the
+    roster, ``threshold`` the number of shares that open a secret; ``neighbours`` is None on the complete
+    graph and the degree aimed at on a sparse one."""
 
     round_id: RoundId
     clients: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)]

@@ -28,7 +28,7 @@ from sfsl.errors import (
     UnexpectedSender,
     WrongPhase,
 )
-from sfsl.secagg import messages
+from sfsl.secagg import messages, transcript
 from sfsl.secagg import server_states as at
 from sfsl.secagg.graph import peers
 from sfsl.secagg.masking import Masker, Opened, Rebuilding, RunningTotal, parse_request
@@ -36,18 +36,7 @@ from sfsl.secagg.messages import CODEC, Keys, Roster
 from sfsl.secagg.moves import Machine, require_round, require_same
 from sfsl.secagg.params import Layout, SessionParams
 from sfsl.secagg.server_states import Phase as Phase
-from sfsl.secagg.transcript import (
-    binding,
-    lists_parts,
-    requests_digest,
-    require_distinct,
-    require_key_pair,
-    require_keys,
-    require_seed,
-    self_mask_key,
-    sum_context,
-    verify_request,
-)
+from sfsl.secagg.transcript import require_distinct, require_key_pair, require_seed
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +47,8 @@ Closed = tuple[at.ServerState, dict[int, Message]]
 
 
 class Server(Machine[at.ServerState]):
-    """Runs one session for the clients whose ``keys`` were taken at check-in.
-
-    ``context`` is what the masks of the first sum are bound to besides parameters and roster.
-    """
+    """Runs one session for the clients whose ``keys`` were taken at check-in. ``context`` is what the masks
+    of the first sum are bound to besides parameters and roster."""
 
     moves = at.MOVES
 
@@ -79,32 +66,35 @@ class Server(Machine[at.ServerState]):
             raise ParameterError("active mode needs the clients' identities, the other mode has none")
         require_distinct(keys)
         for one in keys:
-            require_keys(one, len(params.sums), identities)
+            transcript.require_keys(one, len(params.sums), identities)
             for public in (one.channel, *one.masks):
                 require_contributory(public)
         super().__init__(at.Sharing(0, {}, frozenset(range(params.clients)), {}), active=params.active)
+        self.round_id = params.round_id
         self._params = params
         self._identities = identities
         self._context = context
         self._keys = sorted(keys, key=lambda one: one.client)
         self._place = {one.client: position for position, one in enumerate(self._keys)}
         self._peers = peers(params)
-        smallest = min(len(group) for group in self._peers) + 1
+        # Who holds shares of each position's secrets: its peers and itself.
+        self._holders = [sorted((position, *near)) for position, near in enumerate(self._peers)]
+        smallest = min(map(len, self._holders))
         if params.threshold > smallest:
             raise ParameterError(
                 f"threshold {params.threshold} on a graph where a client has only {smallest} share holders"
             )
         self._members = tuple(messages.Member(position, one) for position, one in enumerate(self._keys))
-        self._binding = binding(Roster(params, self._members))
+        # What every key and signature of this session is bound to (spec 4.4).
+        self.binding = transcript.binding(Roster(params, self._members))
 
     def rosters(self) -> dict[str, Roster]:
         """Exchange 1, outbound. On the complete graph everyone gets the very same roster."""
         if self._params.neighbours is None:
             return dict.fromkeys(self._place, Roster(self._params, self._members))
-        seen = [sorted((position, *near)) for position, near in enumerate(self._peers)]
         return {
             one.client: Roster(self._params, tuple(self._members[k] for k in group))
-            for one, group in zip(self._keys, seen, strict=True)
+            for one, group in zip(self._keys, self._holders, strict=True)
         }
 
     def invitations(self, invite: Callable[[Roster], Invited]) -> dict[str, Invited]:
@@ -120,7 +110,7 @@ class Server(Machine[at.ServerState]):
         if not isinstance(message, Answer):
             raise WrongPhase(f"{type(message).__name__} is not a client's message")
         position = self._require_sender(client, message.sender)
-        require_round(message.round_id, self._params.round_id, f"what client {client!r} answers")
+        require_round(message.round_id, self.round_id, f"what client {client!r} answers")
         number = 0 if isinstance(message, messages.SealedShares) else message.sum
         slot = (at.PHASE_OF[type(message)], number, position)
         fingerprint = hashlib.sha256(CODEC.encode(message)).digest()
@@ -141,7 +131,7 @@ class Server(Machine[at.ServerState]):
         return position
 
     def _require_due(self, client: str, slot: at.Slot) -> None:
-        """Neither early nor late, and from someone who missed nothing so far."""
+        """Refuse what is early or late, or from someone who missed something so far."""
         state, (phase, number, position) = self._state, slot
         if (phase, number) != (state.phase, state.sum):
             raise WrongPhase(f"{phase.name} of sum {number} from {client!r}, now is {state.phase.name}")
@@ -151,7 +141,7 @@ class Server(Machine[at.ServerState]):
     def _read(
         self, state: at.Waiting, position: int, message: Answer
     ) -> at.Sealed | bytes | dict[int, int] | None:
-        """What a message says, if its content can be. A vector is in the total then."""
+        """Read what a message says, or raise if its content cannot be. A vector is in the total then."""
         if isinstance(message, messages.SealedShares):
             return self._sealed(position, message)
         assert isinstance(state, at.Summing)  # noqa: S101 -- as is every other phase that waits
@@ -160,7 +150,7 @@ class Server(Machine[at.ServerState]):
             return None
         if isinstance(message, messages.Consistency):
             assert isinstance(state, at.Listed)  # noqa: S101
-            parts = lists_parts(self._binding, state.sum, state.survivors, state.dropped)
+            parts = transcript.lists_parts(self.binding, state.sum, state.survivors, state.dropped)
             verify(self._public(position), message.signature, "survivors", *parts)
             return message.signature
         listed = self._listed(state, position)
@@ -177,7 +167,7 @@ class Server(Machine[at.ServerState]):
         signed = None
         if layout.tables and self._identities is not None:
             signature = message.request_signature
-            verify_request(self._public(position), self._binding, 0, message.request, signature)
+            transcript.verify_request(self._public(position), self.binding, 0, message.request, signature)
             signed = messages.SignedRequest(message.request, signature or b"")
         return at.Sealed(dict(zip(group, message.boxes, strict=True)), request, signed)
 
@@ -192,7 +182,7 @@ class Server(Machine[at.ServerState]):
         if not isinstance(state, at.Waiting):
             raise WrongPhase(f"nothing to close: the session is {state.phase.name.lower()}")
         heard = tuple(sorted(state.inbox))
-        log.debug("round %s, %s: %d answered", self._params.round_id.hex(), state.phase.name, len(heard))
+        log.debug("round %s, %s: %d answered", self.round_id.hex(), state.phase.name, len(heard))
         close: dict[Enum, Callable[[Any, tuple[int, ...]], Closed]] = {
             Phase.SHARES: self._deliver_shares,
             Phase.MASKED: self._announce_survivors,
@@ -234,7 +224,7 @@ class Server(Machine[at.ServerState]):
             boxes = tuple(said[k].boxes[position] for k in senders)
             told = b"" if signed else requesters[position]
             vouched = tuple(signed[k] for k in senders) if signed else ()
-            outbound[position] = messages.InboundShares(self._params.round_id, senders, boxes, told, vouched)
+            outbound[position] = messages.InboundShares(self.round_id, senders, boxes, told, vouched)
         return at.Masking(0, state.accepted, frozenset(heard), {}, total), outbound
 
     def start_sum(
@@ -244,10 +234,8 @@ class Server(Machine[at.ServerState]):
         requests: Mapping[str, Sequence[bytes]],
         context: bytes = b"",
     ) -> dict[str, bytes]:
-        """Begin the session's next sum among clients that answered all of the last one.
-
-        ``requests`` are bitmaps of rows per table. Returns what each is to be told of who else asked.
-        """
+        """Begin the session's next sum among clients that answered all of the last one. ``requests`` are
+        bitmaps of rows per table. Returns what each is to be told of who else asked."""
         state = self._due(Layout, at.SumOpen)
         number = state.sum + 1
         if number == len(self._params.sums):
@@ -277,8 +265,8 @@ class Server(Machine[at.ServerState]):
     ) -> RunningTotal:
         params = self._params.sums[number]
         listed = participants if self._params.neighbours is None else None
-        all_requests = requests_digest(signed) if self._params.active and layout.tables else b""
-        bound = sum_context(params.label, layout, listed, context, all_requests)
+        all_requests = transcript.requests_digest(signed) if self._params.active and layout.tables else b""
+        bound = transcript.sum_context(params.label, layout, listed, context, all_requests)
         total = RunningTotal(params, layout, participants, bound)
         if layout.tables:
             total.set_requests(requests)
@@ -291,7 +279,7 @@ class Server(Machine[at.ServerState]):
         after = at.Confirming(state.sum, state.accepted, alive, {}, state.total, heard, dropped)
         if not self._params.active:
             return self._ask_to_unmask(after, heard)
-        message = messages.Survivors(self._params.round_id, state.sum, heard, dropped)
+        message = messages.Survivors(self.round_id, state.sum, heard, dropped)
         return after, dict.fromkeys(heard, message)
 
     def _require_openable(self, state: at.Masking, alive: frozenset[int]) -> None:
@@ -299,10 +287,8 @@ class Server(Machine[at.ServerState]):
         if self._params.neighbours is None:
             return
         for position in state.total.participants:
-            near = self._peers[position]
-            holders = len(alive.intersection((position, *near)))
-            needed = position in alive or not alive.isdisjoint(near)
-            if needed:
+            holders = len(alive.intersection(self._holders[position]))
+            if holders:  # it, or someone it shared masks with, is left
                 whose = f"share holders of client {self._keys[position].client!r} are left"
                 self._require_enough(holders, whose, "no share was opened")
 
@@ -310,11 +296,10 @@ class Server(Machine[at.ServerState]):
         lists, signatures = (state.survivors, state.dropped), tuple(sorted(state.inbox.items()))
         outbound: dict[int, Message] = {}
         for position in heard:
-            near = set(self._listed(state, position))
+            near = set(self._holders[position])
             survivors, dropped = (tuple(k for k in one if k in near) for one in lists)
-            outbound[position] = messages.UnmaskRequest(
-                self._params.round_id, state.sum, survivors, dropped, signatures
-            )
+            message = messages.UnmaskRequest(self.round_id, state.sum, survivors, dropped, signatures)
+            outbound[position] = message
         return at.Unmasking(state.sum, state.accepted, frozenset(heard), {}, state.total, *lists), outbound
 
     def _open(self, state: at.Unmasking, heard: tuple[int, ...]) -> Closed:
@@ -325,30 +310,26 @@ class Server(Machine[at.ServerState]):
         # All secrets first: if one is missing or wrong, nothing has been opened.
         seeds, keys = self._secrets(state)
         for position, seed in seeds.items():
-            key = self_mask_key(seed, self._binding, current.context, position)
+            key = transcript.self_mask_key(seed, self.binding, current.context, position)
             masker.subtract(key, current.rows[position])
         for position, pair in keys.items():
             for peer in alive.intersection(self._peers[position]):
-                low, high = min(position, peer), max(position, peer)
+                low, high = sorted((position, peer))
                 published = self._keys[peer].masks[state.sum]
-                key = pair_mask_key(pair, published, self._binding, current.context, low, high)
+                key = pair_mask_key(pair, published, self.binding, current.context, low, high)
                 # The survivor added the stream if it stands before the dropout; take that back.
                 remove = masker.subtract if peer == low else masker.add
                 remove(key, current.shared_rows(peer, position))
         opened = current.opened(state.survivors, [self._keys[k].client for k in state.survivors])
-        log.debug("round %s: opened a sum of %d", self._params.round_id.hex(), len(alive))
+        log.debug("round %s: opened a sum of %d", self.round_id.hex(), len(alive))
         return at.SumOpen(state.sum, state.accepted, opened, frozenset(heard)), {}
 
     def _secrets(self, state: at.Unmasking) -> tuple[dict[int, Secret], dict[int, KeyPair]]:
         """Each survivor's seed and each dropout's key pair, as published; or who dealt what does not fit."""
-        rebuilding, wrong, alive = (
-            Rebuilding(self._params.threshold),
-            list[KeyMismatch](),
-            set(state.survivors),
-        )
-        seeds, keys = {}, {}
+        rebuilding, alive = Rebuilding(self._params.threshold), set(state.survivors)
+        seeds, keys, wrong = {}, {}, list[KeyMismatch]()
         for position in state.total.participants:
-            if position not in alive and not alive.intersection(self._peers[position]):
+            if alive.isdisjoint(self._holders[position]):
                 continue  # it shared masks with nobody who is left
             published, shares = self._keys[position], self._shares_of(state, position)
             try:
@@ -364,25 +345,16 @@ class Server(Machine[at.ServerState]):
             raise KeyMismatch(str(wrong[0]), tuple(client for error in wrong for client in error.clients))
         if rebuilding.doubted:
             corrected = len(rebuilding.doubted)
-            log.warning("round %s: corrected shares of %d clients", self._params.round_id.hex(), corrected)
+            log.warning("round %s: corrected shares of %d clients", self.round_id.hex(), corrected)
         return seeds, keys
 
     def _shares_of(self, state: at.Unmasking, position: int) -> dict[int, int]:
         """By holder, the shares that arrived of one client's secret."""
-        group = sorted((position, *self._peers[position]))
-        shares = {k: state.inbox[k][position] for k in group if position in state.inbox.get(k, {})}
+        said = state.inbox
+        shares = {k: said[k][position] for k in self._holders[position] if position in said.get(k, ())}
         whose = f"shares of client {self._keys[position].client!r} arrived"
         self._require_enough(len(shares), whose, self._closed(state))
         return shares
-
-    @property
-    def round_id(self) -> bytes:
-        return self._params.round_id
-
-    @property
-    def binding(self) -> bytes:
-        """What every key and signature of this session is bound to (spec 4.4)."""
-        return self._binding
 
     def position(self, client: str) -> int:
         return self._place[client]
@@ -401,7 +373,7 @@ class Server(Machine[at.ServerState]):
 
     def _listed(self, state: at.Summing, position: int) -> tuple[int, ...]:
         """Whose masks this client is asked to open: everyone it masked with, and itself."""
-        near = {position, *self._peers[position]}
+        near = set(self._holders[position])
         return tuple(k for k in state.total.participants if k in near)
 
     def __repr__(self) -> str:

@@ -18,15 +18,13 @@ def point(position: int) -> int:
 
 
 def commitment(seed: Secret) -> bytes:
-    """Published with the keys; the seed is uniform, so its hash hides it."""
+    """The commitment goes out with the keys; the seed is uniform, so its hash hides it."""
     return digest("seed-commitment", seed.reveal())
 
 
 def binding(roster: Roster) -> bytes:
-    """Parameters and roster, which every derived key is bound to.
-
-    Members of a sparse graph see different parts of the roster, so there only the parameters count.
-    """
+    """Parameters and roster, which every derived key is bound to. Members of a sparse graph see different
+    parts of the roster, so there only the parameters count."""
     if roster.params.neighbours is not None:
         roster = Roster(roster.params, ())
     return digest("roster", CODEC.encode(roster))
@@ -84,7 +82,7 @@ def position_bytes(positions: Sequence[int]) -> bytes:
 
 
 def require_keys(keys: Keys, sums: int, identities: Mapping[str, bytes] | None) -> None:
-    """One mask key and one commitment per sum and, in active mode, the owner's signature."""
+    """Require one mask key and one commitment per sum and, in active mode, the owner's signature."""
     if not len(keys.masks) == len(keys.commitments) == sums:
         raise InvalidMessage(f"keys of client {keys.client!r} are not for {sums} sums")
     for public in (keys.channel, *keys.masks):
@@ -106,7 +104,7 @@ def require_distinct(keys: Sequence[Keys]) -> None:
 
 
 def require_members(roster: Roster, own: Keys, identities: Mapping[str, bytes] | None) -> None:
-    """A roster in order, of the announced size, without doubles, with our keys as we sent them."""
+    """Require a roster in order, of the announced size, without doubles, with our keys as we sent them."""
     params, members = roster.params, roster.members
     positions = [member.position for member in members]
     if not ascending(positions) or not all(position < params.clients for position in positions):

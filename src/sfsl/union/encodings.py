@@ -16,11 +16,9 @@ identity, bloom, sketch = Identity, Bloom, Sketch
 def choose(
     encoding: str, domain: int, capacity: int, seed: bytes, false_positive_rate: float = 1e-4
 ) -> Encoding:
-    """The encoding of that name; 'auto' is the shortest that is exact. Its ``reason`` says why.
-
-    'auto' leaves out 'bloom', which adds indices that nobody holds: each costs rows in every later step of
-    the round, and at any size where bytes matter the sketch is several times shorter anyway.
-    """
+    """The encoding of that name; 'auto' is the shortest that is exact. Its ``reason`` says why. 'auto' leaves
+    out 'bloom', which adds indices that nobody holds: each costs rows in every later step of the round, and
+    at any size where bytes matter the sketch is several times shorter anyway."""
     match encoding:
         case "identity":
             return Identity(domain)

@@ -98,11 +98,9 @@ def most_indices(encoding: Encoding) -> int:
 
 
 class UnionServer:
-    """Runs the first sum of ``session`` as a union, and hands the union to those who lasted.
-
-    A union that does not decode aborts: nothing partial is returned, and a retry is a new round with new
-    keys, id and seed that exposes its members a second time. The caller decides (spec 9.6).
-    """
+    """Runs the first sum of ``session`` as a union, and hands the union to those who lasted. A union that
+    does not decode aborts: nothing partial is returned, and a retry is a new round with new keys, id and seed
+    that exposes its members a second time. The caller decides (spec 9.6)."""
 
     def __init__(self, session: Server, params: UnionParams) -> None:
         self._session = session
@@ -117,7 +115,7 @@ class UnionServer:
         self._session.receive(client, message)
 
     def close_phase(self) -> dict[str, Message]:
-        """As the session's; when the sum is open, the union for everyone who answered to the end."""
+        """Close the session's phase; once the sum is open, all who answered to the end get the union."""
         outbound = self._session.close_phase()
         if self._session.phase is not Phase.OPENED:
             return outbound
