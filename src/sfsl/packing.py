@@ -39,8 +39,8 @@ def packed_size(count: int, domain: int) -> int:
         return 0
     if _as_bitmap(count, domain):
         return (domain + 7) // 8
-    low_bits = _low_bits(count, domain)
-    return (count * low_bits + 7) // 8 + (_high_size(count, domain, low_bits) + 7) // 8
+    low_bits, high_size = _widths(count, domain)
+    return (count * low_bits + 7) // 8 + (high_size + 7) // 8
 
 
 def unpack(data: bytes, count: int, domain: int) -> Indices:
@@ -66,19 +66,19 @@ def unpack_bits(data: bytes, count: int, domain: int) -> Bits:
 
 def _elias_fano(indices: Indices, domain: int) -> bytes:
     count = len(indices)
-    low_bits = _low_bits(count, domain)
+    low_bits, high_size = _widths(count, domain)
     raw = indices.astype("<u8").view(np.uint8).reshape(count, 8)
     low = np.unpackbits(raw, axis=1, count=low_bits, bitorder="little")
-    high = np.zeros(_high_size(count, domain, low_bits), np.bool_)
+    high = np.zeros(high_size, np.bool_)
     high[(indices >> low_bits) + np.arange(count)] = True
     return np.packbits(low).tobytes() + np.packbits(high).tobytes()
 
 
 def _of_elias_fano(data: bytes, count: int, domain: int) -> Indices:
-    low_bits = _low_bits(count, domain)
+    low_bits, high_size = _widths(count, domain)
     low_bytes = (count * low_bits + 7) // 8
     low = read_bits(data[:low_bytes], count * low_bits).reshape(count, low_bits)
-    high = np.flatnonzero(_exactly(count, data[low_bytes:], _high_size(count, domain, low_bits)))
+    high = np.flatnonzero(_exactly(count, data[low_bytes:], high_size))
     raw = np.zeros((count, 8), np.uint8)
     raw[:, : (low_bits + 7) // 8] = np.packbits(low, axis=1, bitorder="little")
     values = raw.view("<u8")[:, 0].astype(np.uint64)
@@ -88,17 +88,15 @@ def _of_elias_fano(data: bytes, count: int, domain: int) -> Indices:
     return values.astype(np.int64)
 
 
-def _low_bits(count: int, domain: int) -> int:
-    return max(0, (domain // count).bit_length() - 1)
-
-
-def _high_size(count: int, domain: int, low_bits: int) -> int:
-    return count + ((domain - 1) >> low_bits)
+def _widths(count: int, domain: int) -> tuple[int, int]:
+    """How many low bits each index has, and how long the bitmap of the high bits is."""
+    low_bits = max(0, (domain // count).bit_length() - 1)
+    return low_bits, count + ((domain - 1) >> low_bits)
 
 
 def _as_bitmap(count: int, domain: int) -> bool:
-    low_bits = _low_bits(count, domain)
-    return domain <= count * low_bits + _high_size(count, domain, low_bits)
+    low_bits, high_size = _widths(count, domain)
+    return domain <= count * low_bits + high_size
 
 
 def _require_size(data: bytes, count: int, domain: int) -> None:

@@ -189,7 +189,7 @@ class Client(Machine[State]):
         told: bytes,
         signed: Sequence[messages.SignedRequest],
     ) -> tuple[tuple[Bits, ...], bytes]:
-        """Per table which of the ``others`` asked for which of the own rows: as the server tells it, or in
+        """Find per table which of the ``others`` asked for which own rows: as the server tells it, or in
         active mode as each of them signed it, with the digest of all requests."""
         state = self._joined()
         place = state.place
@@ -309,7 +309,7 @@ class Client(Machine[State]):
 
 
 def _drawn(randomness: Randomness, sums: int) -> at.New:
-    """All secrets of a new client; in this order, so that seeded sources give what they always gave."""
+    """Draw all secrets of a new client, in this order so that seeded sources give what they always gave."""
     channel = KeyPair.generate(randomness)
     masks = [KeyPair.generate(randomness) for _ in range(sums)]
     return at.New(channel, tuple(at.SumSecrets(mask, Secret(randomness.bytes(32))) for mask in masks))
@@ -321,7 +321,7 @@ def _require_current(state: at.Joined, round_id: bytes, number: int) -> None:
 
 
 def rows_to_upload(start: Start, least: int) -> list[Bits]:
-    """Per table which own rows have enough requesters; a row that would be opened alone stays."""
+    """Find per table which own rows have enough requesters; a row that would be opened alone stays."""
     return [matrix.sum(axis=0) + 1 >= least for matrix in start.requesters]
 
 

@@ -281,8 +281,10 @@ def choose_graph(
         plan = plan_graph(
             clients, dropout=SPARSE_DROPOUT, corruption=SPARSE_CORRUPTION, failure=SPARSE_FAILURE
         )
-        return plan.neighbours, plan.threshold if threshold is None else threshold
-    if neighbours is None or neighbours >= clients - 1:
-        return None, params.default_threshold(clients) if threshold is None else threshold
-    smallest = min(len(group) for group in random_cycles(clients, neighbours, seed)) + 1
-    return neighbours, params.default_threshold(smallest) if threshold is None else threshold
+        neighbours, least = plan.neighbours, plan.threshold
+    elif neighbours is None or neighbours >= clients - 1:
+        neighbours, least = None, params.default_threshold(clients)
+    else:
+        holders = min(map(len, random_cycles(clients, neighbours, seed))) + 1
+        least = params.default_threshold(holders)
+    return neighbours, least if threshold is None else threshold

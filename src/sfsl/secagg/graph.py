@@ -143,7 +143,7 @@ DEFAULT_BOUND = 0.05
 
 
 def opened_alone(requesters: ArrayLike, dropout: float) -> NDArray[np.float64]:
-    """Per row with c requesters: the probability that exactly one of them uploads, c (1-d) d^(c-1)."""
+    """The probability per row with c requesters that exactly one of them uploads, c (1-d) d^(c-1)."""
     counts = np.asarray(requesters, np.float64)
     if not 0 <= dropout < 1:
         raise ParameterError(f"a dropout of {dropout} is not a fraction below 1")

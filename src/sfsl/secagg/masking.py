@@ -132,7 +132,7 @@ def requesters_size(ones: int, size: int) -> int:
 
 
 def parse_requesters(data: bytes, others: int, rows: Sequence[Positions]) -> tuple[Bits, ...]:
-    """Per table a matrix, other participants x own rows."""
+    """Read what ``pack_requesters`` wrote: per table a matrix, other participants x own rows."""
     sizes = [others * len(some) for some in rows]
     bits = _parse_bits(data, sum(sizes))
     parts = np.split(bits, np.cumsum(sizes)[:-1]) if sizes else []
@@ -213,7 +213,7 @@ class RunningTotal:
         return [mine[asked[line, mine]] for mine, asked in zip(self.rows[one], self.asked, strict=True)]
 
     def requesters(self) -> dict[int, bytes]:
-        """By participant: who else asked for its rows."""
+        """What each participant is told of who else asked for its rows."""
         return dict(zip(self.participants, pack_requesters(self.asked, len(self.participants)), strict=True))
 
     def opened(self, survivors: Sequence[int], names: Sequence[str]) -> Opened:

@@ -181,8 +181,8 @@ class Server(Machine[at.ServerState]):
         state = self._state
         if not isinstance(state, at.Waiting):
             raise WrongPhase(f"nothing to close: the session is {state.phase.name.lower()}")
-        heard = tuple(sorted(state.inbox))
-        log.debug("round %s, %s: %d answered", self.round_id.hex(), state.phase.name, len(heard))
+        here = tuple(sorted(state.inbox))
+        log.debug("round %s, %s: %d answered", self.round_id.hex(), state.phase.name, len(here))
         close: dict[Enum, Callable[[Any, tuple[int, ...]], Closed]] = {
             Phase.SHARES: self._deliver_shares,
             Phase.MASKED: self._announce_survivors,
@@ -191,9 +191,9 @@ class Server(Machine[at.ServerState]):
         }
         try:
             self._require_enough(
-                len(heard), f"clients answered in phase {state.phase.name.lower()}", self._closed(state)
+                len(here), f"clients answered in phase {state.phase.name.lower()}", self._closed(state)
             )
-            after, outbound = close[state.phase](state, heard)
+            after, outbound = close[state.phase](state, here)
         except Aborted:
             self._stop()
             raise
@@ -211,21 +211,21 @@ class Server(Machine[at.ServerState]):
         label = self._params.sums[state.sum].label
         return f"the sum {label!r} stays closed" if state.sum else "no sum was opened"
 
-    def _deliver_shares(self, state: at.Sharing, heard: tuple[int, ...]) -> Closed:
+    def _deliver_shares(self, state: at.Sharing, here: tuple[int, ...]) -> Closed:
         said = state.inbox
-        signed = {k: one for k in heard if (one := said[k].signed) is not None}
+        signed = {k: one for k in here if (one := said[k].signed) is not None}
         bitmaps = [one.bitmaps for one in signed.values()]
-        requests = {k: said[k].request for k in heard}
-        total = self._begin(0, heard, self._params.first_layout, requests, self._context, bitmaps)
+        requests = {k: said[k].request for k in here}
+        total = self._begin(0, here, self._params.first_layout, requests, self._context, bitmaps)
         requesters = total.requesters()
         outbound: dict[int, Message] = {}
-        for position in heard:
+        for position in here:
             senders = tuple(k for k in self._peers[position] if k in said)
             boxes = tuple(said[k].boxes[position] for k in senders)
             told = b"" if signed else requesters[position]
             vouched = tuple(signed[k] for k in senders) if signed else ()
             outbound[position] = messages.InboundShares(self.round_id, senders, boxes, told, vouched)
-        return at.Masking(0, state.accepted, frozenset(heard), {}, total), outbound
+        return at.Masking(0, state.accepted, frozenset(here), {}, total), outbound
 
     def start_sum(
         self,
@@ -272,15 +272,15 @@ class Server(Machine[at.ServerState]):
             total.set_requests(requests)
         return total
 
-    def _announce_survivors(self, state: at.Masking, heard: tuple[int, ...]) -> Closed:
-        alive = frozenset(heard)
+    def _announce_survivors(self, state: at.Masking, here: tuple[int, ...]) -> Closed:
+        alive = frozenset(here)
         dropped = tuple(k for k in state.total.participants if k not in alive)
         self._require_openable(state, alive)
-        after = at.Confirming(state.sum, state.accepted, alive, {}, state.total, heard, dropped)
+        after = at.Confirming(state.sum, state.accepted, alive, {}, state.total, here, dropped)
         if not self._params.active:
-            return self._ask_to_unmask(after, heard)
-        message = messages.Survivors(self.round_id, state.sum, heard, dropped)
-        return after, dict.fromkeys(heard, message)
+            return self._ask_to_unmask(after, here)
+        message = messages.Survivors(self.round_id, state.sum, here, dropped)
+        return after, dict.fromkeys(here, message)
 
     def _require_openable(self, state: at.Masking, alive: frozenset[int]) -> None:
         """On a sparse graph a secret may have lost its holders already: then nobody is asked for a share."""
@@ -292,17 +292,17 @@ class Server(Machine[at.ServerState]):
                 whose = f"share holders of client {self._keys[position].client!r} are left"
                 self._require_enough(holders, whose, "no share was opened")
 
-    def _ask_to_unmask(self, state: at.Confirming, heard: tuple[int, ...]) -> Closed:
+    def _ask_to_unmask(self, state: at.Confirming, here: tuple[int, ...]) -> Closed:
         lists, signatures = (state.survivors, state.dropped), tuple(sorted(state.inbox.items()))
         outbound: dict[int, Message] = {}
-        for position in heard:
+        for position in here:
             near = set(self._holders[position])
             survivors, dropped = (tuple(k for k in one if k in near) for one in lists)
             message = messages.UnmaskRequest(self.round_id, state.sum, survivors, dropped, signatures)
             outbound[position] = message
-        return at.Unmasking(state.sum, state.accepted, frozenset(heard), {}, state.total, *lists), outbound
+        return at.Unmasking(state.sum, state.accepted, frozenset(here), {}, state.total, *lists), outbound
 
-    def _open(self, state: at.Unmasking, heard: tuple[int, ...]) -> Closed:
+    def _open(self, state: at.Unmasking, here: tuple[int, ...]) -> Closed:
         """Rebuild one secret per client, check it, and take the masks off the total."""
         current = state.total
         masker = Masker(current.ring, current.total, current.layout)
@@ -322,7 +322,7 @@ class Server(Machine[at.ServerState]):
                 remove(key, current.shared_rows(peer, position))
         opened = current.opened(state.survivors, [self._keys[k].client for k in state.survivors])
         log.debug("round %s: opened a sum of %d", self.round_id.hex(), len(alive))
-        return at.SumOpen(state.sum, state.accepted, opened, frozenset(heard)), {}
+        return at.SumOpen(state.sum, state.accepted, opened, frozenset(here)), {}
 
     def _secrets(self, state: at.Unmasking) -> tuple[dict[int, Secret], dict[int, KeyPair]]:
         """Each survivor's seed and each dropout's key pair, as published; or who dealt what does not fit."""
@@ -349,7 +349,7 @@ class Server(Machine[at.ServerState]):
         return seeds, keys
 
     def _shares_of(self, state: at.Unmasking, position: int) -> dict[int, int]:
-        """By holder, the shares that arrived of one client's secret."""
+        """The shares of one client's secret that arrived, by holder."""
         said = state.inbox
         shares = {k: said[k][position] for k in self._holders[position] if position in said.get(k, ())}
         whose = f"shares of client {self._keys[position].client!r} arrived"
@@ -367,12 +367,12 @@ class Server(Machine[at.ServerState]):
 
     @property
     def answered(self) -> tuple[str, ...]:
-        """Who answered every exchange of the opened sum and so may take part in what follows."""
+        """The clients that answered every exchange of the opened sum and so may take part in what follows."""
         answered = self._state.answered if isinstance(self._state, at.SumOpen) else ()
         return tuple(self._keys[place].client for place in sorted(answered))
 
     def _listed(self, state: at.Summing, position: int) -> tuple[int, ...]:
-        """Whose masks this client is asked to open: everyone it masked with, and itself."""
+        """The positions whose masks this client is asked to open: all that it masked with, and itself."""
         near = set(self._holders[position])
         return tuple(k for k in state.total.participants if k in near)
 

@@ -23,8 +23,8 @@ def commitment(seed: Secret) -> bytes:
 
 
 def binding(roster: Roster) -> bytes:
-    """Parameters and roster, which every derived key is bound to. Members of a sparse graph see different
-    parts of the roster, so there only the parameters count."""
+    """A digest of parameters and roster, which every derived key is bound to. Members of a sparse graph see
+    different parts of the roster, so there only the parameters count."""
     if roster.params.neighbours is not None:
         roster = Roster(roster.params, ())
     return digest("roster", CODEC.encode(roster))
@@ -42,7 +42,7 @@ def sum_context(
 
 
 def requests_digest(bitmaps: Sequence[Sequence[bytes]]) -> bytes:
-    """All participants' requests, in order of position. Bound into the masks, so that a client that signs
+    """A digest of all requests, in order of position. It is bound into the masks, so that a client that signs
     two requests cannot make others see different ones."""
     return digest("requests", *(bitmap for request in bitmaps for bitmap in request))
 
