@@ -61,23 +61,23 @@ class SfslError(Exception):
 
 
 class LocalError(SfslError):
-    """The caller's own input or settings."""
+    """The caller's own input or settings are at fault."""
 
 
 class InputError(LocalError, ValueError):
-    """A vector, id or set that cannot be used."""
+    """A vector, id or set cannot be used."""
 
 
 class NotFinite(InputError):
-    """An update with NaN or infinity in it; it never reaches the ring."""
+    """An update has NaN or infinity in it; it never reaches the ring."""
 
 
 class UnknownRow(InputError):
-    """A row that the table or the set does not have."""
+    """The table or the set does not have this row."""
 
 
 class ParameterError(LocalError, ValueError):
-    """Settings that are unsafe or contradict each other."""
+    """Settings are unsafe or contradict each other."""
 
 
 class StateError(LocalError):
@@ -101,7 +101,7 @@ class StoreInUse(StoreError):
 
 
 class StoreFull(StoreError):
-    """No room on the store's disk."""
+    """The store's disk has no room."""
 
 
 class StoreCorrupt(StoreError):
@@ -125,51 +125,51 @@ class PeriodFrozen(Declined):
 
 
 class RemoteError(SfslError):
-    """The other party's fault; our state is as it was before."""
+    """The other party is at fault; our state is as it was before."""
 
 
 class DecodeError(RemoteError):
-    """Bytes that are not one whole, canonical message."""
+    """The bytes are not one whole, canonical message."""
 
 
 class Oversize(DecodeError):
-    """More bytes than this message may have."""
+    """The message has more bytes than it may have."""
 
 
 class WrongVersion(DecodeError):
-    """Another version of the protocol."""
+    """The other party speaks another version of the protocol."""
 
 
 class WrongPhase(RemoteError):
-    """A message that does not belong here and now."""
+    """The message does not belong here and now."""
 
 
 class WrongRound(RemoteError):
-    """A message of another round or another sum."""
+    """The message is of another round or another sum."""
 
 
 class UnexpectedSender(RemoteError):
-    """Someone who has no place in this phase."""
+    """The sender has no place in this phase."""
 
 
 class ConflictingMessage(RemoteError):
-    """A second, different message where one was accepted."""
+    """A second message differs from the one that was accepted."""
 
 
 class InvalidMessage(RemoteError):
-    """Well-formed bytes with impossible content."""
+    """The bytes are well-formed and their content is impossible."""
 
 
 class AuthenticationFailed(RemoteError):
-    """A seal, signature or key that does not verify."""
+    """A seal, signature or key does not verify."""
 
 
 class UnknownClient(AuthenticationFailed):
-    """An id that nobody enrolled."""
+    """Nobody enrolled this id."""
 
 
 class ClockSkew(AuthenticationFailed):
-    """A request signed too long ago or in the future. ``off_ms``: its clock minus ours."""
+    """The request was signed too long ago or in the future. ``off_ms``: its clock minus ours."""
 
     def __init__(self, message: str, *, off_ms: int) -> None:
         super().__init__(message)
@@ -177,11 +177,11 @@ class ClockSkew(AuthenticationFailed):
 
 
 class Replayed(AuthenticationFailed):
-    """A request that was taken before."""
+    """The request was taken before."""
 
 
 class RoundOver(RemoteError):
-    """A conversation about a round that has ended. ``outcome``: committed, aborted, left-out, not-chosen or
+    """The round of this conversation has ended. ``outcome``: committed, aborted, left-out, not-chosen or
     restarted; ``round``: the round's number, or the last one's where it was in none."""
 
     def __init__(self, message: str, *, outcome: str, round_number: int) -> None:
@@ -191,7 +191,7 @@ class RoundOver(RemoteError):
 
 
 class ShuttingDown(RemoteError):
-    """A server that takes nothing new; come back later."""
+    """The server takes nothing new; come back later."""
 
 
 class Unavailable(RemoteError):
@@ -203,15 +203,15 @@ class Unavailable(RemoteError):
 
 
 class Refused(RemoteError):
-    """A request that our policy or the protocol's safety forbids."""
+    """Our policy or the protocol's safety forbids the request."""
 
 
 class Revoked(Refused):
-    """A client whose enrolment was withdrawn."""
+    """The client's enrolment was withdrawn."""
 
 
 class TooMany(Refused):
-    """More requests than a limit allows. ``wait_ms``: how long until there is room again."""
+    """There were more requests than a limit allows. ``wait_ms``: how long until there is room again."""
 
     def __init__(self, message: str, *, wait_ms: int) -> None:
         super().__init__(message)

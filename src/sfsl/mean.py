@@ -92,11 +92,9 @@ def secure_mean(
 
 
 def _bound(quantization: Quantization, survivors: int, weight: int) -> float:
-    """Less than one step for each client, divided by the weight; and what doubles lose on the way.
-
-    A client's words are off by less than one step, and by a few parts in 2^53 of its weighted value, which
-    is at most weight x clip; the sum is exact, and dividing it costs as little again.
-    """
+    """Less than one step for each client, divided by the weight; and what doubles lose on the way. A client's
+    words are off by less than one step, and by a few parts in 2^53 of its weighted value, which is at most
+    weight x clip; the sum is exact, and dividing it costs as little again."""
     return survivors * quantization.unit / weight + 16 * _HALF_ULP * quantization.clip
 
 
@@ -106,9 +104,8 @@ def _numbers(name: str, vector: ArrayLike) -> NDArray[np.float64]:
     except ValueError as error:
         raise InputError(f"client {name!r}: not a vector of numbers ({error})") from None
     if values.ndim != 1 or (values.size and values.dtype.kind not in "fiu"):
-        raise InputError(
-            f"client {name!r}: {values.dtype} of shape {values.shape}, not a flat vector of numbers"
-        )
+        what = f"{values.dtype} of shape {values.shape}"
+        raise InputError(f"client {name!r}: {what}, not a flat vector of numbers")
     values = values.astype(np.float64)
     if not np.isfinite(values).all():
         raise NotFinite(f"client {name!r}: {int((~np.isfinite(values)).sum())} values are NaN or infinite")
@@ -119,9 +116,8 @@ def _weights(given: Mapping[str, object], weights: Mapping[str, int] | None) -> 
     if weights is None:
         return dict.fromkeys(given, 1)
     if weights.keys() != given.keys():
-        raise InputError(
-            f"vectors and weights name different clients: {sorted(weights.keys() ^ given.keys())}"
-        )
+        either = sorted(weights.keys() ^ given.keys())
+        raise InputError(f"vectors and weights name different clients: {either}")
     for name, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, int | np.integer) or weight < 0:
             raise ParameterError(f"client {name!r}: a weight is a whole number from 0, not {weight!r}")

@@ -14,10 +14,9 @@ from sfsl.errors import InvalidMessage
 
 def pack(indices: Indices, domain: int) -> bytes:
     """Ascending distinct indices below ``domain`` as bytes; ``unpack`` needs their number and the domain."""
-    count = len(indices)
-    if count == 0:
+    if not len(indices):
         return b""
-    if not _as_bitmap(count, domain):
+    if not _as_bitmap(len(indices), domain):
         return _elias_fano(indices, domain)
     held = np.zeros(domain, np.bool_)
     held[indices] = True
@@ -25,7 +24,7 @@ def pack(indices: Indices, domain: int) -> bytes:
 
 
 def pack_bits(held: Bits) -> bytes:
-    """The same of the places where ``held`` is true, from a domain of its length."""
+    """The places where ``held`` is true as ``pack`` writes them, from a domain of its length."""
     count = int(np.count_nonzero(held))
     if count == 0:
         return b""
@@ -40,8 +39,8 @@ def packed_size(count: int, domain: int) -> int:
         return 0
     if _as_bitmap(count, domain):
         return (domain + 7) // 8
-    low_bits = _low_bits(count, domain)
-    return (count * low_bits + 7) // 8 + (_high_size(count, domain, low_bits) + 7) // 8
+    low_bits, high_size = _widths(count, domain)
+    return (count * low_bits + 7) // 8 + (high_size + 7) // 8
 
 
 def unpack(data: bytes, count: int, domain: int) -> Indices:
@@ -55,7 +54,7 @@ def unpack(data: bytes, count: int, domain: int) -> Indices:
 
 
 def unpack_bits(data: bytes, count: int, domain: int) -> Bits:
-    """The same as ``domain`` bits, which must fit into memory."""
+    """What ``unpack`` reads as ``domain`` bits, which must fit into memory."""
     _require_size(data, count, domain)
     if count and _as_bitmap(count, domain):
         return _exactly(count, data, domain)
@@ -67,19 +66,19 @@ def unpack_bits(data: bytes, count: int, domain: int) -> Bits:
 
 def _elias_fano(indices: Indices, domain: int) -> bytes:
     count = len(indices)
-    low_bits = _low_bits(count, domain)
+    low_bits, high_size = _widths(count, domain)
     raw = indices.astype("<u8").view(np.uint8).reshape(count, 8)
     low = np.unpackbits(raw, axis=1, count=low_bits, bitorder="little")
-    high = np.zeros(_high_size(count, domain, low_bits), np.bool_)
+    high = np.zeros(high_size, np.bool_)
     high[(indices >> low_bits) + np.arange(count)] = True
     return np.packbits(low).tobytes() + np.packbits(high).tobytes()
 
 
 def _of_elias_fano(data: bytes, count: int, domain: int) -> Indices:
-    low_bits = _low_bits(count, domain)
+    low_bits, high_size = _widths(count, domain)
     low_bytes = (count * low_bits + 7) // 8
-    low = _bits(data[:low_bytes], count * low_bits).reshape(count, low_bits)
-    high = np.flatnonzero(_exactly(count, data[low_bytes:], _high_size(count, domain, low_bits)))
+    low = read_bits(data[:low_bytes], count * low_bits).reshape(count, low_bits)
+    high = np.flatnonzero(_exactly(count, data[low_bytes:], high_size))
     raw = np.zeros((count, 8), np.uint8)
     raw[:, : (low_bits + 7) // 8] = np.packbits(low, axis=1, bitorder="little")
     values = raw.view("<u8")[:, 0].astype(np.uint64)
@@ -89,21 +88,19 @@ def _of_elias_fano(data: bytes, count: int, domain: int) -> Indices:
     return values.astype(np.int64)
 
 
-def _low_bits(count: int, domain: int) -> int:
-    return max(0, (domain // count).bit_length() - 1)
-
-
-def _high_size(count: int, domain: int, low_bits: int) -> int:
-    return count + ((domain - 1) >> low_bits)
+def _widths(count: int, domain: int) -> tuple[int, int]:
+    """How many low bits each index has, and how long the bitmap of the high bits is."""
+    low_bits = max(0, (domain // count).bit_length() - 1)
+    return low_bits, count + ((domain - 1) >> low_bits)
 
 
 def _as_bitmap(count: int, domain: int) -> bool:
-    low_bits = _low_bits(count, domain)
-    return domain <= count * low_bits + _high_size(count, domain, low_bits)
+    low_bits, high_size = _widths(count, domain)
+    return domain <= count * low_bits + high_size
 
 
 def _require_size(data: bytes, count: int, domain: int) -> None:
-    """Before anything is allocated."""
+    """Refuse what cannot be such a set, before anything is allocated."""
     if not 0 <= count <= domain:
         raise InvalidMessage(f"a set of {count} indices from a domain of {domain}")
     if len(data) != packed_size(count, domain):
@@ -111,16 +108,19 @@ def _require_size(data: bytes, count: int, domain: int) -> None:
 
 
 def _exactly(count: int, data: bytes, size: int) -> Bits:
-    """So many bits, of which ``count`` are one."""
-    bits = _bits(data, size)
+    """A bitmap of which ``count`` bits are one."""
+    bits = read_bits(data, size)
     ones = int(np.count_nonzero(bits))
     if ones != count:
         raise InvalidMessage(f"a packed set of {ones} indices says it has {count}")
     return bits
 
 
-def _bits(data: bytes, size: int) -> Bits:
+def read_bits(data: bytes, size: int) -> Bits:
+    """A plain bitmap of ``size`` bits, or ``InvalidMessage``."""
+    if len(data) != (size + 7) // 8:
+        raise InvalidMessage(f"a bitmap of {len(data)} bytes for {size} bits")
     bits = np.unpackbits(np.frombuffer(data, np.uint8)).view(np.bool_)
     if bits[size:].any():
-        raise InvalidMessage("a packed set with bits beyond its end")
+        raise InvalidMessage("a bitmap with bits set beyond its end")
     return bits[:size]

@@ -10,7 +10,6 @@ from attacks import Attack, assert_gains_when_weakened, assert_stopped, collecto
 import sfsl.crypto.agreement
 import sfsl.secagg.client
 import sfsl.secagg.client_states
-import sfsl.secagg.params
 import sfsl.secagg.server
 import sfsl.secagg.transcript
 from sfsl.codec import Codec
@@ -138,7 +137,7 @@ def forged_signatures_in_active_mode() -> bool:
 
 @attack(
     refusal=AuthenticationFailed,
-    weaken=lambda patch: patch.setattr(sfsl.secagg.params, "require_keys", lambda *_: None),
+    weaken=lambda patch: patch.setattr(sfsl.secagg.transcript, "require_keys", lambda *_: None),
 )
 def swapping_a_clients_keys_in_active_mode() -> bool:
     """The server puts its own channel key in c1's place and reads what c0 seals for c1."""
@@ -211,7 +210,7 @@ def withholding_boxes_until_few_are_left() -> bool:
 
 def share_a_stream(patch: pytest.MonkeyPatch) -> None:
     """Without either line of defence: doubles allowed, and places not bound into the key."""
-    patch.setattr(sfsl.secagg.params, "require_distinct", lambda keys: None)
+    patch.setattr(sfsl.secagg.transcript, "require_distinct", lambda keys: None)
     honest = sfsl.secagg.client.pair_mask_key
     patch.setattr(
         sfsl.secagg.client,
@@ -287,7 +286,7 @@ def one_key_pair_for_all_sums(patch: pytest.MonkeyPatch) -> None:
         tampered(self, secrets=tuple(changed(one, mask=secrets[0].mask) for one in secrets))
 
     patch.setattr(Client, "__init__", careless)
-    patch.setattr(sfsl.secagg.params, "require_distinct", lambda keys: None)
+    patch.setattr(sfsl.secagg.transcript, "require_distinct", lambda keys: None)
     patch.setattr(sfsl.secagg.server, "require_distinct", lambda keys: None)
 
 

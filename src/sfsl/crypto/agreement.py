@@ -54,16 +54,14 @@ def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:
 
 
 def channel_keys(own: KeyPair, peer: bytes, binding: bytes) -> tuple[Secret, Secret]:
-    """For sending and for receiving. They differ, so no nonce is ever shared between the two ends."""
+    """The keys for sending and for receiving. They differ: no nonce is ever shared between the two ends."""
     shared = own.agree(peer)
-    return (
-        derive(shared, "channel", binding, own.public, peer),
-        derive(shared, "channel", binding, peer, own.public),
-    )
+    sending, receiving = (own.public, peer), (peer, own.public)
+    return derive(shared, "channel", binding, *sending), derive(shared, "channel", binding, *receiving)
 
 
 def pair_mask_key(own: KeyPair, peer: bytes, binding: bytes, context: bytes, low: int, high: int) -> Secret:
-    """Canonical for the pair at roster positions ``low < high``: both ends derive the same key."""
+    """The key of the pair at roster positions ``low < high``: both ends derive the same key."""
     first, second = sorted((own.public, peer))
     places = low.to_bytes(4, "big") + high.to_bytes(4, "big")
     return derive(own.agree(peer), "pair-mask", binding, context, places, first, second)
@@ -79,14 +77,12 @@ def _header(kind: str, round_id: bytes, sender: int, receiver: int) -> bytes:
 
 
 def seal(key: Secret, plaintext: bytes, kind: str, round_id: bytes, sender: int, receiver: int) -> bytes:
-    header = _header(kind, round_id, sender, receiver)
-    return AESGCM(key.reveal()).encrypt(_NONCE, plaintext, header)
+    return AESGCM(key.reveal()).encrypt(_NONCE, plaintext, _header(kind, round_id, sender, receiver))
 
 
 def unseal(key: Secret, box: bytes, kind: str, round_id: bytes, sender: int, receiver: int) -> bytes:
     """Open a box, or raise: it was not sealed by this sender, for this receiver, in this round."""
-    header = _header(kind, round_id, sender, receiver)
     try:
-        return AESGCM(key.reveal()).decrypt(_NONCE, box, header)
+        return AESGCM(key.reveal()).decrypt(_NONCE, box, _header(kind, round_id, sender, receiver))
     except InvalidTag:
         raise AuthenticationFailed(f"the box from client {sender} does not open") from None

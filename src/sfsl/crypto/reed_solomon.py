@@ -7,6 +7,7 @@ Polynomials are lists of coefficients, lowest first, without leading zeros.
 """
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from sfsl.crypto.shamir import PRIME
 
@@ -23,8 +24,7 @@ def decode(points: Sequence[int], shares: Sequence[int], threshold: int) -> tupl
     count = len(points)
     product = _product(points)
     above, below = product, _interpolated(points, shares, product)
-    before: Polynomial = []
-    now: Polynomial = [1]
+    before, now = Polynomial(), [1]
     while 2 * (len(below) - 1) >= count + threshold:
         quotient, rest = _divided(above, below)
         above, below = below, rest
@@ -42,15 +42,12 @@ def _product(points: Sequence[int]) -> Polynomial:
     """The monic polynomial that is zero at the points."""
     found = [1]
     for point in points:
-        shifted = [0, *found]
-        for place, coefficient in enumerate(found):
-            shifted[place] -= point * coefficient
-        found = [one % PRIME for one in shifted]
+        found = [(a - point * b) % PRIME for a, b in zip([0, *found], [*found, 0], strict=True)]
     return found
 
 
 def _interpolated(points: Sequence[int], shares: Sequence[int], product: Polynomial) -> Polynomial:
-    """Through all points (Lagrange)."""
+    """The polynomial through all points (Lagrange)."""
     total = [0] * len(points)
     for point, share in zip(points, shares, strict=True):
         others = [0] * len(points)  # the product without this point, by synthetic division
@@ -90,9 +87,7 @@ def _times(one: Polynomial, other: Polynomial) -> Polynomial:
 
 
 def _less(one: Polynomial, other: Polynomial) -> Polynomial:
-    size = max(len(one), len(other))
-    padded = ([*polynomial, *[0] * (size - len(polynomial))] for polynomial in (one, other))
-    return _trimmed([(a - b) % PRIME for a, b in zip(*padded, strict=True)])
+    return _trimmed([(a - b) % PRIME for a, b in zip_longest(one, other, fillvalue=0)])
 
 
 def _trimmed(polynomial: Polynomial) -> Polynomial:

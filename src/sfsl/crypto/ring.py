@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -148,13 +149,12 @@ class MaskStream:
 
     def _redraw(self, position: int) -> int:
         """Word ``position``, attempt t = 1, 2, …: the first word of counter block t * 2^96 + position."""
-        attempt = 1
-        while True:
+        for attempt in count(1):
             block = _counter_mode(self._key, (attempt << _REDRAW_SHIFT) + position).update(bytes(4))
             word = int.from_bytes(block, "little") & F31.modulus
             if word != F31.modulus:
-                return word
-            attempt += 1
+                break
+        return word
 
     def __repr__(self) -> str:
         return f"MaskStream({self._ring.name}, redacted)"

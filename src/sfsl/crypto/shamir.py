@@ -4,6 +4,7 @@ The prime exceeds 2^256, so every 32-byte string is an element and no secret is 
 """
 
 from collections.abc import Sequence
+from math import prod
 
 from sfsl.crypto.secret import Randomness, Secret
 from sfsl.errors import InvalidMessage, KeyMismatch, ParameterError
@@ -23,8 +24,10 @@ def split(secret: Secret, threshold: int, points: Sequence[int], randomness: Ran
         raise ParameterError("share points must be distinct and in 1..p-1")
     # Highest power first, the secret last: Horner's order. Points are small, so one reduction at the
     # end costs less than one per step.
-    coefficients = [_element(randomness) for _ in range(threshold - 1)]
-    coefficients.append(int.from_bytes(secret.reveal(), "big"))
+    coefficients = [
+        *(_element(randomness) for _ in range(threshold - 1)),
+        int.from_bytes(secret.reveal(), "big"),
+    ]
     shares = []
     for point in points:
         value = 0
@@ -62,12 +65,9 @@ def as_secret(element: int) -> Secret:
 
 
 def _weight(point: int, points: Sequence[int]) -> int:
-    numerator = denominator = 1
-    for other in points:
-        if other != point:
-            numerator = numerator * other % PRIME
-            denominator = denominator * (other - point) % PRIME
-    return numerator * pow(denominator, -1, PRIME) % PRIME
+    others = [other for other in points if other != point]
+    denominator = prod(other - point for other in others)
+    return prod(others) * pow(denominator, -1, PRIME) % PRIME
 
 
 def _element(randomness: Randomness) -> int:

@@ -9,44 +9,25 @@ import logging
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Positions
 from sfsl.crypto.agreement import KeyPair, channel_keys, pair_mask_key, seal, unseal
 from sfsl.crypto.identity import Identity, verify
-from sfsl.crypto.ring import Words, ring_named
+from sfsl.crypto.ring import Ring, Words, ring_named
 from sfsl.crypto.secret import Randomness, Secret
 from sfsl.crypto.shamir import split
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
 from sfsl.secagg import client_states as at
-from sfsl.secagg import messages
-from sfsl.secagg.admission import ascending, require_members, require_policy
+from sfsl.secagg import messages, transcript
 from sfsl.secagg.client_states import Phase as Phase
 from sfsl.secagg.client_states import Start as Start
-from sfsl.secagg.client_states import parse_box, share, without_current
-from sfsl.secagg.masking import (
-    Masker,
-    own_rows,
-    parse_request,
-    parse_requesters,
-    request_bitmaps,
-    restrict,
-    views,
-)
+from sfsl.secagg.masking import Masker, own_rows, parse_request, parse_requesters, request_bitmaps, restrict
 from sfsl.secagg.messages import MAX_ID, Keys, Roster
 from sfsl.secagg.moves import Machine, State
-from sfsl.secagg.params import Layout, Policy
-from sfsl.secagg.transcript import (
-    commitment,
-    keys_parts,
-    lists_parts,
-    point,
-    request_parts,
-    requests_digest,
-    self_mask_key,
-    sum_context,
-    verify_request,
-)
+from sfsl.secagg.params import Layout, Policy, ascending, require_policy
+from sfsl.secagg.transcript import requests_digest, require_members
 
 log = logging.getLogger(__name__)
 
@@ -88,13 +69,13 @@ class Client(Machine[State]):
     # -- check-in ------------------------------------------------------------------------------
 
     def create_keys(self) -> Keys:
-        """Public keys for one session; a client answers one roster per set of keys, ever."""
+        """Draw up the public keys for one session; a client answers one roster per set of keys, ever."""
         state = self._due(Keys, at.New)
-        channel, masks = state.channel.public, tuple(one.mask.public for one in state.secrets)
-        commitments = tuple(commitment(one.seed) for one in state.secrets)
-        unsigned = Keys(self._id, channel, masks, commitments, None)
-        signature = self._identity.sign("keys", *keys_parts(unsigned)) if self._identity else None
-        keys = Keys(self._id, channel, masks, commitments, signature)
+        masks = tuple(one.mask.public for one in state.secrets)
+        commitments = tuple(transcript.commitment(one.seed) for one in state.secrets)
+        keys = Keys(self._id, state.channel.public, masks, commitments, None)
+        if self._identity is not None:
+            keys = replace(keys, signature=self._identity.sign("keys", *transcript.keys_parts(keys)))
         self._enter(at.CheckedIn(state.channel, state.secrets, keys))
         return keys
 
@@ -109,23 +90,18 @@ class Client(Machine[State]):
         layout = params.first_layout
         asked = own_rows(layout, rows)
         place = at.Place.of(self._id, roster)
-        points = [point(member.position) for member in roster.members]
+        points = [transcript.point(member.position) for member in roster.members]
         # Per secret the shares for all members; per member then one box with its share of each secret.
         secrets = [secret for one in state.secrets for secret in (one.mask.private, one.seed)]
-        columns = zip(
-            *(split(secret, params.threshold, points, self._randomness) for secret in secrets), strict=True
-        )
-        boxes = []
-        inbound_keys = {}
-        kept = {}
-        for member, column in zip(roster.members, columns, strict=True):
-            if member.position == place.own:
-                kept[place.own] = Secret(b"".join(column))
+        columns = [split(secret, params.threshold, points, self._randomness) for secret in secrets]
+        boxes, inbound_keys, kept = [], {}, {}
+        for member, *column in zip(roster.members, *columns, strict=True):
+            plain, other = b"".join(column), member.position
+            if other == place.own:
+                kept[other] = Secret(plain)
                 continue
-            sending, receiving = channel_keys(state.channel, member.keys.channel, place.binding)
-            inbound_keys[member.position] = receiving
-            box = seal(sending, b"".join(column), "shares", params.round_id, place.own, member.position)
-            boxes.append(box)
+            sending, inbound_keys[other] = channel_keys(state.channel, member.keys.channel, place.binding)
+            boxes.append(seal(sending, plain, "shares", params.round_id, place.own, other))
         request = request_bitmaps(layout, asked)
         after = at.Shared(place, 0, state.secrets, kept, inbound_keys, asked)
         signature = self._sign_request(after, request)
@@ -153,7 +129,7 @@ class Client(Machine[State]):
         shares = dict(state.shares)
         for sender, box in zip(senders, inbound.boxes, strict=True):
             plain = unseal(state.inbound_keys[sender], box, "shares", params.round_id, sender, place.own)
-            shares[sender] = parse_box(plain, len(params.sums))
+            shares[sender] = at.parse_box(plain, len(params.sums))
         self._enter(at.Ready(place, 0, state.secrets, shares, participants))
         return Start(layout, participants, state.asked, requesters, context, requests)
 
@@ -167,38 +143,28 @@ class Client(Machine[State]):
         ring = ring_named(params.ring)
         self._require_start(state, start)
         kept = rows_to_upload(start, params.min_contributors)
-        own_rows = tuple(rows[keep] for rows, keep in zip(start.rows, kept, strict=True))
-        shape = restrict(start.layout, own_rows)
+        shape = restrict(start.layout, [rows[keep] for rows, keep in zip(start.rows, kept, strict=True)])
         vector = ring.zeros(shape.words)
-        dense_part, table_parts = views(vector, shape)
-        dense_part[:] = _shaped(ring.vector(dense, "the dense part"), dense_part.shape, "the dense part")
-        if len(tables) != len(table_parts):
-            raise InputError(f"values of {len(tables)} tables, the sum has {len(table_parts)}")
-        for table, (values, part, keep) in enumerate(zip(tables, table_parts, kept, strict=True)):
-            what = f"table {table}"
-            part[:] = _shaped(ring.vector(values, what), (len(keep), part.shape[1]), what)[keep]
-
-        listed = start.participants if place.params.neighbours is None else None
-        context = sum_context(params.label, start.layout, listed, start.context, start.requests)
         masker = Masker(ring, vector, shape)
+        masker.dense[:] = _checked(ring, dense, masker.dense.shape, "the dense part")
+        if len(tables) != len(masker.tables):
+            raise InputError(f"values of {len(tables)} tables, the sum has {len(masker.tables)}")
+        for table, (values, part, keep) in enumerate(zip(tables, masker.tables, kept, strict=True)):
+            part[:] = _checked(ring, values, (len(keep), part.shape[1]), f"table {table}")[keep]
+        listed = start.participants if place.params.neighbours is None else None
+        context = transcript.sum_context(params.label, start.layout, listed, start.context, start.requests)
         own, *later = state.secrets
-        masker.add(self_mask_key(own.seed, place.binding, context, place.own), [None] * len(own_rows))
-        peers = [peer for peer in start.participants if peer != place.own]
-        for index, peer in enumerate(peers):
+        masker.add(transcript.self_mask_key(own.seed, place.binding, context, place.own), [None] * len(kept))
+        for index, peer in enumerate(peer for peer in start.participants if peer != place.own):
             selection = [
                 np.flatnonzero(matrix[index][keep])
                 for matrix, keep in zip(start.requesters, kept, strict=True)
             ]
-            published, low, high = (
-                place.members[peer].masks[number],
-                min(peer, place.own),
-                max(peer, place.own),
-            )
+            published = place.members[peer].masks[number]
+            low, high = sorted((peer, place.own))
             key = pair_mask_key(own.mask, published, place.binding, context, low, high)
-            if place.own < peer:
-                masker.add(key, selection)
-            else:
-                masker.subtract(key, selection)
+            apply = masker.add if place.own == low else masker.subtract
+            apply(key, selection)
         answer = messages.MaskedVector(place.params.round_id, number, place.own, ring.to_bytes(vector))
         self._enter(at.Masked(place, number, tuple(later), state.shares, start.participants))
         return answer
@@ -212,7 +178,8 @@ class Client(Machine[State]):
     def _sign_request(self, state: at.Joined, bitmaps: Sequence[bytes]) -> bytes | None:
         if self._identity is None or not bitmaps:
             return None
-        return self._identity.sign("request", *request_parts(state.place.binding, state.sum, bitmaps))
+        parts = transcript.request_parts(state.place.binding, state.sum, bitmaps)
+        return self._identity.sign("request", *parts)
 
     def read_requesters(
         self,
@@ -222,7 +189,7 @@ class Client(Machine[State]):
         told: bytes,
         signed: Sequence[messages.SignedRequest],
     ) -> tuple[tuple[Bits, ...], bytes]:
-        """Per table which of the ``others`` asked for which of the own rows: as the server tells it, or in
+        """Find per table which of the ``others`` asked for which own rows: as the server tells it, or in
         active mode as each of them signed it, with the digest of all requests."""
         state = self._joined()
         place = state.place
@@ -238,7 +205,7 @@ class Client(Machine[State]):
         bitmaps = {place.own: request_bitmaps(layout, rows)}
         for other, request in zip(others, signed, strict=True):
             public = (self._identities or {})[place.members[other].client]
-            verify_request(public, place.binding, state.sum, request.bitmaps, request.signature)
+            transcript.verify_request(public, place.binding, state.sum, request.bitmaps, request.signature)
             asked.append(parse_request(layout, request.bitmaps))
             bitmaps[other] = request.bitmaps
         matrices = tuple(
@@ -252,8 +219,7 @@ class Client(Machine[State]):
     def handle_survivors(self, lists: messages.Survivors) -> messages.Consistency:
         """Active mode: sign the lists, so that everyone can see that all were shown the same."""
         state = self._due(messages.Survivors, at.Masked)
-        _require_current(state, lists.round_id, lists.sum)
-        self._require_partition(state, lists.survivors, lists.dropped)
+        self._require_partition(state, lists)
         assert self._identity is not None  # noqa: S101 -- the table has this in active mode only
         signature = self._identity.sign("survivors", *_list_parts(state, lists))
         answer = messages.Consistency(state.place.params.round_id, state.sum, state.place.own, signature)
@@ -265,18 +231,17 @@ class Client(Machine[State]):
         """Open each survivor's self-mask and each dropout's mask key: one share per client, once."""
         state = self._due(messages.UnmaskRequest, at.Masked)
         place = state.place
-        _require_current(state, request.round_id, request.sum)
+        self._require_partition(state, request)
         survivors, dropped = request.survivors, request.dropped
-        self._require_partition(state, survivors, dropped)
         if isinstance(state, at.Confirmed):
             self._require_signatures(state, request)
         alive = set(survivors)
-        opened = tuple(share(state.shares[one], one in alive) for one in sorted((*survivors, *dropped)))
+        opened = tuple(at.share(state.shares[one], one in alive) for one in sorted((*survivors, *dropped)))
         answer = messages.UnmaskShares(place.params.round_id, state.sum, place.own, opened)
         following = state.sum + 1
         if following < len(place.params.sums):
-            shares = without_current(state.shares)
-            self._enter(at.Ready(place, following, state.secrets, shares, survivors))
+            left = at.without_current(state.shares)
+            self._enter(at.Ready(place, following, state.secrets, left, survivors))
         else:
             self._enter(at.Finished(place.own))
         log.debug("client %s opened %d self-masks, %d mask keys", self._id, len(alive), len(dropped))
@@ -290,7 +255,7 @@ class Client(Machine[State]):
         return self._state
 
     def _require_enough(self, place: at.Place, count: int) -> None:
-        """The least cohort, checked again wherever clients may have been lost on the way."""
+        """Insist on the least cohort again, wherever clients may have been lost on the way."""
         least = place.params.threshold
         if place.params.neighbours is None:
             least = max(least, self._policy.min_clients)
@@ -307,20 +272,17 @@ class Client(Machine[State]):
             raise InvalidMessage("this client is not among the participants")
         self._require_enough(state.place, len(start.participants))
         shapes = [(len(start.participants) - 1, len(rows)) for rows in start.rows]
-        tables = len(start.layout.tables)
-        if not len(start.rows) == len(start.requesters) == tables or any(
-            matrix.shape != shape for matrix, shape in zip(start.requesters, shapes, strict=True)
-        ):
+        if len(start.rows) != len(start.layout.tables) or [one.shape for one in start.requesters] != shapes:
             raise InvalidMessage("requesters do not match the rows of this client")
-        upload = start.layout.dense + sum(
-            len(rows) * table.width for rows, table in zip(start.rows, start.layout.tables, strict=True)
-        )
+        upload = restrict(start.layout, start.rows).words
         if upload > self._policy.max_words:
             # Declined, never trimmed: a trimmed answer would depend on private data.
             raise Refused(f"an upload of {upload} words, this client allows {self._policy.max_words}")
 
-    def _require_partition(self, state: at.Masked, survivors: Sequence[int], dropped: Sequence[int]) -> None:
-        """Survivors and dropouts are exactly those this client masked with: no overlap, no one missing."""
+    def _require_partition(self, state: at.Masked, lists: messages.Lists) -> None:
+        """Survivors and dropouts must be exactly those this client masked with: no overlap, none missing."""
+        _require_current(state, lists.round_id, lists.sum)
+        survivors, dropped = lists.survivors, lists.dropped
         if not (ascending(survivors) and ascending(dropped)):
             raise Refused("survivors or dropouts are listed out of order or twice")
         if sorted((*survivors, *dropped)) != list(state.alive):
@@ -330,7 +292,7 @@ class Client(Machine[State]):
         self._require_enough(state.place, len(survivors))
 
     def _require_signatures(self, state: at.Confirmed, request: messages.UnmaskRequest) -> None:
-        """At least a threshold of survivors signed the very lists this client signed."""
+        """At least a threshold of survivors must have signed the very lists this client signed."""
         if (request.survivors, request.dropped) != state.confirmed:
             raise Refused("the lists to open are not the lists that were confirmed")
         signers = [position for position, _ in request.signatures]
@@ -347,7 +309,7 @@ class Client(Machine[State]):
 
 
 def _drawn(randomness: Randomness, sums: int) -> at.New:
-    """All secrets of a new client; in this order, so that seeded sources give what they always gave."""
+    """Draw all secrets of a new client, in this order so that seeded sources give what they always gave."""
     channel = KeyPair.generate(randomness)
     masks = [KeyPair.generate(randomness) for _ in range(sums)]
     return at.New(channel, tuple(at.SumSecrets(mask, Secret(randomness.bytes(32))) for mask in masks))
@@ -359,15 +321,16 @@ def _require_current(state: at.Joined, round_id: bytes, number: int) -> None:
 
 
 def rows_to_upload(start: Start, least: int) -> list[Bits]:
-    """Per table which own rows have enough requesters; a row that would be opened alone stays."""
+    """Find per table which own rows have enough requesters; a row that would be opened alone stays."""
     return [matrix.sum(axis=0) + 1 >= least for matrix in start.requesters]
 
 
-def _list_parts(state: at.Masked, lists: messages.Survivors | messages.UnmaskRequest) -> list[bytes]:
-    return lists_parts(state.place.binding, state.sum, lists.survivors, lists.dropped)
+def _list_parts(state: at.Masked, lists: messages.Lists) -> list[bytes]:
+    return transcript.lists_parts(state.place.binding, state.sum, lists.survivors, lists.dropped)
 
 
-def _shaped(values: Words, shape: tuple[int, ...], what: str) -> Words:
+def _checked(ring: Ring, given: ArrayLike, shape: tuple[int, ...], what: str) -> Words:
+    values = ring.vector(given, what)
     if values.shape != shape:
         raise InputError(f"{what} has shape {values.shape}, the sum needs {shape}")
     return values

@@ -4,41 +4,26 @@ All clients and the server run in this process, but on the real state machines a
 messages: what comes out is what a network would give, and the cost is the protocol's own.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Positions, ascends, whole_numbers
+from sfsl.codec import Codec, Message
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import Words, ring_named
 from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import InputError
+from sfsl.secagg import messages, params
 from sfsl.secagg.client import Client
 from sfsl.secagg.graph import DEFAULT_DROPOUT, default_min_contributors, plan_graph, random_cycles
 from sfsl.secagg.masking import Opened
-from sfsl.secagg.messages import (
-    CODEC,
-    MAX_ID,
-    InboundShares,
-    Keys,
-    MaskedVector,
-    Roster,
-    Survivors,
-    UnmaskRequest,
-    size_limit,
-)
-from sfsl.secagg.meter import Cost, Meter
-from sfsl.secagg.params import (
-    MAX_COMPLETE,
-    Layout,
-    Policy,
-    SessionParams,
-    SumParams,
-    TableShape,
-    default_threshold,
-)
+from sfsl.secagg.meter import Cost, Meter, Receiver
+from sfsl.secagg.params import MAX_COMPLETE, Layout, Policy, SessionParams, SumParams, TableShape
 from sfsl.secagg.server import Server
 
 # What an automatic sparse graph tolerates.
@@ -67,9 +52,7 @@ class Aggregate:
 @dataclass(frozen=True)
 class AggregateRows:
     """``totals`` has shape (rows, width); ``contributors`` says how many clients are in each row's total.
-
-    Rows asked for by fewer than ``min_contributors`` clients were left out: zero, zero contributors.
-    """
+    Rows asked for by fewer than ``min_contributors`` clients were left out: zero, zero contributors."""
 
     totals: Words
     contributors: NDArray[np.int64]
@@ -110,23 +93,10 @@ def aggregate(
     if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
         raise InputError(f"all vectors must be flat and of one length, not of shapes {sorted(shapes)}")
     length = shapes.pop()[0] if shapes else 0
-    session = _Session(
-        names=checked,
-        layout=Layout(dense=length),
-        ring=ring,
-        min_contributors=1,
-        threshold=threshold,
-        neighbours=neighbours,
-        active=active,
-        randomness=randomness or SystemRandomness(),
-    )
-    opened = session.run(
-        rows={},
-        dense=checked,
-        tables={},
-        dropped=(dropped_before_shares, dropped_before_upload, dropped_before_unmask),
-    )
-    return Aggregate(opened.dense, frozenset(opened.survivors), session.cost, session.params)
+    session = Session(checked, _sum(ring, 1, Layout(dense=length)), randomness, threshold, neighbours, active)
+    dropped = (dropped_before_shares, dropped_before_upload, dropped_before_unmask)
+    opened = session.sum({name: ((), vector, ()) for name, vector in checked.items()}, dropped)
+    return Aggregate(opened.dense, frozenset(opened.survivors), session.meter.cost, session.params)
 
 
 def aggregate_rows(
@@ -154,29 +124,13 @@ def aggregate_rows(
     counts = np.bincount(np.concatenate([np.zeros(0, np.intp), *asked.values()]), minlength=rows)
     if min_contributors is None:
         min_contributors = default_min_contributors(counts, dropout=tolerated_dropout)
-    session = _Session(
-        names=asked,
-        layout=Layout(dense=0, tables=(TableShape(rows=rows, width=width),)),
-        ring=ring,
-        min_contributors=min_contributors,
-        threshold=threshold,
-        neighbours=None,
-        active=active,
-        randomness=randomness or SystemRandomness(),
-    )
-    opened = session.run(
-        rows={name: (some,) for name, some in asked.items()},
-        dense={},
-        tables={name: (block,) for name, block in ordered.items()},
-        dropped=(dropped_before_shares, dropped_before_upload, dropped_before_unmask),
-    )
+    layout = Layout(dense=0, tables=(TableShape(rows=rows, width=width),))
+    session = Session(asked, _sum(ring, min_contributors, layout), randomness, threshold, None, active)
+    dropped = (dropped_before_shares, dropped_before_upload, dropped_before_unmask)
+    opened = session.sum({name: ((some,), (), (ordered[name],)) for name, some in asked.items()}, dropped)
+    survivors, cost = frozenset(opened.survivors), session.meter.cost
     return AggregateRows(
-        opened.tables[0],
-        opened.contributors[0],
-        frozenset(opened.survivors),
-        session.cost,
-        session.params,
-        min_contributors,
+        opened.tables[0], opened.contributors[0], survivors, cost, session.params, min_contributors
     )
 
 
@@ -205,95 +159,108 @@ def _checked_rows(
     return asked, blocks, widths.pop() if widths else 1
 
 
-class _Session:
-    """One session from check-in to the opened sum, with its costs."""
+def _sum(ring: str, min_contributors: int, layout: Layout) -> SumParams:
+    return SumParams(label="sum", ring=ring, min_contributors=min_contributors, layout=layout)  # type: ignore[arg-type]
+
+
+# How a client answers each kind of message.
+Steps = Mapping[type[Message], Callable[..., Message]]
+
+
+class _Server(Receiver, Protocol):
+    def close_phase(self) -> Mapping[str, Message]: ...
+
+
+class Session:
+    """All parties of one session of one sum in this process, and what the session costs. Messages of other
+    protocols around it may have ``room`` bytes more."""
 
     def __init__(
         self,
-        *,
         names: Iterable[str],
-        layout: Layout,
-        ring: str,
-        min_contributors: int,
+        one: SumParams,
+        randomness: Randomness | None,
         threshold: int | None,
         neighbours: int | None,
         active: bool,
-        randomness: Randomness,
+        codec: Codec = messages.CODEC,
+        room: int = 0,
     ) -> None:
-        self._names = checked_names(names)
-        round_id = randomness.bytes(16)
-        degree, least = choose_graph(len(self._names), neighbours, threshold, round_id)
-        one = SumParams(label="sum", ring=ring, min_contributors=min_contributors, layout=layout)  # type: ignore[arg-type]
+        names, randomness = checked_names(names), randomness or SystemRandomness()
+        round_id, count = randomness.bytes(16), len(names)
+        degree, least = choose_graph(count, neighbours, threshold, round_id)
         self.params = SessionParams(
-            round_id=round_id,
-            clients=len(self._names),
-            threshold=least,
-            neighbours=degree,
-            active=active,
-            sums=(one,),
+            round_id=round_id, clients=count, threshold=least, neighbours=degree, active=active, sums=(one,)
         )
-        limit = size_limit(self.params, layout, ring_named(ring).word_bytes)
-        self._meter = Meter(self._names, CODEC, limit)
-        self.cost = self._meter.cost
+        layout = self.params.first_layout
+        limit = messages.size_limit(self.params, layout, ring_named(one.ring).word_bytes)
+        self.meter = Meter(names, codec, limit + room)
         policy = Policy(
-            min_clients=2, min_threshold=2, min_contributors=min_contributors, max_words=layout.words
+            min_clients=2, min_threshold=2, min_contributors=one.min_contributors, max_words=layout.words
         )
-        identities = {name: Identity.generate(randomness) for name in self._names} if active else {}
-        self._pinned = {name: identity.public for name, identity in identities.items()} if active else None
-        self._clients = {
-            name: self._meter.at_client(
-                name,
-                Client,
-                name,
-                policy,
-                randomness,
-                identity=identities.get(name),
-                identities=self._pinned,
-            )
-            for name in self._names
+        own = {name: Identity.generate(randomness) for name in names} if active else {}
+        self._pinned = {name: identity.public for name, identity in own.items()} if active else None
+        made = partial(Client, policy=policy, randomness=randomness, identities=self._pinned)
+        self.clients = {
+            name: self.meter.at_client(name, made, name, identity=own.get(name)) for name in names
         }
+
+    def check_in(self, context: bytes = b"") -> Server:
+        """The server, which has been given everyone's keys."""
+        keys = [
+            self.meter.up(name, messages.Keys, self.meter.at_client(name, client.create_keys))
+            for name, client in self.clients.items()
+        ]
+        return self.meter.at_server(Server, self.params, keys, self._pinned, context=context)
 
     def run(
         self,
-        *,
-        rows: Mapping[str, Sequence[ArrayLike]],
-        dense: Mapping[str, ArrayLike],
-        tables: Mapping[str, Sequence[ArrayLike]],
-        dropped: tuple[Collection[str], Collection[str], Collection[str]],
+        server: _Server,
+        outbound: Mapping[str, Message],
+        steps: Mapping[str, Steps],
+        dropped: Sequence[Collection[str]],
+    ) -> Mapping[str, Message]:
+        """Every exchange, from the first ``outbound`` messages to those that follow the opened sum. Who is
+        ``dropped`` before the shares, the upload and the opening does not answer from there on."""
+        lost, gone = [checked_dropouts(names, self.clients) for names in dropped], set[str]()
+        for names in [*lost, set()] if self.params.active else lost:
+            gone |= names
+            for name, message in self.meter.down(outbound, Message, gone):
+                self.meter.answer(server, name, steps[name][type(message)], message)
+            outbound = self.meter.at_server(server.close_phase)
+        return outbound
+
+    def sum(
+        self,
+        values: Mapping[str, tuple[Sequence[ArrayLike], ArrayLike, Sequence[ArrayLike]]],
+        dropped: Sequence[Collection[str]],
     ) -> Opened:
-        no_shares, no_upload, no_unmask = (checked_dropouts(names, self._names) for names in dropped)
-
-        clients = self._clients
-        keys = [
-            self._meter.up(name, Keys, self._meter.at_client(name, client.create_keys))
-            for name, client in clients.items()
-        ]
-        server = self._meter.at_server(Server, self.params, keys, self._pinned)
-
-        for name, roster in self._meter.down(self._meter.at_server(server.rosters), Roster, no_shares):
-            self._meter.answer(server, name, clients[name].handle_roster, roster, rows.get(name, ()))
-
-        gone = no_shares | no_upload
-        for name, inbound in self._meter.down(self._meter.at_server(server.close_phase), InboundShares, gone):
-            values = (dense.get(name, ()), tables.get(name, ()))
-            self._meter.answer(server, name, _mask, clients[name], inbound, *values)
-
-        gone |= no_unmask
-        outbound = self._meter.at_server(server.close_phase)
-        if self.params.active:
-            for name, lists in self._meter.down(outbound, Survivors, gone):
-                self._meter.answer(server, name, clients[name].handle_survivors, lists)
-            outbound = self._meter.at_server(server.close_phase)
-        for name, request in self._meter.down(outbound, UnmaskRequest, gone):
-            self._meter.answer(server, name, clients[name].handle_unmask, request)
-        self._meter.at_server(server.close_phase)
+        """The opened sum of each client's rows asked for, dense part and tables."""
+        steps: dict[str, Steps] = {
+            name: {
+                messages.Roster: partial(client.handle_roster, rows=rows),
+                messages.InboundShares: partial(_mask, client, dense, tables),
+                messages.Survivors: client.handle_survivors,
+                messages.UnmaskRequest: client.handle_unmask,
+            }
+            for name, (rows, dense, tables) in values.items()
+            for client in (self.clients[name],)
+        }
+        server = self.check_in()
+        self.run(server, self.meter.at_server(server.rosters), steps, dropped)
         return server.opened
+
+
+def _mask(
+    client: Client, dense: ArrayLike, tables: Sequence[ArrayLike], inbound: messages.InboundShares
+) -> Message:
+    return client.create_masked(client.handle_inbound(inbound), dense, tables)
 
 
 def checked_names(names: Iterable[str]) -> list[str]:
     given = list(names)
-    if any(not isinstance(name, str) or not 1 <= len(name) <= MAX_ID for name in given):
-        raise InputError(f"client ids are strings of 1 to {MAX_ID} characters")
+    if any(not isinstance(name, str) or not 1 <= len(name) <= messages.MAX_ID for name in given):
+        raise InputError(f"client ids are strings of 1 to {messages.MAX_ID} characters")
     if len(given) < 2:
         raise InputError(f"at least two clients are needed, not {len(given)}")
     return sorted(given)
@@ -306,12 +273,6 @@ def checked_dropouts(dropped: Collection[str], names: Collection[str]) -> set[st
     return set(dropped)
 
 
-def _mask(
-    client: Client, inbound: InboundShares, dense: ArrayLike, tables: Sequence[ArrayLike]
-) -> MaskedVector:
-    return client.create_masked(client.handle_inbound(inbound), dense, tables)
-
-
 def choose_graph(
     clients: int, neighbours: int | None, threshold: int | None, seed: bytes
 ) -> tuple[int | None, int]:
@@ -320,8 +281,10 @@ def choose_graph(
         plan = plan_graph(
             clients, dropout=SPARSE_DROPOUT, corruption=SPARSE_CORRUPTION, failure=SPARSE_FAILURE
         )
-        return plan.neighbours, plan.threshold if threshold is None else threshold
-    if neighbours is None or neighbours >= clients - 1:
-        return None, default_threshold(clients) if threshold is None else threshold
-    smallest = min(len(group) for group in random_cycles(clients, neighbours, seed)) + 1
-    return neighbours, default_threshold(smallest) if threshold is None else threshold
+        neighbours, least = plan.neighbours, plan.threshold
+    elif neighbours is None or neighbours >= clients - 1:
+        neighbours, least = None, params.default_threshold(clients)
+    else:
+        holders = min(map(len, random_cycles(clients, neighbours, seed))) + 1
+        least = params.default_threshold(holders)
+    return neighbours, least if threshold is None else threshold

@@ -23,11 +23,9 @@ def peers(params: SessionParams) -> Peers:
 
 
 def random_cycles(clients: int, neighbours: int, seed: bytes) -> Peers:
-    """The union of ``neighbours / 2`` random cycles through all clients.
-
-    Cycle c visits the positions in the order of their 64-bit words in a stream made from the public
-    seed, ties by position. Edges that occur twice count once, so a degree may fall a little short.
-    """
+    """The union of ``neighbours / 2`` random cycles through all clients. Cycle c visits the positions in the
+    order of their 64-bit words in a stream made from the public seed, ties by position. Edges that occur
+    twice count once, so a degree may fall a little short."""
     if neighbours % 2 or not 2 <= neighbours < clients:
         raise ParameterError(
             f"{neighbours} neighbours among {clients} clients: an even number below the cohort size is needed"
@@ -69,8 +67,7 @@ def plan_graph(clients: int, *, dropout: float, corruption: float, failure: floa
         raise ParameterError("fewer than two honest clients would be left")
     splits = _split_by_one_cycle(honest, clients - honest)
     # One step adds one cycle: exact distributions of distinct corrupt and of distinct lasting neighbours.
-    bad = _start(clients)
-    lasting = _start(clients)
+    bad = lasting = _start(clients)
     for cycles in range(1, (clients - 1) // 2 + 1):
         bad = _one_more_cycle(bad, clients - 1, corrupt)
         lasting = _one_more_cycle(lasting, clients - 1, clients - 1 - dropped)
@@ -119,34 +116,26 @@ def _split_by_one_cycle(honest: int, gone: int) -> tuple[NDArray[np.float64], ND
     remaining gaps freely (stars and bars), out of C(honest, s) C(honest+gone-1, gone-1).
     """
     sizes = np.arange(1, honest // 2 + 1)
-    ways = _log_choose(np.full(len(sizes), honest), sizes)
-    if gone == 0:
-        return ways, np.full(len(sizes), -np.inf)
-    total = _log_choose(np.array([honest + gone - 1]), np.array([gone - 1]))[0]
-    logs = np.empty(len(sizes))
+    ways = _log_choose(honest, sizes)
+    logs = np.full(len(sizes), -np.inf)
+    if gone < 2:
+        return ways, logs
+    total = _log_choose(honest + gone - 1, gone - 1)
     for place, size in enumerate(sizes.tolist()):
-        gaps = np.arange(1, min(size, gone - 1) + 1)
-        if len(gaps) == 0:
-            logs[place] = -np.inf
-            continue
-        rest = honest - size
+        gaps, rest = np.arange(1, min(size, gone - 1) + 1), honest - size
         terms = (
-            _log_choose(np.full(len(gaps), gone), gaps)
-            + _log_choose(np.full(len(gaps), size - 1), gaps - 1)
-            + _log_choose(gone - gaps + rest - 1, np.full(len(gaps), rest))
+            _log_choose(gone, gaps)
+            + _log_choose(size - 1, gaps - 1)
+            + _log_choose(gone - gaps + rest - 1, rest)
         )
         logs[place] = np.logaddexp.reduce(terms) - ways[place] - total
     return ways, logs
 
 
-def _log_choose(n: NDArray[np.int64], k: NDArray[np.int64]) -> NDArray[np.float64]:
-    table = _log_factorials(int(n.max()))
+def _log_choose(n: int | NDArray[np.int64], k: int | NDArray[np.int64]) -> NDArray[np.float64]:
+    table = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, np.max(n) + 1)))))
     result: NDArray[np.float64] = table[n] - table[k] - table[n - k]
     return result
-
-
-def _log_factorials(largest: int) -> NDArray[np.float64]:
-    return np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, largest + 1)))))
 
 
 DEFAULT_DROPOUT = 0.1
@@ -154,17 +143,15 @@ DEFAULT_BOUND = 0.05
 
 
 def opened_alone(requesters: ArrayLike, dropout: float) -> NDArray[np.float64]:
-    """Per row with c requesters: the probability that exactly one of them uploads, c (1-d) d^(c-1)."""
+    """The probability per row with c requesters that exactly one of them uploads, c (1-d) d^(c-1)."""
     counts = np.asarray(requesters, np.float64)
     if not 0 <= dropout < 1:
         raise ParameterError(f"a dropout of {dropout} is not a fraction below 1")
     if counts.size and counts.min() < 0:
         raise ParameterError("a row cannot have fewer than 0 requesters")
-    with np.errstate(divide="ignore"):
-        # d^(c-1) is 1 for c = 1 and 0 beyond when nobody drops; rows nobody asked for open nothing.
-        alone = counts * (1 - dropout) * np.power(dropout, np.maximum(counts - 1, 0))
-    result: NDArray[np.float64] = np.where(counts > 0, alone, 0.0)
-    return result
+    # d^(c-1) is 1 for c = 1 and 0 beyond when nobody drops; rows nobody asked for open nothing.
+    alone: NDArray[np.float64] = counts * (1 - dropout) * np.power(dropout, np.maximum(counts - 1, 0))
+    return alone
 
 
 def default_min_contributors(
@@ -177,11 +164,7 @@ def default_min_contributors(
     if not bound > 0:
         raise ParameterError(f"the bound on rows opened alone must be above 0, not {bound}")
     counts = np.asarray(requesters, np.int64).ravel()
-    alone = opened_alone(counts, dropout)
-    if counts.size == 0:
-        return 2
-    by_count = np.bincount(counts, weights=alone)
+    by_count = np.bincount(counts, weights=opened_alone(counts, dropout))
     # expected[m]: rows opened alone if rows with fewer than m requesters are left out
     expected = np.append(np.cumsum(by_count[::-1])[::-1], 0.0)
-    enough = np.flatnonzero(expected <= bound)
-    return max(2, int(enough[0]))
+    return max(2, int(np.argmax(expected <= bound)))

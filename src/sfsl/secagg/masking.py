@@ -14,7 +14,7 @@ from sfsl.crypto.ring import CHUNK_BYTES, MaskStream, Ring, Words, ring_named
 from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import Interpolation, as_secret
 from sfsl.errors import InputError, InvalidMessage, KeyMismatch
-from sfsl.packing import pack_bits, packed_size, unpack_bits
+from sfsl.packing import pack_bits, packed_size, read_bits, unpack_bits
 from sfsl.secagg.params import Layout, SumParams, TableShape
 from sfsl.secagg.transcript import point
 
@@ -47,46 +47,32 @@ class Masker:
 
     def __init__(self, ring: Ring, vector: Words, layout: Layout) -> None:
         self._ring = ring
-        self._dense, self._tables = views(vector, layout)
+        self.dense, self.tables = views(vector, layout)
         widest = max((table.width for table in layout.tables), default=0)
         self._buffer = ring.zeros(max(CHUNK_BYTES // ring.word_bytes, widest))
 
     def add(self, key: Secret, selection: Selection = ()) -> None:
-        self._apply(MaskStream(key, self._ring), selection, self._ring.add)
+        self._apply(key, selection, self._ring.add)
 
     def subtract(self, key: Secret, selection: Selection = ()) -> None:
-        self._apply(MaskStream(key, self._ring), selection, self._ring.sub)
+        self._apply(key, selection, self._ring.sub)
 
-    def _apply(
-        self, stream: MaskStream, selection: Selection, combine: Callable[[Words, Words], None]
-    ) -> None:
-        self._whole(stream, self._dense, combine)
-        for table, rows in zip(self._tables, selection, strict=True):
-            if rows is None or len(rows) == len(table):
-                self._whole(stream, table.reshape(-1), combine)
-            else:
-                self._some(stream, table, rows, combine)
-
-    def _whole(self, stream: MaskStream, part: Words, combine: Callable[[Words, Words], None]) -> None:
-        step = len(self._buffer)
-        for start in range(0, len(part), step):
-            piece = part[start : start + step]
-            masks = self._buffer[: len(piece)]
-            stream.fill(masks)
-            combine(piece, masks)
-
-    def _some(
-        self, stream: MaskStream, table: Words, rows: Positions, combine: Callable[[Words, Words], None]
-    ) -> None:
-        width = table.shape[1]
-        step = len(self._buffer) // width
-        for start in range(0, len(rows), step):
-            some = rows[start : start + step]
-            masks = self._buffer[: len(some) * width]
-            stream.fill(masks)
-            gathered = table[some]
-            combine(gathered, masks.reshape(gathered.shape))
-            table[some] = gathered
+    def _apply(self, key: Secret, selection: Selection, combine: Callable[[Words, Words], None]) -> None:
+        """A whole part is masked where it is, some rows of a table in a copy that is put back."""
+        stream = MaskStream(key, self._ring)
+        for part, rows in [(self.dense, None), *zip(self.tables, selection, strict=True)]:
+            if rows is None or len(rows) == len(part):
+                part, rows = part.reshape(-1), None
+            count, width = (len(part), 1) if rows is None else (len(rows), part.shape[1])
+            step = len(self._buffer) // width
+            for start in range(0, count, step):
+                some = slice(start, start + step) if rows is None else rows[start : start + step]
+                piece = part[some]
+                masks = self._buffer[: piece.size]
+                stream.fill(masks)
+                combine(piece, masks.reshape(piece.shape))
+                if rows is not None:
+                    part[some] = piece
 
 
 _HEAD = struct.Struct("<BQ")  # which bits are listed, and how many
@@ -110,21 +96,19 @@ def request_bitmaps(layout: Layout, rows: Sequence[Positions]) -> tuple[bytes, .
     for table, some in zip(layout.tables, rows, strict=True):
         bits = np.zeros(table.rows, np.bool_)
         bits[some] = True
-        bitmaps.append(_pack(bits))
+        bitmaps.append(np.packbits(bits).tobytes())
     return tuple(bitmaps)
 
 
 def parse_request(layout: Layout, bitmaps: Sequence[bytes]) -> tuple[Bits, ...]:
     if len(bitmaps) != len(layout.tables):
         raise InvalidMessage(f"a request over {len(bitmaps)} tables where there are {len(layout.tables)}")
-    return tuple(_unpack(bitmap, table.rows) for bitmap, table in zip(bitmaps, layout.tables, strict=True))
+    return tuple(read_bits(bitmap, table.rows) for bitmap, table in zip(bitmaps, layout.tables, strict=True))
 
 
 def pack_requesters(tables: Sequence[Bits], participants: int) -> list[bytes]:
-    """What each participant is told: for each of its rows, which of the others asked for it.
-
-    The bits that are rarer are listed, so that few bytes say that hardly anyone or nearly everyone did.
-    """
+    """What each participant is told: for each of its rows, which of the others asked for it. The bits that
+    are rarer are listed, so that few bytes say that hardly anyone or nearly everyone did."""
     counts = [asked.sum(axis=0) for asked in tables]
     told = []
     for own in range(participants):
@@ -135,12 +119,8 @@ def pack_requesters(tables: Sequence[Bits], participants: int) -> list[bytes]:
         listed = size - ones if zeros_listed else ones
         packed = b""
         if listed:
-            bits = np.concatenate(
-                [
-                    np.delete(asked.take(some, axis=1), own, axis=0).ravel()
-                    for asked, some in zip(tables, rows, strict=True)
-                ]
-            )
+            taken = (asked.take(some, axis=1) for asked, some in zip(tables, rows, strict=True))
+            bits = np.concatenate([np.delete(matrix, own, axis=0).ravel() for matrix in taken])
             packed = pack_bits(~bits if zeros_listed else bits)
         told.append(_HEAD.pack(zeros_listed, listed) + packed if size else b"")
     return told
@@ -152,7 +132,7 @@ def requesters_size(ones: int, size: int) -> int:
 
 
 def parse_requesters(data: bytes, others: int, rows: Sequence[Positions]) -> tuple[Bits, ...]:
-    """Per table a matrix, other participants x own rows."""
+    """Read what ``pack_requesters`` wrote: per table a matrix, other participants x own rows."""
     sizes = [others * len(some) for some in rows]
     bits = _parse_bits(data, sum(sizes))
     parts = np.split(bits, np.cumsum(sizes)[:-1]) if sizes else []
@@ -174,25 +154,10 @@ def _parse_bits(data: bytes, size: int) -> Bits:
     return ~bits if zeros_listed else bits
 
 
-def _pack(bits: Bits) -> bytes:
-    return np.packbits(bits).tobytes()
-
-
-def _unpack(data: bytes, count: int) -> Bits:
-    if len(data) != (count + 7) // 8:
-        raise InvalidMessage(f"a bitmap of {len(data)} bytes for {count} bits")
-    bits = np.unpackbits(np.frombuffer(data, np.uint8)).astype(np.bool_)
-    if bits[count:].any():
-        raise InvalidMessage("a bitmap with bits set beyond its end")
-    return bits[:count]
-
-
 @dataclass(frozen=True)
 class Opened:
-    """One opened sum: everyone in ``survivors`` uploaded and is in it.
-
-    ``contributors`` counts, per table and row, the survivors whose values are in the row's sum.
-    """
+    """One opened sum: everyone in ``survivors`` uploaded and is in it. ``contributors`` counts, per table and
+    row, the survivors whose values are in the row's sum."""
 
     dense: Words
     tables: tuple[Words, ...]
@@ -247,12 +212,18 @@ class RunningTotal:
         line = self._lines[other]
         return [mine[asked[line, mine]] for mine, asked in zip(self.rows[one], self.asked, strict=True)]
 
-    def contributors(self, survivors: Sequence[int]) -> tuple[NDArray[np.int64], ...]:
+    def requesters(self) -> dict[int, bytes]:
+        """What each participant is told of who else asked for its rows."""
+        return dict(zip(self.participants, pack_requesters(self.asked, len(self.participants)), strict=True))
+
+    def opened(self, survivors: Sequence[int], names: Sequence[str]) -> Opened:
+        """The sum, when all masks are off."""
         counts = tuple(np.zeros(table.rows, np.int64) for table in self.layout.tables)
         for position in survivors:
             for count, rows in zip(counts, self.rows[position], strict=True):
                 count[rows] += 1
-        return counts
+        dense, tables = views(self.total, self.layout)
+        return Opened(dense, tuple(tables), counts, tuple(names))
 
 
 T = TypeVar("T")

@@ -53,10 +53,8 @@ class SignedRequest(Message, frozen=True, tag="signed-request"):
 
 
 class SealedShares(Message, frozen=True, tag="sealed-shares"):
-    """Client to server: a sealed box of shares per peer, in roster order.
-
-    ``request`` holds a bitmap of rows per table where the first sum has tables, signed in active mode.
-    """
+    """Client to server: a sealed box of shares per peer, in roster order. ``request`` holds a bitmap of rows
+    per table where the first sum has tables, signed in active mode."""
 
     round_id: RoundId
     sender: Position
@@ -66,11 +64,9 @@ class SealedShares(Message, frozen=True, tag="sealed-shares"):
 
 
 class InboundShares(Message, frozen=True, tag="inbound-shares"):
-    """Server to client: the boxes meant for it, from everyone who is still there.
-
-    ``requesters`` tells which of them asked for which of the receiver's rows; in active mode ``requests``
-    holds what each of them signed instead (spec 5.2).
-    """
+    """Server to client: the boxes meant for it, from everyone who is still there. ``requesters`` tells which
+    of them asked for which of the receiver's rows; in active mode ``requests`` holds what each of them signed
+    instead (spec 5.2)."""
 
     round_id: RoundId
     senders: Positions
@@ -79,52 +75,49 @@ class InboundShares(Message, frozen=True, tag="inbound-shares"):
     requests: Annotated[tuple[SignedRequest, ...], Meta(max_length=MAX_CLIENTS)]
 
 
-class MaskedVector(Message, frozen=True, tag="masked-vector"):
-    """Client to server: one vector under all its masks."""
+class FromClient(Message, frozen=True):
+    """Client to server: what it has to say in one sum."""
 
     round_id: RoundId
     sum: SumIndex
     sender: Position
+
+
+class Lists(Message, frozen=True):
+    """Server to client: whose vectors arrived in one sum, and whose did not."""
+
+    round_id: RoundId
+    sum: SumIndex
+    survivors: Positions
+    dropped: Positions
+
+
+class MaskedVector(FromClient, frozen=True, tag="masked-vector"):
+    """Client to server: one vector under all its masks."""
+
     words: bytes
 
 
-class Survivors(Message, frozen=True, tag="survivors"):
+class Survivors(Lists, frozen=True, tag="survivors"):
     """Server to client, active mode: whose vectors arrived, to be signed before anything is opened."""
 
-    round_id: RoundId
-    sum: SumIndex
-    survivors: Positions
-    dropped: Positions
 
-
-class Consistency(Message, frozen=True, tag="consistency"):
+class Consistency(FromClient, frozen=True, tag="consistency"):
     """Client to server, active mode: a signature over the lists it was shown."""
 
-    round_id: RoundId
-    sum: SumIndex
-    sender: Position
     signature: Signature
 
 
-class UnmaskRequest(Message, frozen=True, tag="unmask-request"):
+class UnmaskRequest(Lists, frozen=True, tag="unmask-request"):
     """Server to client: which masks to open. In active mode with the others' signatures."""
 
-    round_id: RoundId
-    sum: SumIndex
-    survivors: Positions
-    dropped: Positions
     signatures: Annotated[tuple[tuple[Position, Signature], ...], Meta(max_length=MAX_CLIENTS)]
 
 
-class UnmaskShares(Message, frozen=True, tag="unmask-shares"):
-    """Client to server: per client one share, of its self-mask seed or of its mask key, never both.
+class UnmaskShares(FromClient, frozen=True, tag="unmask-shares"):
+    """Client to server: per client one share, of its self-mask seed or of its mask key, never both. In
+    ascending order of position over survivors and dropped together."""
 
-    In ascending order of position over survivors and dropped together.
-    """
-
-    round_id: RoundId
-    sum: SumIndex
-    sender: Position
     shares: Annotated[tuple[Share, ...], Meta(max_length=MAX_CLIENTS)]
 
 

@@ -101,8 +101,7 @@ class Meter:
         except Refused as reason:
             log.debug("client %s declined: %s", name, reason)
             return
-        received = self.up(name, Message, message)
-        self.at_server(server.receive, name, received)
+        self.at_server(server.receive, name, self.up(name, Message, message))
 
 
 def mask_seconds(ring: Ring) -> float:

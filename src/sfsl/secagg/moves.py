@@ -58,7 +58,7 @@ class Machine(Generic[S]):
         return self._state.phase
 
     def _due(self, takes: type, kind: type[T]) -> T:
-        """The state, if this is taken now."""
+        """The state, if this machine takes such a thing now."""
         state: State = self._state
         phases = [move.phase for move in self._possible if move.takes is takes]
         if state.phase not in phases:

@@ -1,11 +1,13 @@
-"""Public parameters of a session (spec 2)."""
+"""Public parameters of a session, and what a client insists on before it takes part."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from sfsl.codec import Checked
-from sfsl.errors import ParameterError
+from sfsl.errors import ParameterError, Refused
 
 MAX_COMPLETE = 512  # clients on a complete graph; a larger fleet runs several cohorts
 MAX_CLIENTS = 65_535
@@ -43,11 +45,9 @@ class SumParams(Checked, frozen=True):
 
 
 class SessionParams(Checked, frozen=True):
-    """Everything about a session that its members must agree on (spec 4.1).
-
-    ``clients`` is the size of the roster, ``threshold`` the number of shares that open a secret;
-    ``neighbours`` is None on the complete graph and the degree aimed at on a sparse one.
-    """
+    """Everything about a session that its members must agree on (spec 4.1). ``clients`` is the size of the
+    roster, ``threshold`` the number of shares that open a secret; ``neighbours`` is None on the complete
+    graph and the degree aimed at on a sparse one."""
 
     round_id: RoundId
     clients: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)]
@@ -58,7 +58,7 @@ class SessionParams(Checked, frozen=True):
 
     @property
     def first_layout(self) -> Layout:
-        """That of the first sum, which is always announced."""
+        """The layout of the first sum, which is always announced."""
         layout = self.sums[0].layout
         assert layout is not None  # noqa: S101 - __post_init__ has seen to it
         return layout
@@ -107,3 +107,31 @@ class Policy(Checked, frozen=True):
 def default_threshold(group: int) -> int:
     """More than two thirds of those who hold shares of one secret (Bonawitz et al. 2017, §4)."""
     return 2 * group // 3 + 1
+
+
+def require_policy(params: SessionParams, policy: Policy, sums: int, *, active: bool) -> None:
+    """Decline a session that does not fit the client's own terms; they are never negotiated."""
+    if params.active != active:
+        raise Refused("the server and this client disagree about active mode")
+    if len(params.sums) != sums:
+        raise Refused(f"keys for {sums} sums, a session of {len(params.sums)}")
+    if params.clients < policy.min_clients:
+        raise Refused(f"a cohort of {params.clients}, this client wants at least {policy.min_clients}")
+    if params.threshold < policy.min_threshold:
+        raise Refused(f"a threshold of {params.threshold}, this client wants {policy.min_threshold}")
+    for one in params.sums:
+        tables = one.layout.tables if one.layout else ()
+        dense = one.layout.dense if one.layout else 0
+        # Before anything of that size is allocated. Rows are asked for in a bitmap over all of them.
+        largest = max(dense, sum(table.rows for table in tables) // 32)
+        if largest > policy.max_words:
+            raise Refused(f"a sum of {largest} words or more, this client allows {policy.max_words}")
+        if (one.layout is None or tables) and one.min_contributors < policy.min_contributors:
+            raise Refused(
+                f"rows with {one.min_contributors} contributors would be opened, "
+                f"this client wants at least {policy.min_contributors}"
+            )
+
+
+def ascending(positions: Sequence[int]) -> bool:
+    return all(one < other for one, other in pairwise(positions))

@@ -9,8 +9,9 @@ abort is final.
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sfsl.arrays import Bits
 from sfsl.codec import Message
@@ -27,34 +28,15 @@ from sfsl.errors import (
     UnexpectedSender,
     WrongPhase,
 )
-from sfsl.secagg import messages
+from sfsl.secagg import messages, transcript
 from sfsl.secagg import server_states as at
 from sfsl.secagg.graph import peers
-from sfsl.secagg.masking import (
-    Masker,
-    Opened,
-    Rebuilding,
-    RunningTotal,
-    pack_requesters,
-    parse_request,
-    views,
-)
+from sfsl.secagg.masking import Masker, Opened, Rebuilding, RunningTotal, parse_request
 from sfsl.secagg.messages import CODEC, Keys, Roster
 from sfsl.secagg.moves import Machine, require_round, require_same
 from sfsl.secagg.params import Layout, SessionParams
 from sfsl.secagg.server_states import Phase as Phase
-from sfsl.secagg.transcript import (
-    binding,
-    lists_parts,
-    requests_digest,
-    require_distinct,
-    require_key_pair,
-    require_keys,
-    require_seed,
-    self_mask_key,
-    sum_context,
-    verify_request,
-)
+from sfsl.secagg.transcript import require_distinct, require_key_pair, require_seed
 
 log = logging.getLogger(__name__)
 
@@ -65,10 +47,8 @@ Closed = tuple[at.ServerState, dict[int, Message]]
 
 
 class Server(Machine[at.ServerState]):
-    """Runs one session for the clients whose ``keys`` were taken at check-in.
-
-    ``context`` is what the masks of the first sum are bound to besides parameters and roster.
-    """
+    """Runs one session for the clients whose ``keys`` were taken at check-in. ``context`` is what the masks
+    of the first sum are bound to besides parameters and roster."""
 
     moves = at.MOVES
 
@@ -86,41 +66,41 @@ class Server(Machine[at.ServerState]):
             raise ParameterError("active mode needs the clients' identities, the other mode has none")
         require_distinct(keys)
         for one in keys:
-            require_keys(one, len(params.sums), identities)
+            transcript.require_keys(one, len(params.sums), identities)
             for public in (one.channel, *one.masks):
                 require_contributory(public)
         super().__init__(at.Sharing(0, {}, frozenset(range(params.clients)), {}), active=params.active)
+        self.round_id = params.round_id
         self._params = params
         self._identities = identities
         self._context = context
         self._keys = sorted(keys, key=lambda one: one.client)
         self._place = {one.client: position for position, one in enumerate(self._keys)}
         self._peers = peers(params)
-        smallest = min(len(group) for group in self._peers) + 1
+        # Who holds shares of each position's secrets: its peers and itself.
+        self._holders = [sorted((position, *near)) for position, near in enumerate(self._peers)]
+        smallest = min(map(len, self._holders))
         if params.threshold > smallest:
             raise ParameterError(
                 f"threshold {params.threshold} on a graph where a client has only {smallest} share holders"
             )
         self._members = tuple(messages.Member(position, one) for position, one in enumerate(self._keys))
-        self._binding = binding(Roster(params, self._members))
+        # What every key and signature of this session is bound to (spec 4.4).
+        self.binding = transcript.binding(Roster(params, self._members))
 
     def rosters(self) -> dict[str, Roster]:
         """Exchange 1, outbound. On the complete graph everyone gets the very same roster."""
         if self._params.neighbours is None:
-            roster = Roster(self._params, self._members)
-            return dict.fromkeys(self._place, roster)
+            return dict.fromkeys(self._place, Roster(self._params, self._members))
         return {
-            one.client: Roster(
-                self._params,
-                tuple(self._members[k] for k in sorted((position, *self._peers[position]))),
-            )
-            for position, one in enumerate(self._keys)
+            one.client: Roster(self._params, tuple(self._members[k] for k in group))
+            for one, group in zip(self._keys, self._holders, strict=True)
         }
 
     def invitations(self, invite: Callable[[Roster], Invited]) -> dict[str, Invited]:
-        """What ``invite`` makes of each client's roster; of one that many are sent it is made once."""
+        """What ``invite`` makes of each client's roster; called once for one that many are sent."""
         rosters = self.rosters()
-        made = {id(roster): invite(roster) for roster in {id(one): one for one in rosters.values()}.values()}
+        made = {key: invite(roster) for key, roster in {id(one): one for one in rosters.values()}.items()}
         return {name: made[id(roster)] for name, roster in rosters.items()}
 
     # -- inbound -------------------------------------------------------------------------------
@@ -130,7 +110,7 @@ class Server(Machine[at.ServerState]):
         if not isinstance(message, Answer):
             raise WrongPhase(f"{type(message).__name__} is not a client's message")
         position = self._require_sender(client, message.sender)
-        require_round(message.round_id, self._params.round_id, f"what client {client!r} answers")
+        require_round(message.round_id, self.round_id, f"what client {client!r} answers")
         number = 0 if isinstance(message, messages.SealedShares) else message.sum
         slot = (at.PHASE_OF[type(message)], number, position)
         fingerprint = hashlib.sha256(CODEC.encode(message)).digest()
@@ -140,8 +120,7 @@ class Server(Machine[at.ServerState]):
         self._require_due(client, slot)
         state = self._state
         assert isinstance(state, at.Waiting)  # noqa: S101 -- for nothing else a message is due
-        said = self._read(state, position, message)
-        state.inbox[position] = said
+        state.inbox[position] = self._read(state, position, message)
         state.accepted[slot] = fingerprint
 
     def _require_sender(self, client: str, claimed: int) -> int:
@@ -152,7 +131,7 @@ class Server(Machine[at.ServerState]):
         return position
 
     def _require_due(self, client: str, slot: at.Slot) -> None:
-        """Neither early nor late, and from someone who missed nothing so far."""
+        """Refuse what is early or late, or from someone who missed something so far."""
         state, (phase, number, position) = self._state, slot
         if (phase, number) != (state.phase, state.sum):
             raise WrongPhase(f"{phase.name} of sum {number} from {client!r}, now is {state.phase.name}")
@@ -160,12 +139,9 @@ class Server(Machine[at.ServerState]):
             raise UnexpectedSender(f"client {client!r} dropped out earlier in this round")
 
     def _read(
-        self,
-        state: at.Waiting,
-        position: int,
-        message: Answer,
+        self, state: at.Waiting, position: int, message: Answer
     ) -> at.Sealed | bytes | dict[int, int] | None:
-        """What a message says, if its content can be. A vector is in the total then."""
+        """Read what a message says, or raise if its content cannot be. A vector is in the total then."""
         if isinstance(message, messages.SealedShares):
             return self._sealed(position, message)
         assert isinstance(state, at.Summing)  # noqa: S101 -- as is every other phase that waits
@@ -174,7 +150,7 @@ class Server(Machine[at.ServerState]):
             return None
         if isinstance(message, messages.Consistency):
             assert isinstance(state, at.Listed)  # noqa: S101
-            parts = lists_parts(self._binding, state.sum, state.survivors, state.dropped)
+            parts = transcript.lists_parts(self.binding, state.sum, state.survivors, state.dropped)
             verify(self._public(position), message.signature, "survivors", *parts)
             return message.signature
         listed = self._listed(state, position)
@@ -191,7 +167,7 @@ class Server(Machine[at.ServerState]):
         signed = None
         if layout.tables and self._identities is not None:
             signature = message.request_signature
-            verify_request(self._public(position), self._binding, 0, message.request, signature)
+            transcript.verify_request(self._public(position), self.binding, 0, message.request, signature)
             signed = messages.SignedRequest(message.request, signature or b"")
         return at.Sealed(dict(zip(group, message.boxes, strict=True)), request, signed)
 
@@ -205,30 +181,28 @@ class Server(Machine[at.ServerState]):
         state = self._state
         if not isinstance(state, at.Waiting):
             raise WrongPhase(f"nothing to close: the session is {state.phase.name.lower()}")
-        heard = tuple(sorted(state.inbox))
-        log.debug("round %s, %s: %d answered", self._params.round_id.hex(), state.phase.name, len(heard))
-        after: at.ServerState
-        outbound: dict[int, Message] = {}
+        here = tuple(sorted(state.inbox))
+        log.debug("round %s, %s: %d answered", self.round_id.hex(), state.phase.name, len(here))
+        close: dict[Enum, Callable[[Any, tuple[int, ...]], Closed]] = {
+            Phase.SHARES: self._deliver_shares,
+            Phase.MASKED: self._announce_survivors,
+            Phase.CONSISTENCY: self._ask_to_unmask,
+            Phase.UNMASK: self._open,
+        }
         try:
-            if len(heard) < self._params.threshold:
-                raise TooFewClients(
-                    f"{len(heard)} clients answered in phase {state.phase.name.lower()}, "
-                    f"{self._params.threshold} are needed; {self._closed(state)}"
-                )
-            if isinstance(state, at.Sharing):
-                after, outbound = self._deliver_shares(state, heard)
-            elif isinstance(state, at.Masking):
-                after, outbound = self._announce_survivors(state, heard)
-            elif isinstance(state, at.Confirming):
-                after, outbound = self._ask_to_unmask(state, heard, tuple(sorted(state.inbox.items())))
-            else:
-                assert isinstance(state, at.Unmasking)  # noqa: S101 -- no other phase waits
-                after = self._open(state)
+            self._require_enough(
+                len(here), f"clients answered in phase {state.phase.name.lower()}", self._closed(state)
+            )
+            after, outbound = close[state.phase](state, here)
         except Aborted:
             self._stop()
             raise
         self._enter(after)
         return {self._keys[position].client: message for position, message in outbound.items()}
+
+    def _require_enough(self, count: int, what: str, therefore: str) -> None:
+        if count < self._params.threshold:
+            raise TooFewClients(f"{count} {what}, {self._params.threshold} are needed; {therefore}")
 
     def _stop(self) -> None:
         self._enter(at.Stopped(self._state.sum, self._state.accepted))
@@ -237,21 +211,21 @@ class Server(Machine[at.ServerState]):
         label = self._params.sums[state.sum].label
         return f"the sum {label!r} stays closed" if state.sum else "no sum was opened"
 
-    def _deliver_shares(self, state: at.Sharing, heard: tuple[int, ...]) -> Closed:
+    def _deliver_shares(self, state: at.Sharing, here: tuple[int, ...]) -> Closed:
         said = state.inbox
-        requests = {k: said[k].request for k in heard}
-        signed = {k: one for k in heard if (one := said[k].signed) is not None}
+        signed = {k: one for k in here if (one := said[k].signed) is not None}
         bitmaps = [one.bitmaps for one in signed.values()]
-        total = self._begin(0, heard, self._params.first_layout, requests, self._context, bitmaps)
-        requesters = _requesters(total)
+        requests = {k: said[k].request for k in here}
+        total = self._begin(0, here, self._params.first_layout, requests, self._context, bitmaps)
+        requesters = total.requesters()
         outbound: dict[int, Message] = {}
-        for position in heard:
+        for position in here:
             senders = tuple(k for k in self._peers[position] if k in said)
             boxes = tuple(said[k].boxes[position] for k in senders)
             told = b"" if signed else requesters[position]
             vouched = tuple(signed[k] for k in senders) if signed else ()
-            outbound[position] = messages.InboundShares(self._params.round_id, senders, boxes, told, vouched)
-        return at.Masking(0, state.accepted, frozenset(heard), {}, total), outbound
+            outbound[position] = messages.InboundShares(self.round_id, senders, boxes, told, vouched)
+        return at.Masking(0, state.accepted, frozenset(here), {}, total), outbound
 
     def start_sum(
         self,
@@ -260,10 +234,8 @@ class Server(Machine[at.ServerState]):
         requests: Mapping[str, Sequence[bytes]],
         context: bytes = b"",
     ) -> dict[str, bytes]:
-        """Begin the session's next sum among clients that answered all of the last one.
-
-        ``requests`` are bitmaps of rows per table. Returns what each is to be told of who else asked.
-        """
+        """Begin the session's next sum among clients that answered all of the last one. ``requests`` are
+        bitmaps of rows per table. Returns what each is to be told of who else asked."""
         state = self._due(Layout, at.SumOpen)
         number = state.sum + 1
         if number == len(self._params.sums):
@@ -280,7 +252,7 @@ class Server(Machine[at.ServerState]):
             raise TooFewClients(f"{len(places)} clients are left, {self._params.threshold} are needed")
         total = self._begin(number, places, layout, asked, context, list(signed.values()))
         self._enter(at.Masking(number, state.accepted, frozenset(places), {}, total))
-        return {self._keys[place].client: one for place, one in _requesters(total).items()}
+        return {self._keys[place].client: one for place, one in total.requesters().items()}
 
     def _begin(
         self,
@@ -293,52 +265,44 @@ class Server(Machine[at.ServerState]):
     ) -> RunningTotal:
         params = self._params.sums[number]
         listed = participants if self._params.neighbours is None else None
-        all_requests = requests_digest(signed) if self._params.active and layout.tables else b""
-        bound = sum_context(params.label, layout, listed, context, all_requests)
+        all_requests = transcript.requests_digest(signed) if self._params.active and layout.tables else b""
+        bound = transcript.sum_context(params.label, layout, listed, context, all_requests)
         total = RunningTotal(params, layout, participants, bound)
         if layout.tables:
             total.set_requests(requests)
         return total
 
-    def _announce_survivors(self, state: at.Masking, heard: tuple[int, ...]) -> Closed:
-        alive = frozenset(heard)
+    def _announce_survivors(self, state: at.Masking, here: tuple[int, ...]) -> Closed:
+        alive = frozenset(here)
         dropped = tuple(k for k in state.total.participants if k not in alive)
         self._require_openable(state, alive)
-        after = at.Confirming(state.sum, state.accepted, alive, {}, state.total, heard, dropped)
+        after = at.Confirming(state.sum, state.accepted, alive, {}, state.total, here, dropped)
         if not self._params.active:
-            return self._ask_to_unmask(after, heard, ())
-        message = messages.Survivors(self._params.round_id, state.sum, heard, dropped)
-        return after, dict.fromkeys(heard, message)
+            return self._ask_to_unmask(after, here)
+        message = messages.Survivors(self.round_id, state.sum, here, dropped)
+        return after, dict.fromkeys(here, message)
 
     def _require_openable(self, state: at.Masking, alive: frozenset[int]) -> None:
         """On a sparse graph a secret may have lost its holders already: then nobody is asked for a share."""
         if self._params.neighbours is None:
             return
         for position in state.total.participants:
-            near = self._peers[position]
-            holders = len(alive.intersection((position, *near)))
-            needed = position in alive or not alive.isdisjoint(near)
-            if needed and holders < self._params.threshold:
-                raise TooFewClients(
-                    f"{holders} share holders of client {self._keys[position].client!r} are left, "
-                    f"{self._params.threshold} are needed; no share was opened"
-                )
+            holders = len(alive.intersection(self._holders[position]))
+            if holders:  # it, or someone it shared masks with, is left
+                whose = f"share holders of client {self._keys[position].client!r} are left"
+                self._require_enough(holders, whose, "no share was opened")
 
-    def _ask_to_unmask(
-        self, state: at.Listed, heard: tuple[int, ...], signatures: tuple[tuple[int, bytes], ...]
-    ) -> Closed:
+    def _ask_to_unmask(self, state: at.Confirming, here: tuple[int, ...]) -> Closed:
+        lists, signatures = (state.survivors, state.dropped), tuple(sorted(state.inbox.items()))
         outbound: dict[int, Message] = {}
-        for position in heard:
-            near = set(self._listed(state, position))
-            survivors = tuple(k for k in state.survivors if k in near)
-            dropped = tuple(k for k in state.dropped if k in near)
-            outbound[position] = messages.UnmaskRequest(
-                self._params.round_id, state.sum, survivors, dropped, signatures
-            )
-        lists = (state.survivors, state.dropped)
-        return at.Unmasking(state.sum, state.accepted, frozenset(heard), {}, state.total, *lists), outbound
+        for position in here:
+            near = set(self._holders[position])
+            survivors, dropped = (tuple(k for k in one if k in near) for one in lists)
+            message = messages.UnmaskRequest(self.round_id, state.sum, survivors, dropped, signatures)
+            outbound[position] = message
+        return at.Unmasking(state.sum, state.accepted, frozenset(here), {}, state.total, *lists), outbound
 
-    def _open(self, state: at.Unmasking) -> at.SumOpen:
+    def _open(self, state: at.Unmasking, here: tuple[int, ...]) -> Closed:
         """Rebuild one secret per client, check it, and take the masks off the total."""
         current = state.total
         masker = Masker(current.ring, current.total, current.layout)
@@ -346,35 +310,26 @@ class Server(Machine[at.ServerState]):
         # All secrets first: if one is missing or wrong, nothing has been opened.
         seeds, keys = self._secrets(state)
         for position, seed in seeds.items():
-            key = self_mask_key(seed, self._binding, current.context, position)
+            key = transcript.self_mask_key(seed, self.binding, current.context, position)
             masker.subtract(key, current.rows[position])
         for position, pair in keys.items():
-            for peer in self._peers[position]:
-                if peer not in alive:
-                    continue
-                low, high = min(position, peer), max(position, peer)
+            for peer in alive.intersection(self._peers[position]):
+                low, high = sorted((position, peer))
                 published = self._keys[peer].masks[state.sum]
-                key = pair_mask_key(pair, published, self._binding, current.context, low, high)
+                key = pair_mask_key(pair, published, self.binding, current.context, low, high)
                 # The survivor added the stream if it stands before the dropout; take that back.
                 remove = masker.subtract if peer == low else masker.add
                 remove(key, current.shared_rows(peer, position))
-        dense, tables = views(current.total, current.layout)
-        opened = Opened(
-            dense,
-            tuple(tables),
-            current.contributors(state.survivors),
-            tuple(self._keys[position].client for position in state.survivors),
-        )
-        log.debug("round %s: opened a sum of %d", self._params.round_id.hex(), len(alive))
-        return at.SumOpen(state.sum, state.accepted, opened, frozenset(state.inbox))
+        opened = current.opened(state.survivors, [self._keys[k].client for k in state.survivors])
+        log.debug("round %s: opened a sum of %d", self.round_id.hex(), len(alive))
+        return at.SumOpen(state.sum, state.accepted, opened, frozenset(here)), {}
 
     def _secrets(self, state: at.Unmasking) -> tuple[dict[int, Secret], dict[int, KeyPair]]:
         """Each survivor's seed and each dropout's key pair, as published; or who dealt what does not fit."""
-        rebuilding, wrong = Rebuilding(self._params.threshold), list[KeyMismatch]()
-        alive = set(state.survivors)
-        seeds, keys = {}, {}
+        rebuilding, alive = Rebuilding(self._params.threshold), set(state.survivors)
+        seeds, keys, wrong = {}, {}, list[KeyMismatch]()
         for position in state.total.participants:
-            if position not in alive and not alive.intersection(self._peers[position]):
+            if alive.isdisjoint(self._holders[position]):
                 continue  # it shared masks with nobody who is left
             published, shares = self._keys[position], self._shares_of(state, position)
             try:
@@ -390,28 +345,16 @@ class Server(Machine[at.ServerState]):
             raise KeyMismatch(str(wrong[0]), tuple(client for error in wrong for client in error.clients))
         if rebuilding.doubted:
             corrected = len(rebuilding.doubted)
-            log.warning("round %s: corrected shares of %d clients", self._params.round_id.hex(), corrected)
+            log.warning("round %s: corrected shares of %d clients", self.round_id.hex(), corrected)
         return seeds, keys
 
     def _shares_of(self, state: at.Unmasking, position: int) -> dict[int, int]:
-        """By holder, those that arrived of one client's secret."""
-        group = sorted((position, *self._peers[position]))
-        shares = {k: state.inbox[k][position] for k in group if position in state.inbox.get(k, {})}
-        if len(shares) < self._params.threshold:
-            raise TooFewClients(
-                f"{len(shares)} shares of client {self._keys[position].client!r} arrived, "
-                f"{self._params.threshold} are needed; {self._closed(state)}"
-            )
+        """The shares of one client's secret that arrived, by holder."""
+        said = state.inbox
+        shares = {k: said[k][position] for k in self._holders[position] if position in said.get(k, ())}
+        whose = f"shares of client {self._keys[position].client!r} arrived"
+        self._require_enough(len(shares), whose, self._closed(state))
         return shares
-
-    @property
-    def round_id(self) -> bytes:
-        return self._params.round_id
-
-    @property
-    def binding(self) -> bytes:
-        """What every key and signature of this session is bound to (spec 4.4)."""
-        return self._binding
 
     def position(self, client: str) -> int:
         return self._place[client]
@@ -424,19 +367,14 @@ class Server(Machine[at.ServerState]):
 
     @property
     def answered(self) -> tuple[str, ...]:
-        """Who answered every exchange of the opened sum and so may take part in what follows."""
+        """The clients that answered every exchange of the opened sum and so may take part in what follows."""
         answered = self._state.answered if isinstance(self._state, at.SumOpen) else ()
         return tuple(self._keys[place].client for place in sorted(answered))
 
     def _listed(self, state: at.Summing, position: int) -> tuple[int, ...]:
-        """Whose masks this client is asked to open: everyone it masked with, and itself."""
-        near = {position, *self._peers[position]}
+        """The positions whose masks this client is asked to open: all that it masked with, and itself."""
+        near = set(self._holders[position])
         return tuple(k for k in state.total.participants if k in near)
 
     def __repr__(self) -> str:
         return f"Server({self._params.clients} clients, {self.phase.name})"
-
-
-def _requesters(total: RunningTotal) -> dict[int, bytes]:
-    """By participant: who else asked for its rows."""
-    return dict(zip(total.participants, pack_requesters(total.asked, len(total.participants)), strict=True))

@@ -68,7 +68,7 @@ class Masking(Summing, frozen=True):
 
 
 class Listed(Summing, frozen=True):
-    """Whose vectors are in the total, and whose are not."""
+    """The vectors of ``survivors`` are in the total, those of ``dropped`` are not."""
 
     survivors: tuple[int, ...]
     dropped: tuple[int, ...]

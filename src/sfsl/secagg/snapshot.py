@@ -84,13 +84,11 @@ def restore(
     identities: Mapping[str, bytes] | None = None,
 ) -> Client:
     """The client that was, with the policy and the identities that are not part of a snapshot."""
-    client = kept.keys.client
-    return Client(
-        client, policy, randomness, identity=identity, identities=identities, state=_state(client, kept)
-    )
+    name, state = kept.keys.client, _state(kept)
+    return Client(name, policy, randomness, identity=identity, identities=identities, state=state)
 
 
-def _state(client: str, kept: SessionSnapshot) -> State:
+def _state(kept: SessionSnapshot) -> State:
     secrets = tuple(
         SumSecrets(KeyPair(Secret(mask)), Secret(seed))
         for mask, seed in _pairs(kept.masks, kept.seeds, "seeds of masks")
@@ -99,7 +97,7 @@ def _state(client: str, kept: SessionSnapshot) -> State:
         return at.CheckedIn(KeyPair(Secret(kept.channel)), secrets, kept.keys)
     if kept.roster is None:
         raise InvalidMessage("a snapshot of a client that joined, without its roster")
-    place, left = Place.of(client, kept.roster), len(kept.keys.masks) - kept.sum
+    place, left = Place.of(kept.keys.client, kept.roster), len(kept.keys.masks) - kept.sum
     shares = {
         dealer: parse_box(box, left) for dealer, box in _pairs(kept.holders, kept.boxes, "boxes of shares")
     }

@@ -9,7 +9,7 @@ from sfsl.crypto.identity import verify
 from sfsl.crypto.secret import Secret, derive, digest
 from sfsl.errors import AuthenticationFailed, InvalidMessage, KeyMismatch, Refused
 from sfsl.secagg.messages import CODEC, Keys, Roster
-from sfsl.secagg.params import Layout
+from sfsl.secagg.params import Layout, ascending
 
 
 def point(position: int) -> int:
@@ -18,15 +18,13 @@ def point(position: int) -> int:
 
 
 def commitment(seed: Secret) -> bytes:
-    """Published with the keys; the seed is uniform, so its hash hides it."""
+    """The commitment goes out with the keys; the seed is uniform, so its hash hides it."""
     return digest("seed-commitment", seed.reveal())
 
 
 def binding(roster: Roster) -> bytes:
-    """Parameters and roster, which every derived key is bound to.
-
-    Members of a sparse graph see different parts of the roster, so there only the parameters count.
-    """
+    """A digest of parameters and roster, which every derived key is bound to. Members of a sparse graph see
+    different parts of the roster, so there only the parameters count."""
     if roster.params.neighbours is not None:
         roster = Roster(roster.params, ())
     return digest("roster", CODEC.encode(roster))
@@ -44,7 +42,7 @@ def sum_context(
 
 
 def requests_digest(bitmaps: Sequence[Sequence[bytes]]) -> bytes:
-    """All participants' requests, in order of position. Bound into the masks, so that a client that signs
+    """A digest of all requests, in order of position. It is bound into the masks, so that a client that signs
     two requests cannot make others see different ones."""
     return digest("requests", *(bitmap for request in bitmaps for bitmap in request))
 
@@ -84,7 +82,7 @@ def position_bytes(positions: Sequence[int]) -> bytes:
 
 
 def require_keys(keys: Keys, sums: int, identities: Mapping[str, bytes] | None) -> None:
-    """One mask key and one commitment per sum and, in active mode, the owner's signature."""
+    """Require one mask key and one commitment per sum and, in active mode, the owner's signature."""
     if not len(keys.masks) == len(keys.commitments) == sums:
         raise InvalidMessage(f"keys of client {keys.client!r} are not for {sums} sums")
     for public in (keys.channel, *keys.masks):
@@ -103,6 +101,23 @@ def require_distinct(keys: Sequence[Keys]) -> None:
     names = [one.client for one in keys]
     if len(set(publics)) != len(publics) or len(set(names)) != len(names):
         raise Refused("a client or a public key is listed twice")
+
+
+def require_members(roster: Roster, own: Keys, identities: Mapping[str, bytes] | None) -> None:
+    """Require a roster in order, of the announced size, without doubles, with our keys as we sent them."""
+    params, members = roster.params, roster.members
+    positions = [member.position for member in members]
+    if not ascending(positions) or not all(position < params.clients for position in positions):
+        raise InvalidMessage("roster positions are not in order")
+    if params.neighbours is None and len(members) != params.clients:
+        raise InvalidMessage(f"a roster of {len(members)} for a cohort of {params.clients}")
+    if len(members) < params.threshold:
+        raise Refused(f"{len(members)} share holders cannot reach a threshold of {params.threshold}")
+    if sum(member.keys == own for member in members) != 1:
+        raise Refused("the roster does not carry this client's own keys, as sent")
+    require_distinct([member.keys for member in members])
+    for member in members:
+        require_keys(member.keys, len(params.sums), identities)
 
 
 def require_seed(seed: Secret, published: bytes) -> Secret:

@@ -23,12 +23,10 @@ FILL_DEVIATIONS = 6
 
 @dataclass(frozen=True)
 class Bloom:
-    """A superset of the union: each index tested that is not in it is kept at ``false_positive_rate``.
-
-    The vector is the filter, then the partitions. A word of the sum that is zero by chance (2^-32 for each)
-    would drop an index; but the other words of that index then belong to no one, so it is nearly always
-    found out and the union fails rather than lose it.
-    """
+    """A superset of the union: each index tested that is not in it is kept at ``false_positive_rate``. The
+    vector is the filter, then the partitions. A word of the sum that is zero by chance (2^-32 for each) would
+    drop an index; but the other words of that index then belong to no one, so it is nearly always found out
+    and the union fails rather than lose it."""
 
     domain: int
     capacity: int

@@ -88,37 +88,39 @@ def fail(why: str, estimate: float, domain: int, capacity: int) -> NoReturn:
     )
 
 
-LARGEST_IDENTITY = 2**26
+LARGEST_IDENTITY = LARGEST_WHOLE = 2**26
 
 
 @dataclass(frozen=True)
-class Identity:
-    """Exact, but for an index missed with probability 2^-32. Any vector is a valid sum: noise is not seen."""
+class _Unhashed:
+    """An encoding that holds any set of its domain."""
 
     domain: int
     reason: str = "asked for by name"
-    name: ClassVar[str] = "identity"
     ring: ClassVar[Ring] = Z32
+    _too_much: ClassVar[str]
+    false_positives_expected: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         check_domain(self.domain, capacity=1)
-        if self.domain > LARGEST_IDENTITY:
-            raise ParameterError(
-                f"one cell for each of {self.domain} indices is too much (at most {LARGEST_IDENTITY}); "
-                f"use 'sketch'"
-            )
-
-    @property
-    def length(self) -> int:
-        return self.domain
+        if self.domain > LARGEST_WHOLE:
+            raise ParameterError(self._too_much.format(self.domain, LARGEST_WHOLE))
 
     @property
     def capacity(self) -> int:
         return self.domain
 
+
+class Identity(_Unhashed):
+    """A word for each index: exact, but for an index missed with probability 2^-32. Any vector is a valid
+    sum: noise is not seen."""
+
+    name: ClassVar[str] = "identity"
+    _too_much: ClassVar[str] = "one cell for each of {} indices is too much (at most {}); use 'sketch'"
+
     @property
-    def false_positives_expected(self) -> float:
-        return 0.0
+    def length(self) -> int:
+        return self.domain
 
     def encode(self, indices: Indices, randomness: Randomness) -> Words:
         elements = index_set(indices, self.domain, self.capacity)
@@ -130,26 +132,12 @@ class Identity:
         return np.flatnonzero(checked_sum(total, self.ring, self.length)).astype(np.int64)
 
 
-LARGEST_WHOLE = 2**26
+class Whole(_Unhashed):
+    """The whole domain as the union, whatever the sets are: nobody sends a word."""
 
-
-@dataclass(frozen=True)
-class Whole:
-    domain: int
-    reason: str = "asked for by name"
     name: ClassVar[str] = "whole"
-    ring: ClassVar[Ring] = Z32
+    _too_much: ClassVar[str] = "a full model of {} rows is too much (at most {})"
     length: ClassVar[int] = 0
-    false_positives_expected: ClassVar[float] = 0.0
-
-    def __post_init__(self) -> None:
-        check_domain(self.domain, capacity=1)
-        if self.domain > LARGEST_WHOLE:
-            raise ParameterError(f"a full model of {self.domain} rows is too much (at most {LARGEST_WHOLE})")
-
-    @property
-    def capacity(self) -> int:
-        return self.domain
 
     def encode(self, indices: Indices, randomness: Randomness) -> Words:
         index_set(indices, self.domain, self.capacity)

@@ -6,22 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from sfsl.arrays import Indices
-from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import InputError
-from sfsl.secagg.client import Client
-from sfsl.secagg.facade import checked_dropouts, checked_names, choose_graph
-from sfsl.secagg.messages import (
-    InboundShares,
-    Keys,
-    Survivors,
-    UnmaskRequest,
-    size_limit,
-)
-from sfsl.secagg.meter import Cost, Meter
-from sfsl.secagg.params import Layout, Policy, SessionParams
-from sfsl.secagg.server import Server
-from sfsl.union.encoding import Encoding, index_set
+from sfsl.secagg.facade import Session, Steps, checked_dropouts, checked_names
+from sfsl.secagg.messages import InboundShares, Survivors, UnmaskRequest
+from sfsl.secagg.meter import Cost
+from sfsl.union.encoding import index_set
 from sfsl.union.encodings import choose
 from sfsl.union.params import DEFAULT_FALSE_POSITIVE_RATE, UnionParams
 from sfsl.union.protocol import CODEC, Invitation, Union, UnionClient, UnionServer, most_indices
@@ -84,51 +74,38 @@ def private_set_union(
         most = max(map(len, elements.values()))
         capacity = planned_capacity(domain, clients=len(names), largest_set=max(1, most))
     largest, owner = max((len(one), name) for name, one in elements.items())
-    union, chosen = _union_params(encoding, domain, capacity, false_positive_rate, randomness.bytes(32))
+    seed = randomness.bytes(32)
+    chosen = choose(encoding, domain, capacity, seed, false_positive_rate)
+    union = UnionParams(
+        domain=domain,
+        encoding=chosen.name,  # type: ignore[arg-type]
+        capacity=capacity,
+        seed=seed,
+        false_positive_rate=false_positive_rate,
+    )
     if largest > chosen.capacity:
         enough = planned_capacity(domain, clients=len(names), largest_set=largest)
         raise InputError(
             f"client {owner!r} brings {largest} indices, over the capacity of {chosen.capacity}; "
             f"a capacity of {enough} would do for {len(names)} such clients"
         )
-    round_id = randomness.bytes(16)
-    degree, least = choose_graph(len(names), neighbours, threshold, round_id)
-    params = SessionParams(
-        round_id=round_id,
-        clients=len(names),
-        threshold=least,
-        neighbours=degree,
-        active=active,
-        sums=(union.sum_params(),),
-    )
-    limit = size_limit(params, Layout(dense=chosen.length), chosen.ring.word_bytes)
-    meter = Meter(names, CODEC, limit + 16 * most_indices(chosen))
-    identities = {name: Identity.generate(randomness) for name in names} if active else {}
-    pinned = {name: identity.public for name, identity in identities.items()} if active else None
-    policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=chosen.length)
-    clients = {}
-    for name in names:
-        session = meter.at_client(
-            name, Client, name, policy, randomness, identity=identities.get(name), identities=pinned
-        )
-        clients[name] = UnionClient(session, elements[name], randomness)
-
-    keys = [meter.up(name, Keys, meter.at_client(name, clients[name].create_keys)) for name in names]
-    secagg = meter.at_server(Server, params, keys, pinned, context=union.context())
+    room = 16 * most_indices(chosen)
+    session = Session(names, union.sum_params(), randomness, threshold, neighbours, active, CODEC, room)
+    clients = {name: UnionClient(session.clients[name], elements[name], randomness) for name in names}
+    secagg, meter = session.check_in(union.context()), session.meter
     server = meter.at_server(UnionServer, secagg, union)
-    for name, invitation in meter.down(meter.at_server(server.invitations), Invitation):
-        meter.answer(server, name, clients[name].handle_invitation, invitation)
-    for name, inbound in meter.down(meter.at_server(server.close_phase), InboundShares, gone):
-        meter.answer(server, name, clients[name].handle_inbound, inbound)
-    outbound = meter.at_server(server.close_phase)
-    if active:
-        for name, lists in meter.down(outbound, Survivors):
-            meter.answer(server, name, clients[name].handle_survivors, lists)
-        outbound = meter.at_server(server.close_phase)
-    for name, request in meter.down(outbound, UnmaskRequest):
-        meter.answer(server, name, clients[name].handle_unmask, request)
+    steps: dict[str, Steps] = {
+        name: {
+            Invitation: client.handle_invitation,
+            InboundShares: client.handle_inbound,
+            Survivors: client.handle_survivors,
+            UnmaskRequest: client.handle_unmask,
+        }
+        for name, client in clients.items()
+    }
+    outbound = session.run(server, meter.at_server(server.invitations), steps, ((), gone, ()))
     packed = 0
-    for name, message in meter.down(meter.at_server(server.close_phase), Union):
+    for name, message in meter.down(outbound, Union):
         meter.at_client(name, clients[name].handle_union, message)
         packed = len(message.packed)
     return UnionResult(
@@ -149,17 +126,3 @@ def _elements(name: str, indices: Iterable[int], domain: int) -> Indices:
         return index_set(indices if isinstance(indices, np.ndarray) else list(indices), domain, domain)
     except InputError as error:
         raise InputError(f"client {name!r}: {error}") from None
-
-
-def _union_params(
-    encoding: str, domain: int, capacity: int, rate: float, seed: bytes
-) -> tuple[UnionParams, Encoding]:
-    chosen = choose(encoding, domain, capacity, seed)
-    params = UnionParams(
-        domain=domain,
-        encoding=chosen.name,  # type: ignore[arg-type]
-        capacity=capacity,
-        seed=seed,
-        false_positive_rate=rate,
-    )
-    return params, params.build() if chosen.name == "bloom" else chosen

@@ -1,13 +1,12 @@
 """Hash functions that public randomness seeds, and texts as indices."""
 
-import hashlib
 from collections.abc import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sfsl.arrays import Indices
-from sfsl.crypto.secret import digest, frame
+from sfsl.crypto.secret import digest
 from sfsl.errors import InputError, ParameterError
 
 SEED_BYTES = 32
@@ -74,5 +73,4 @@ def hash_strings(strings: Iterable[str], domain: int = STRING_DOMAIN) -> dict[in
 
 
 def string_index(string: str, domain: int = STRING_DOMAIN) -> int:
-    value = int.from_bytes(hashlib.sha256(frame("string", string.encode())).digest()[:16], "big")
-    return value % domain
+    return int.from_bytes(digest("string", string.encode())[:16], "big") % domain

@@ -10,8 +10,8 @@ from sfsl.codec import Checked
 from sfsl.crypto.secret import digest
 from sfsl.errors import ParameterError
 from sfsl.secagg.params import Layout, SumParams
-from sfsl.union.encoding import Encoding, Whole
-from sfsl.union.encodings import bloom, identity, sketch
+from sfsl.union.encoding import Encoding
+from sfsl.union.encodings import choose
 
 SUM_LABEL = "union"
 DEFAULT_FALSE_POSITIVE_RATE = 1e-4
@@ -32,13 +32,7 @@ class UnionParams(Checked, frozen=True):
             raise ParameterError(f"a domain has at most 2^63 indices, not {self.domain}")
 
     def build(self) -> Encoding:
-        if self.encoding == "identity":
-            return identity(self.domain)
-        if self.encoding == "bloom":
-            return bloom(self.domain, self.capacity, self.seed, self.false_positive_rate)
-        if self.encoding == "whole":
-            return Whole(self.domain)
-        return sketch(self.domain, self.capacity, self.seed)
+        return choose(self.encoding, self.domain, self.capacity, self.seed, self.false_positive_rate)
 
     def sum_params(self) -> SumParams:
         """The secure sum that this union runs over."""

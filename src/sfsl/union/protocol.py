@@ -10,19 +10,9 @@ from sfsl.codec import Codec, Message
 from sfsl.crypto.secret import Randomness
 from sfsl.errors import InvalidMessage, Refused, UnionFailed, WrongPhase, WrongRound
 from sfsl.packing import pack, unpack
+from sfsl.secagg import messages
 from sfsl.secagg.client import Client
-from sfsl.secagg.messages import (
-    SESSION,
-    Consistency,
-    InboundShares,
-    Keys,
-    MaskedVector,
-    Roster,
-    SealedShares,
-    Survivors,
-    UnmaskRequest,
-    UnmaskShares,
-)
+from sfsl.secagg.messages import SESSION, InboundShares, Keys, Roster, Survivors, UnmaskRequest
 from sfsl.secagg.params import RoundId
 from sfsl.secagg.server import Phase, Server
 from sfsl.union.encoding import Encoding, index_set
@@ -60,11 +50,10 @@ class UnionClient:
     def create_keys(self) -> Keys:
         return self._session.create_keys()
 
-    def handle_invitation(self, invitation: Invitation) -> SealedShares:
+    def handle_invitation(self, invitation: Invitation) -> messages.SealedShares:
         """Join if the set fits as it is: it is declined, never trimmed, where it does not."""
         params = invitation.union
-        announced = invitation.roster.params.sums[0]
-        if announced != params.sum_params():
+        if invitation.roster.params.sums[0] != params.sum_params():
             raise Refused("the sum that was announced is not the sum this union needs")
         encoding = params.build()
         elements = index_set(self._indices, params.domain, encoding.capacity)
@@ -73,15 +62,15 @@ class UnionClient:
         self._round_id = invitation.roster.params.round_id
         return answer
 
-    def handle_inbound(self, inbound: InboundShares) -> MaskedVector:
+    def handle_inbound(self, inbound: InboundShares) -> messages.MaskedVector:
         vector = self._encoding.encode(self._elements, self._randomness)
         start = self._session.handle_inbound(inbound, self._context)
         return self._session.create_masked(start, vector)
 
-    def handle_survivors(self, lists: Survivors) -> Consistency:
+    def handle_survivors(self, lists: Survivors) -> messages.Consistency:
         return self._session.handle_survivors(lists)
 
-    def handle_unmask(self, request: UnmaskRequest) -> UnmaskShares:
+    def handle_unmask(self, request: UnmaskRequest) -> messages.UnmaskShares:
         answer = self._session.handle_unmask(request)
         self._awaits_union = True
         return answer
@@ -109,11 +98,9 @@ def most_indices(encoding: Encoding) -> int:
 
 
 class UnionServer:
-    """Runs the first sum of ``session`` as a union, and hands the union to those who lasted.
-
-    A union that does not decode aborts: nothing partial is returned, and a retry is a new round with new
-    keys, id and seed that exposes its members a second time. The caller decides (spec 9.6).
-    """
+    """Runs the first sum of ``session`` as a union, and hands the union to those who lasted. A union that
+    does not decode aborts: nothing partial is returned, and a retry is a new round with new keys, id and seed
+    that exposes its members a second time. The caller decides (spec 9.6)."""
 
     def __init__(self, session: Server, params: UnionParams) -> None:
         self._session = session
@@ -128,7 +115,7 @@ class UnionServer:
         self._session.receive(client, message)
 
     def close_phase(self) -> dict[str, Message]:
-        """As the session's; when the sum is open, the union for everyone who answered to the end."""
+        """Close the session's phase; once the sum is open, all who answered to the end get the union."""
         outbound = self._session.close_phase()
         if self._session.phase is not Phase.OPENED:
             return outbound

@@ -26,12 +26,10 @@ BLOOM_TESTS = 2**27
 
 
 def sketch_quarter(capacity: int) -> int:
-    """Cells in a quarter so that ``capacity`` elements fail to decode with probability below 1e-6.
-
-    The larger of two needs, in whole numbers so that every implementation agrees. Few elements: no pair
-    shares all its cells, q^4 >= PAIR_RARITY * C(n, 2). Many: 1.30 n + 4 sqrt(n) cells keep the load at
-    least 6.9 standard deviations below the load at which peeling breaks down (1.295 n in the limit).
-    """
+    """Cells in a quarter so that ``capacity`` elements fail to decode with probability below 1e-6. The larger
+    of two needs, in whole numbers so that every implementation agrees. Few elements: no pair shares all its
+    cells, q^4 >= PAIR_RARITY * C(n, 2). Many: 1.30 n + 4 sqrt(n) cells keep the load at least 6.9 standard
+    deviations below the load at which peeling breaks down (1.295 n in the limit)."""
     if not 1 <= capacity <= LARGEST_CAPACITY:
         raise ParameterError(f"a sketch holds 1 to {LARGEST_CAPACITY} elements, not {capacity}")
     pairs = math.isqrt(math.isqrt(PAIR_RARITY * math.comb(capacity, 2))) + 1
@@ -87,11 +85,9 @@ def _bloom_cells(capacity: int, hashes: int, rate: float) -> int:
 def planned_capacity(
     domain: int, clients: int, largest_set: int, earlier: Sequence[int] = (), headroom: float = 0.25
 ) -> int:
-    """The capacity to plan a round for: the worst case, or less if earlier unions say so.
-
-    A union over capacity costs the round, and trying again costs every member a second exposure (spec
-    9.6), so the head-room is generous: a quarter more than the largest union seen so far.
-    """
+    """The capacity to plan a round for: the worst case, or less if earlier unions say so. A union over
+    capacity costs the round, and trying again costs every member a second exposure (spec 9.6), so the
+    head-room is generous: a quarter more than the largest union seen so far."""
     if not 1 <= domain <= LARGEST_DOMAIN or clients < 1 or largest_set < 1:
         raise ParameterError("domain, clients and largest set are at least 1, the domain at most 2^63")
     if headroom < 0 or any(size < 0 for size in earlier):

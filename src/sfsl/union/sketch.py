@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import ClassVar, NoReturn
 
 import numpy as np
@@ -58,6 +59,7 @@ class Sketch:
     reason: str = "asked for by name"
     name: ClassVar[str] = "sketch"
     ring: ClassVar[Ring] = F31
+    false_positives_expected: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
         check_domain(self.domain, self.capacity)
@@ -69,10 +71,7 @@ class Sketch:
 
     @cached_property
     def digits(self) -> int:
-        count = 1
-        while self.domain > TRIED_VALUES * P**count:
-            count += 1
-        return count
+        return next(digits for digits in count(1) if self.domain <= TRIED_VALUES * P**digits)
 
     @cached_property
     def _positions(self) -> tuple[KeyedHash, ...]:
@@ -93,10 +92,6 @@ class Sketch:
     @property
     def length(self) -> int:
         return self.planes * self.cells
-
-    @property
-    def false_positives_expected(self) -> float:
-        return 0.0
 
     def encode(self, indices: Indices, randomness: Randomness) -> Words:
         elements = index_set(indices, self.domain, self.capacity)
@@ -134,11 +129,8 @@ class Sketch:
 
     def _cells(self, elements: Indices) -> Indices:
         """[QUARTERS, elements]: the cells of each element, numbered through the table."""
-        rows = [
-            number * self.quarter + position.below(elements, self.quarter)
-            for number, position in enumerate(self._positions)
-        ]
-        return np.stack(rows)
+        below = [position.below(elements, self.quarter) for position in self._positions]
+        return np.stack([number * self.quarter + within for number, within in enumerate(below)])
 
     def _check(self, elements: Indices) -> Field:
         return self._checks.below(elements, P).view(np.uint64)
@@ -148,32 +140,31 @@ class Sketch:
         rest = elements.view(np.uint64)
         columns = [factors]
         for _ in range(self.digits):
-            columns.append(times(factors, rest % np.uint64(P)))
-            rest = rest // np.uint64(P)
+            columns.append(times(factors, rest % _P))
+            rest = rest // _P
         columns.append(times(factors, self._check(elements)))
         for plane, column in zip(table, columns, strict=True):
             np.add.at(plane, cells, np.tile(column, QUARTERS))
-            plane[cells] %= np.uint64(P)
+            plane[cells] %= _P
 
     def _pure(self, table: Field, waiting: Indices) -> tuple[Indices, Indices, Field]:
-        """Those of the waiting cells that hold one element; that element, and its factor there."""
+        """The waiting cells that hold one element; that element, and its factor there."""
         waiting = waiting[table[0, waiting] != 0]
         factors = table[0, waiting]
         inverses = inverse(factors)
         ratio = times(table[-1, waiting], inverses)
         base = np.zeros(len(waiting), np.uint64)
         for plane in range(self.digits, 0, -1):
-            base = base * np.uint64(P) + times(table[plane, waiting], inverses)
-        pure, elements, own = [], [], []
+            base = base * _P + times(table[plane, waiting], inverses)
+        found = []
         for top in range(-(-self.domain // P**self.digits)):
             candidates = base + np.uint64(top * P**self.digits)  # below 2^64: at most 3 p^2, or 4 p
             fits = np.flatnonzero(candidates < np.uint64(self.domain))
             fits = fits[self._check(candidates[fits].view(np.int64)) == ratio[fits]]
             fits = fits[(self._cells(candidates[fits].view(np.int64)) == waiting[fits]).any(axis=0)]
-            pure.append(waiting[fits])
-            elements.append(candidates[fits].view(np.int64))
-            own.append(factors[fits])
-        return np.concatenate(pure), np.concatenate(elements), np.concatenate(own)
+            found.append((waiting[fits], candidates[fits].view(np.int64), factors[fits]))
+        pure, elements, own = map(np.concatenate, zip(*found, strict=True))
+        return pure, elements, own
 
     def _fail(self, why: str, occupied: int) -> NoReturn:
         fail(why, estimated_elements(occupied, self.cells, self.quarter), self.domain, self.capacity)

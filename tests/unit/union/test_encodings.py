@@ -129,7 +129,7 @@ def test_a_sum_of_another_shape_or_ring_is_refused(encoding: Encoding) -> None:
 def test_a_factor_of_zero_is_kept(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # A second draw for zeros would make the sum depend on the number of owners; the price is a missed index.
     encoding = ALL[number]
-    for module in ("identity", "bloom", "sketch"):
+    for module in ("encoding", "bloom", "sketch"):
         monkeypatch.setattr(f"sfsl.union.{module}.uniform", lambda ring, count, _: ring.zeros(count))
     vector = encoding.encode(np.array([3, 4, 5]), SeededRandomness(0))
     assert not vector.any()
