@@ -12,25 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name, node_token
-from sfsl.crypto.secret import Randomness
-from sfsl.errors import (
-    ConflictingMessage,
-    KeyMismatch,
-    RemoteError,
-    SfslError,
-    StoreError,
-    TooFewClients,
-    WrongPhase,
-)
-from sfsl.privacy.selection import choose_uniformly
+from sfsl.errors import ConflictingMessage, RemoteError, SfslError, StoreError, TooFewClients, WrongPhase
 from sfsl.rounds.exchanges import Exchange
-from sfsl.rounds.record import RoundRecord, RoundTally
-from sfsl.service.driver import CohortRound, Driver
-from sfsl.service.members import Members, admit_check_in
+from sfsl.rounds.record import RoundTally
+from sfsl.service.driver import CohortRound, Service
+from sfsl.service.members import admit_check_in
 from sfsl.service.messages import CheckIn
-from sfsl.service.registry import Registry
-from sfsl.service.settings import ServiceSettings
-from sfsl.submodel import ModelSpec, RowMaps, RowStore
 
 log = logging.getLogger(__name__)
 
@@ -53,71 +40,43 @@ class Post(Protocol):
 
 
 class Rounds:
-    """Carries rounds over a ``post``. ``record`` is given the record of each round. ``identities``: in active
-    mode, by name. ``spare`` and ``wait_seconds`` as in ``FlowerSettings``."""
+    """Carries the rounds of a ``service`` over a ``post``. ``identities``: in active mode, by name. ``spare``
+    and ``wait_seconds`` as in ``FlowerSettings``."""
 
     def __init__(
         self,
-        settings: ServiceSettings,
-        model: ModelSpec,
-        maps: RowMaps,
-        store: RowStore,
-        registry: Registry,
+        service: Service,
         post: Post,
         *,
-        model_digest: bytes,
-        record: Callable[[RoundRecord], None],
         identities: Mapping[str, bytes] | None = None,
         spare: float = 0.25,
         wait_seconds: float = 600.0,
-        randomness: Randomness | None = None,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._settings, self._registry, self._post = settings, registry, post
-        self._model_digest, self._identities = model_digest, identities
+        self._service, self._settings, self._post = service, service.settings, post
+        self._clock, self._sleep, self._identities = service.clock, sleep, identities
         self._spare, self._wait_seconds = spare, wait_seconds
-        self._clock, self._sleep, self._now_ms = clock, sleep, now_ms
-        self._driver = Driver(
-            settings.rules,
-            model,
-            maps,
-            store,
-            cpu=time.thread_time,
-            largest_set=settings.largest_set,
-            registry=registry,
-            record=record,
-            randomness=randomness,
-        )
-        # Whoever ends a round for all is left out for the rest of this run: that is no verdict.
-        self._members = Members(settings, registry, clock=clock, today=now_ms, first_rest=math.inf)
-        # What is wrong with the settings shows now, not when the first cohort is there.
-        for clients in {settings.min_cohort, settings.cohort}:
-            self._driver.plan(clients)
 
     def run(self) -> None:
         """Run until the store has all rounds. Raise ``TooFewClients`` where nodes do not come in time."""
-        while self._driver.number <= self._settings.rounds:
+        while self._service.number <= self._settings.rounds:
             self._round()
 
     # -- cohorts -------------------------------------------------------------------------------
 
     def _form(self, tally: RoundTally) -> tuple[dict[str, int], dict[str, CheckIn]]:
-        """Form the next cohort, each set of its size equally likely: nodes and their check-ins, by name."""
-        settings, start, randomness = self._settings, self._clock(), self._driver.randomness
+        """Form the next cohort, and return its nodes and their check-ins, by name."""
+        settings, start = self._settings, self._clock()
         give_up, patience = start + self._wait_seconds, start + settings.check_in_seconds
         checked_in = "none was called"
         while True:
             there = self._eligible()
             enough = settings.cohort if self._clock() < patience else settings.min_cohort
             if len(there) >= enough:
-                most = math.ceil(settings.cohort * (1 + self._spare))
-                called = choose_uniformly(there, min(len(there), most), randomness)
+                called = self._service.choose(there, math.ceil(settings.cohort * (1 + self._spare)))
                 came = self._call({name: there[name] for name in called}, tally)
                 if len(came) >= settings.min_cohort:
-                    size = min(settings.cohort, len(came))
-                    chosen = choose_uniformly(came, size, randomness)
+                    chosen = self._service.choose(came, settings.cohort)
                     return {name: there[name] for name in chosen}, {name: came[name] for name in chosen}
                 checked_in = f"{len(came)} of {len(called)} checked in, and the others' logs say why not"
                 log.warning("%d of %d nodes checked in; too few for a round", len(came), len(called))
@@ -131,20 +90,21 @@ class Rounds:
 
     def _eligible(self) -> dict[str, int]:
         """Return the nodes that are there and may be invited, by name."""
-        invited, members = self._members.had_their_turn(), self._members
+        members = self._service.members
+        invited = members.had_their_turn()
         found = {node_name(node): node for node in self._post.nodes()}
         known = found.keys() if self._identities is None else found.keys() & self._identities.keys()
         return {name: found[name] for name in known if name not in invited and not members.rests(name)}
 
     def _call(self, called: Mapping[str, int], tally: RoundTally) -> dict[str, CheckIn]:
-        start, registry = self._clock(), self._registry
+        start, service, registry = self._clock(), self._service, self._service.registry
         frames: dict[int, bytes] = {}
         for name, node in called.items():
             try:
-                registry.enrol(node_token(node), self._now_ms())
+                registry.enrol(node_token(node), service.today())
             except RemoteError:
                 continue  # revoked
-            call = Call(registry.deployment, self._model_digest, registry.acknowledged(name))
+            call = Call(registry.deployment, service.model_digest, registry.acknowledged(name))
             frames[node] = CODEC.encode(call)
         names = {node: name for name, node in called.items()}
         came: dict[str, CheckIn] = {}
@@ -154,7 +114,7 @@ class Rounds:
             message = CODEC.decode(data, limit=_LARGEST_CHECK_IN)
             if not isinstance(message, CheckIn):
                 raise WrongPhase(f"{type(message).__name__} is no check-in")
-            keys = admit_check_in(names[node], message, self._model_digest, self._identities)
+            keys = admit_check_in(names[node], message, service.model_digest, self._identities)
             if names[node] in came or used & keys:
                 raise ConflictingMessage(f"client {names[node]} checks in with a key that is there already")
             used.update(keys)
@@ -169,30 +129,20 @@ class Rounds:
     # -- one round -----------------------------------------------------------------------------
 
     def _round(self) -> None:
-        number, tally = self._driver.number, RoundTally()
+        number, tally, service = self._service.number, RoundTally(), self._service
         nodes, check_ins = self._form(tally)
-        start, reason = self._clock(), None
-        identities = self._identities
+        start, reason, identities = self._clock(), None, self._identities
         if identities is not None:
             identities = {name: identities[name] for name in nodes}
-        period = self._members.take_turns(nodes)
-        cohort = self._driver.begin(check_ins, identities, tally, period=period)
-        log.info("round %d (%s): %d clients invited", number, cohort.round_id.hex(), len(nodes))
+        cohort = service.invite(check_ins, identities, tally, service.members.take_turns(nodes))
         try:
             self._exchanges(cohort, nodes)
         except StoreError:
             raise
         except SfslError as error:
             reason = str(error)
-            if isinstance(error, KeyMismatch):
-                for client in error.clients:
-                    self._members.leave_out(client)
-                log.warning("left out from here on, for shares that do not fit: %s", error.clients)
-        line = self._driver.finish(cohort, tally, aborted=reason, seconds=self._clock() - start)
-        if reason is None:
-            log.info("round %d committed: %d of %d clients", number, line.survivors, line.cohort)
-        else:
-            log.warning("round %d aborted: %s", number, reason)
+            service.blame(number, error)
+        service.finish(cohort, tally, aborted=reason, seconds=self._clock() - start)
         self._dismiss(cohort, nodes, check_ins)
 
     def _exchanges(self, cohort: CohortRound, nodes: Mapping[str, int]) -> None:

@@ -184,13 +184,8 @@ class PopulationEngine(Engine):
     def __init__(self, simulation: Simulation, test: Pool | None = None) -> None:
         self.simulation, self.test = simulation, test
         self.task, self.store = simulation.task, simulation.store
-        self.driver = Driver(
-            simulation.settings.rules,
-            simulation.task.spec,
-            simulation.task.row_maps,
-            simulation.store,
-            cpu=time.thread_time,
-        )
+        rules, task = simulation.settings.rules, simulation.task
+        self.driver = Driver(rules, task.spec, task.row_maps, simulation.store, cpu=time.thread_time)
 
     @abstractmethod
     def _run_all(self, number: int, cohorts: Sequence[Cohort], tally: RoundTally) -> None:
@@ -229,12 +224,8 @@ class PopulationEngine(Engine):
 
     def _plan(self, cohort: Sequence[str], scores: ScoreBins | None) -> RoundParams:
         simulation = self.simulation
-        return self.driver.plan(
-            len(cohort),
-            largest_set=simulation.largest_set(cohort),
-            seed=simulation.union_seed(self.driver.number),
-            scores=scores,
-        )
+        seed = simulation.union_seed(self.driver.number)
+        return self.driver.plan(len(cohort), simulation.largest_set(cohort), seed=seed, scores=scores)
 
 
 class LocalEngine(PopulationEngine):
