@@ -9,6 +9,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name, node_token
@@ -90,38 +92,32 @@ class Rounds:
 
     def _eligible(self) -> dict[str, int]:
         """Return the nodes that are there and may be invited, by name."""
-        members = self._service.members
-        invited = members.had_their_turn()
-        found = {node_name(node): node for node in self._post.nodes()}
+        members, found = self._service.members, {node_name(node): node for node in self._post.nodes()}
         known = found.keys() if self._identities is None else found.keys() & self._identities.keys()
-        return {name: found[name] for name in known if name not in invited and not members.rests(name)}
+        return {name: found[name] for name in known if not members.bars(name)}
 
     def _call(self, called: Mapping[str, int], tally: RoundTally) -> dict[str, CheckIn]:
         start, service, registry = self._clock(), self._service, self._service.registry
-        frames: dict[int, bytes] = {}
+        frames: dict[str, bytes] = {}
         for name, node in called.items():
-            try:
+            with suppress(RemoteError):  # revoked
                 registry.enrol(node_token(node), service.today())
-            except RemoteError:
-                continue  # revoked
-            call = Call(registry.deployment, service.model_digest, registry.acknowledged(name))
-            frames[node] = CODEC.encode(call)
-        names = {node: name for name, node in called.items()}
+                call = Call(registry.deployment, service.model_digest, registry.acknowledged(name))
+                frames[name] = CODEC.encode(call)
         came: dict[str, CheckIn] = {}
         used: set[bytes] = set()
 
-        def take(node: int, data: bytes) -> None:
+        def take(client: str, data: bytes) -> None:
             message = CODEC.decode(data, limit=_LARGEST_CHECK_IN)
             if not isinstance(message, CheckIn):
                 raise WrongPhase(f"{type(message).__name__} is no check-in")
-            keys = admit_check_in(names[node], message, service.model_digest, self._identities)
-            if names[node] in came or used & keys:
-                raise ConflictingMessage(f"client {names[node]} checks in with a key that is there already")
-            used.update(keys)
-            came[names[node]] = message
+            if client in came:
+                raise ConflictingMessage(f"client {client} checks in twice")
+            used.update(admit_check_in(client, message, service.model_digest, self._identities, used))
+            came[client] = message
             tally.up(Exchange.CHECK_IN, len(data))
 
-        self._exchange(frames, self._settings.check_in_seconds, names, take, Exchange.CHECK_IN, tally)
+        self._exchange(Exchange.CHECK_IN, frames, called, take, tally)
         tally.answered[Exchange.CHECK_IN] = len(came)
         tally.exchange_seconds[Exchange.CHECK_IN] = self._clock() - start
         return came
@@ -146,37 +142,35 @@ class Rounds:
         self._dismiss(cohort, nodes, check_ins)
 
     def _exchanges(self, cohort: CohortRound, nodes: Mapping[str, int]) -> None:
-        names = {node: name for name, node in nodes.items()}
         outbound = cohort.begin()
         while exchange := cohort.exchange:
-            began, due = self._clock(), exchange
-
-            def take(node: int, data: bytes, due: str = due) -> None:
-                cohort.receive(due, names[node], data)
-
-            frames = {nodes[name]: frame for name, frame in outbound.items()}
-            self._exchange(frames, self._settings.deadline(exchange), names, take, exchange, cohort.tally)
+            began = self._clock()
+            self._exchange(exchange, outbound, nodes, partial(cohort.receive, exchange), cohort.tally)
             outbound = cohort.close()
             cohort.tally.exchange_seconds[exchange] = self._clock() - began
 
     def _exchange(
         self,
-        frames: Mapping[int, bytes],
-        seconds: float,
-        names: Mapping[int, str],
-        take: Take,
-        exchange: str,
+        exchange: Exchange,
+        frames: Mapping[str, bytes],
+        nodes: Mapping[str, int],
+        take: Callable[[str, bytes], None],
         tally: RoundTally,
     ) -> None:
+        """Bring each client its frame, and give each answer that comes in time to ``take``."""
+        names = {nodes[name]: name for name in frames}
+
         def careful(node: int, data: bytes) -> None:
             try:
-                take(node, data)
+                take(names[node], data)
             except RemoteError as error:  # refused; its node is one that did not answer
                 log.warning("client %s, %s: %s: %s", names[node], exchange, type(error).__name__, error)
 
         for frame in frames.values():
             tally.down(exchange, len(frame))
-        self._post.exchange(frames, seconds, careful)
+        settings = self._settings
+        seconds = settings.check_in_seconds if exchange is Exchange.CHECK_IN else settings.deadline(exchange)
+        self._post.exchange({nodes[name]: frame for name, frame in frames.items()}, seconds, careful)
 
     def _dismiss(
         self, cohort: CohortRound, nodes: Mapping[str, int], check_ins: Mapping[str, CheckIn]

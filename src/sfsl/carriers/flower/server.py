@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def server_app(task: Callable[[], Task]) -> ServerApp:
-    """``task`` builds the model that the app's clients build too. Settings come with the run."""
+    """Return the app of a run. ``task`` builds the model that its clients build too."""
     app = ServerApp()
 
     @app.main()
@@ -46,7 +46,7 @@ def server_app(task: Callable[[], Task]) -> ServerApp:
 
 
 def _log_as_flower_does() -> None:
-    """What is said of rounds belongs into the run's log, which ``flwr log`` shows."""
+    """Have what is said of rounds stand in the run's log, which ``flwr log`` shows."""
     own, flower = logging.getLogger("sfsl"), logging.getLogger("flwr")
     own.setLevel(logging.INFO)
     for handler in flower.handlers:
@@ -56,7 +56,7 @@ def _log_as_flower_does() -> None:
 
 
 def run_rounds(config: FlowerConfig, task: Task, post: Post) -> None:
-    """All rounds that are not in the store yet; a run that was killed goes on where its store is."""
+    """Run all rounds that are not in the store yet; a run that was killed goes on where its store is."""
     own, folder = config.flower, Path(config.flower.state).expanduser()
     with ExitStack() as held:
         make_folder(folder)

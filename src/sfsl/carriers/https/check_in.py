@@ -14,7 +14,6 @@ from sfsl.service.members import admit_check_in
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn
 
 _FULL_WAIT_MS = 30_000
-RESTS = "secrets that this client shared ended a round; it is left out of rounds for a while"
 SHUTTING = "the server is shutting down; check in again later"
 
 
@@ -47,18 +46,14 @@ class CheckIns:
         if before is None and not self._conversations.room():
             raise TooMany("as many clients wait as this server takes", wait_ms=_FULL_WAIT_MS)
         acknowledged = self._registry.acknowledged(client)
-        turn_over = client in self._members.had_their_turn()
+        barred = self._members.bars(client)
         if before is not None:
             self.dismiss(before, "left-out", "this client checked in again, with other keys")
         ticket = self._service.randomness.bytes(16)
         added = Conversation(client, ticket, message, fingerprint, acknowledged, self._clock())
         self._conversations.add(added)
-        if turn_over:
-            days = self._members.days_left
-            why = f"this client was invited in this period already; the next begins in {days:.2f} days"
-            added.end("not-chosen", self.round, why)
-        elif self._members.rests(client):
-            added.end("not-chosen", self.round, RESTS)
+        if barred:
+            added.end("not-chosen", self.round, barred)
         else:
             self.waiting[client] = added
             self.changed.set()
@@ -77,15 +72,14 @@ class CheckIns:
     def eligible(self) -> Collection[str]:
         """Return who waits and may be chosen. Whoever did not ask for long is let go."""
         silence = 2 * self._service.settings.poll_seconds + 5
-        now, turn_over = self._clock(), self._members.had_their_turn()
+        now = self._clock()
         for client, one in list(self.waiting.items()):
             if not one.polls and now - one.heard_at > silence:
-                why = f"this client was not heard for {silence:.0f} s; check in again"
-                self.dismiss(one, "left-out", why)
-            elif client in turn_over:
-                self.dismiss(one, "not-chosen", "this client was invited in this period already")
-            elif self._members.rests(client):
-                self.dismiss(one, "not-chosen", RESTS)
+                self.dismiss(
+                    one, "left-out", f"this client was not heard for {silence:.0f} s; check in again"
+                )
+            elif barred := self._members.bars(client):
+                self.dismiss(one, "not-chosen", barred)
         return self.waiting.keys()
 
     def take(self, clients: Collection[str]) -> tuple[dict[str, Conversation], int | None] | None:
