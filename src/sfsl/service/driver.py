@@ -36,7 +36,7 @@ Exposed = Callable[[bytes, Collection[str]], None]
 
 
 class CohortRound:
-    """Drives one ``RoundServer``, in one thread. ``exchange`` is that whose answers are awaited, empty after
+    """Drives one ``RoundServer``, in one thread. ``exchange`` is the one that is awaited, empty after
     the last.
 
     ``answered`` are the clients that have answered it; ``declined`` said at the invitation that they take no
@@ -71,12 +71,12 @@ class CohortRound:
 
     @property
     def finished(self) -> frozenset[str]:
-        """Who has answered the last exchange."""
+        """Those who have answered the last exchange."""
         return frozenset(self._last)
 
     @property
     def expected(self) -> frozenset[str]:
-        """Who was sent the present exchange's message."""
+        """Those who were sent the present exchange's message."""
         return frozenset(self._limits)
 
     def begin(self) -> dict[str, bytes]:
@@ -85,7 +85,7 @@ class CohortRound:
             return self._sent(self.server.invitations())
 
     def limit(self, client: str) -> int:
-        """No answer of this client to the present exchange has more bytes; 0 if none is due."""
+        """Return how many bytes this client's answer may have in the present exchange; 0 if none is due."""
         return self._limits.get(client, 0)
 
     def receive(self, exchange: str, client: str, data: bytes) -> None:
@@ -111,7 +111,7 @@ class CohortRound:
         self.answered.add(client)
 
     def close(self) -> dict[str, bytes]:
-        """End the exchange; the frames of the next one, none after the last. Raises ``Aborted``."""
+        """End the exchange and return the frames of the next one, none after the last. Raise ``Aborted``."""
         exchange = self.exchange
         self.expose()
         self.tally.answered[exchange] = len(self.answered)

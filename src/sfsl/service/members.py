@@ -40,7 +40,7 @@ def admit_check_in(
     identities: Mapping[str, bytes] | None,
     taken: Set[bytes] = frozenset(),
 ) -> frozenset[bytes]:
-    """Do the same with a check-in to a deployment, which must be for its model."""
+    """Return the public keys of a sound check-in to a deployment, which must be for its model."""
     if message.model != model_digest:
         raise InvalidMessage("a check-in for another model than this server trains")
     return admit_keys(client, message.keys, identities, taken)

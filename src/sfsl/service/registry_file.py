@@ -117,8 +117,8 @@ class RegistryFile:
             self._check_length()
 
     def _check_length(self) -> None:
-        """SQLite reads what a cut took from the last page as zeros. With the log put in, the file must have
-        its whole length; while a visitor reads, that has to wait for another time."""
+        """Refuse a file that was cut: SQLite reads what is gone from the last page as zeros. With the log put
+        in, it must have its whole length; while a visitor reads, that has to wait for another time."""
         busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         due = self._number("PRAGMA page_count") * self._number("PRAGMA page_size")
         if not busy and self.path.stat().st_size != due:
@@ -173,7 +173,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _require_registry(path: Path) -> None:
-    """SQLite takes an empty file for a new database; we do not."""
+    """Refuse what is no registry: SQLite would take an empty file for a new database."""
     try:
         with open(path, "rb") as file:
             start = file.read(len(_MAGIC))

@@ -170,7 +170,7 @@ def _signable(method: str, target: str) -> bool:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a request's headers say. Nobody has proved it yet."""
+    """Holds what a request's headers say. Nobody has proved it yet."""
 
     client: str
     time_ms: int

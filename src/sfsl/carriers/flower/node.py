@@ -51,7 +51,7 @@ _FLOWERS_OWN = ("partition-id", "num-partitions")
 
 
 class Terms(terms.Terms, frozen=True, rename="kebab"):
-    """What a node's client insists on, and where it lives."""
+    """Says what a node's client insists on, and where it lives."""
 
     state: Annotated[str, about("This client's folder; made if it is not there.")] = ""
     data: Annotated[str, about("Its samples; what is in the file is for the app to say.")] = ""

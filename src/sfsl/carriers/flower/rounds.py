@@ -64,8 +64,6 @@ class Rounds:
         while self._service.number <= self._settings.rounds:
             self._round()
 
-    # -- cohorts -------------------------------------------------------------------------------
-
     def _form(self, tally: RoundTally) -> tuple[dict[str, int], dict[str, CheckIn]]:
         """Form the next cohort, and return its nodes and their check-ins, by name."""
         settings, start = self._settings, self._clock()
@@ -121,8 +119,6 @@ class Rounds:
         tally.answered[Exchange.CHECK_IN] = len(came)
         tally.exchange_seconds[Exchange.CHECK_IN] = self._clock() - start
         return came
-
-    # -- one round -----------------------------------------------------------------------------
 
     def _round(self) -> None:
         number, tally, service = self._service.number, RoundTally(), self._service

@@ -89,24 +89,20 @@ class Server:
         self._status: tuple[float, Status] | None = None
 
     def routes(self) -> list[Route]:
-        routes = [
-            Route("/v1/about", self.about, methods=["GET"]),
-            Route("/v1/model", self.model, methods=["GET"]),
-            Route("/v1/catalogue", self.catalogue, methods=["GET"]),
+        clients = [
+            Route("/v1/about", self.about),
+            Route("/v1/model", self.model),
+            Route("/v1/catalogue", self.catalogue),
             Route("/v1/enrol", self.enrol, methods=["POST"]),
             Route("/v1/check-in", self.check_in, methods=["POST"]),
-            Route("/v1/next/{ticket}", self.next, methods=["GET"]),
+            Route("/v1/next/{ticket}", self.next),
             Route("/v1/answer/{ticket}/{number}", self.answer, methods=["POST"]),
-            Route("/healthz", self.health, methods=["GET"]),
-            Route("/metrics", self.metrics, methods=["GET"]),
-            Route("/status.json", self.status_json, methods=["GET"]),
-            Route("/", self.page, methods=["GET"]),
         ]
+        operators = {"/healthz": self.health, "/metrics": self.metrics, "/status.json": self.status_json}
         # Starlette adds HEAD to every GET. A client has no use for it, and it would deliver a message.
-        for route in routes:
-            if route.methods and route.path.startswith("/v1/"):
-                route.methods.discard("HEAD")
-        return routes
+        for route in clients:
+            (route.methods or set()).discard("HEAD")
+        return [*clients, *(Route(path, shows) for path, shows in operators.items()), Route("/", self.page)]
 
     # -- for clients ---------------------------------------------------------------------------
 
@@ -161,7 +157,7 @@ class Server:
         client, _, _ = await self._signed(request, lambda _: 0)
         seconds = self.coordinator.settings.poll_seconds
         found = await self._check_ins.next(client, ticket, int(asked[1]), seconds)
-        return replies.nothing() if found is None else replies.frame(found[1], found[0])
+        return Response(status_code=204) if found is None else replies.frame(found[1], found[0])
 
     async def answer(self, request: Request) -> Response:
         ticket, text = _ticket(request), request.path_params["number"]
@@ -172,7 +168,7 @@ class Server:
             request, lambda claimed: self._check_ins.answer_limit(claimed, ticket, number)
         )
         await self._check_ins.answer(client, ticket, number, body, digest)
-        return replies.nothing()
+        return Response(status_code=204)
 
     # -- for operators -------------------------------------------------------------------------
 

@@ -32,8 +32,6 @@ class CheckIns:
         self._work, self._clock = work, service.clock
         self._conversations = Conversations(service.settings.most_clients)
 
-    # -- check-in ------------------------------------------------------------------------------
-
     def check_in(self, client: str, message: CheckIn) -> CheckedIn:
         """Give a ticket for one round at most. The same bytes again get the same ticket."""
         if self.stopping:
@@ -66,8 +64,6 @@ class CheckIns:
             raise ConflictingMessage(f"client {client} uses a key twice; every check-in has new ones")
         if any(self._conversations.holder(public) for public in publics):
             raise ConflictingMessage(f"client {client} checks in with a key that another client has")
-
-    # -- who may be in the next round ----------------------------------------------------------
 
     def eligible(self) -> Collection[str]:
         """Return who waits and may be chosen. Whoever did not ask for long is let go."""
@@ -109,8 +105,6 @@ class CheckIns:
     def dismiss_all(self, message: str) -> None:
         for conversation in self._conversations.open():
             self.dismiss(conversation, "restarted", message)
-
-    # -- messages ------------------------------------------------------------------------------
 
     async def next(self, client: str, ticket: bytes, after: int, seconds: float) -> tuple[int, bytes] | None:
         """Return the message behind the first ``after``, or None within ``seconds``; ``RoundOver`` at the

@@ -12,7 +12,7 @@ from sfsl.service.messages import CheckIn
 
 @dataclass(frozen=True)
 class Over:
-    """How a conversation ended."""
+    """Says how a conversation ended."""
 
     outcome: str
     round: int
@@ -24,8 +24,8 @@ class Over:
 
 @dataclass(eq=False)
 class Conversation:
-    """One client's exchange of messages under one ticket. Messages are numbered from 1, and only the last is
-    kept: whoever gets the next one has answered it.
+    """Holds what is said to one client. Messages are numbered from 1, and only the last is kept: whoever gets
+    the next one has answered it.
 
     ``fingerprint`` is that of the check-in. ``heard_at``: when the client last asked or said something.
     ``running``: the round it was chosen for.
@@ -123,9 +123,6 @@ class Conversations:
         self._of: dict[str, Conversation] = {}  # oldest first
         self._before: dict[str, Conversation] = {}
         self._open: dict[bytes, str] = {}  # public keys in use, and whose they are
-
-    def __len__(self) -> int:
-        return len(self._of)
 
     def latest(self, client: str) -> Conversation | None:
         return self._of.get(client)

@@ -39,9 +39,8 @@ class Coordinator:
 
     def __init__(self, service: Service) -> None:
         self._service, self._clock = service, service.clock
-        self.settings, self.registry, self.model_digest = (
-            service.settings, service.registry, service.model_digest,
-        )  # fmt: skip
+        self.settings, self.registry = service.settings, service.registry
+        self.model_digest = service.model_digest
         self.totals = Totals()
         self._members: Cohort = {}
         self._running: CohortRound | None = None
@@ -49,8 +48,6 @@ class Coordinator:
         self._give_up_at: float | None = None
         self._ended = asyncio.Event()
         self.check_ins = CheckIns(service, self._work)
-
-    # -- the life of the server ----------------------------------------------------------------
 
     async def run(self) -> None:
         """Run rounds until ``stop``. Raise only where going on would be wrong: with a store that fails."""
@@ -106,8 +103,6 @@ class Coordinator:
             rounds=tuple(reversed(totals.last)),
         )
 
-    # -- cohorts -------------------------------------------------------------------------------
-
     async def _form(self) -> tuple[Cohort, int | None] | None:
         """Form the next cohort; return it and its period, or None when the server is to stop."""
         check_ins, settings = self.check_ins, self.settings
@@ -138,8 +133,6 @@ class Coordinator:
         self.check_ins.changed.clear()
         with suppress(TimeoutError):
             await asyncio.wait_for(self.check_ins.changed.wait(), seconds)
-
-    # -- one round -----------------------------------------------------------------------------
 
     async def _round(self, members: Cohort, period: int | None) -> None:
         start, number, tally = self._clock(), self.check_ins.round + 1, RoundTally()
@@ -210,15 +203,14 @@ class Coordinator:
         for conversation in self._members.values():
             conversation.end(outcome, number, message)
 
-    # -- in the worker thread ------------------------------------------------------------------
-
     async def _work(self, job: Callable[[], T]) -> T:
+        """Do this in the worker thread."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, job)
 
     def _begin(
         self, members: Cohort, period: int | None, tally: RoundTally
     ) -> tuple[CohortRound, dict[str, bytes]]:
-        """Begin the round, and tally what the check-ins cost. Exact bytes of the invitations follow."""
+        """Begin the round, in the worker thread, and tally what the check-ins cost."""
         start, registry = time.thread_time(), self.registry
         active = self.settings.rules.active
         identities = {client: registry.public_key(client) for client in members} if active else None

@@ -64,7 +64,7 @@ def lean_tls() -> None:
 
 
 class Door(socket.socket):
-    """A listening socket that counts who is inside. Whoever is too many is out before TLS has cost anything:
+    """Listens, and counts who is inside. Whoever is too many is out before TLS has cost anything:
     connections that never finish their handshake are counted too."""
 
     def __init__(self, listening: socket.socket, limits: ConnectionLimits) -> None:
@@ -83,7 +83,7 @@ class Door(socket.socket):
 
 
 class _Inside(socket.socket):
-    """A connection; however it ends, its place is free again."""
+    """Is a connection's socket; however it ends, its place is free again."""
 
     def __init__(self, accepted: socket.socket, inside: Counter[str], address: str) -> None:
         super().__init__(accepted.family, accepted.type, accepted.proto, fileno=accepted.detach())

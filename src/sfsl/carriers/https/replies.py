@@ -52,10 +52,6 @@ def json(value: object, status: int = 200, headers: Mapping[str, str] | None = N
     return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
-def nothing() -> Response:
-    return Response(status_code=204)
-
-
 def refusal(error: RemoteError) -> Response:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     # A conversation's end may be about any client of the round; other errors are about the sender.

@@ -9,7 +9,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import ray
 
@@ -38,6 +38,7 @@ class ClusterSettings:
 
 _REACH_SECONDS = 10.0
 _REMOVE_SECONDS = 10.0
+_QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 
 
 class Connection:
@@ -59,7 +60,7 @@ class Connection:
                 warnings.simplefilter("ignore")  # about settings of ours that a later Ray will read otherwise
                 if address:
                     require_reachable(address)
-                    ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+                    ray.init(address=address, **_QUIET)
                 else:
                     self._folder = Path(tempfile.mkdtemp(prefix="sfsl-ray-"))
                     ray.init(
@@ -68,8 +69,7 @@ class Connection:
                         include_dashboard=False,
                         object_store_memory=settings.memory_mb << 20,
                         _temp_dir=str(self._folder),
-                        logging_level=logging.ERROR,
-                        log_to_driver=False,
+                        **_QUIET,
                     )
         except InputError:
             raise

@@ -24,7 +24,7 @@ _LOOK_SECONDS = 30.0
 
 @dataclass(eq=False)
 class Member:
-    """Is one worker. ``lost`` says why it was, and ``failed`` that its own code raised something."""
+    """Stands for one worker. ``lost`` says why it was, and ``failed`` that its own code raised something."""
 
     actor: Any
     starting: Any

@@ -65,7 +65,7 @@ _CLIENT = 250
 
 class RayEngine(PopulationEngine):
     """Runs cohorts side by side. The model is the local engine's, bit for bit, wherever clients are, as
-    long as all train on CPUs of one kind."""
+    long as all train on CPUs of one kind. A cohort has about ``clients``."""
 
     def __init__(
         self,
@@ -76,7 +76,6 @@ class RayEngine(PopulationEngine):
         worker: type[Worker] = Worker,
         test: Pool | None = None,
     ) -> None:
-        """``clients`` of a cohort."""
         if simulation.settings.sums != "masked":
             raise ParameterError("plain sums are quick in one process; take the local engine")
         shared = copy.copy(simulation)

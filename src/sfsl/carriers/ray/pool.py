@@ -40,25 +40,20 @@ class RayPool:
         }
 
     def check_in(self) -> dict[str, Reply]:
-        def call(member: Member, names: list[str]) -> Any:
-            return member.actor.check_in.remote(self._key, self._number, self._parts[member])
-
-        return self._replies(self._ask(self._names, call))
+        found = self._ask("check_in", self._names, lambda member, _: (self._number, self._parts[member]))
+        return self._replies(found)
 
     def answer(self, exchange: str, frames: Mapping[str, bytes]) -> dict[str, Reply]:
-        def call(member: Member, names: list[str]) -> Any:
-            return member.actor.answer.remote(self._key, exchange, _only(frames, names))
-
-        return self._replies(self._ask(self._among(frames), call))
+        asked = self._among(frames)
+        return self._replies(self._ask("answer", asked, lambda _, names: (exchange, _only(frames, names))))
 
     def train(self, frames: Mapping[str, bytes], personal: Personal) -> Lessons:
-        def call(member: Member, names: list[str]) -> Any:
-            return member.actor.train.remote(self._key, _only(frames, names), _only(personal, names))
-
         taken: Results = []
         learned: dict[str, Learned] = {}
         seconds = 0.0
-        for member, names, lessons in self._ask(self._among(frames), call):
+        for member, names, lessons in self._ask(
+            "train", self._among(frames), lambda _, names: (_only(frames, names), _only(personal, names))
+        ):
             if not isinstance(lessons, Lessons) or not self._plausible(lessons, names):
                 self._crew.lose(member, "it answers with something else than lessons")
                 continue
@@ -71,11 +66,18 @@ class RayPool:
     def _among(self, frames: Mapping[str, bytes]) -> dict[Member, list[str]]:
         return {member: [name for name in names if name in frames] for member, names in self._names.items()}
 
-    def _ask(self, asked: Mapping[Member, list[str]], call: Callable[[Member, list[str]], Any]) -> Results:
+    def _ask(
+        self,
+        what: str,
+        asked: Mapping[Member, list[str]],
+        given: Callable[[Member, list[str]], tuple[Any, ...]],
+    ) -> Results:
         """Return what each worker answers for its clients, as far as it does in time."""
         deadline = time.monotonic() + self._seconds
         waiting: dict[Any, Member] = {
-            call(member, names): member for member, names in asked.items() if names and not member.lost
+            getattr(member.actor, what).remote(self._key, *given(member, names)): member
+            for member, names in asked.items()
+            if names and not member.lost
         }
         results: Results = []
         while waiting:
