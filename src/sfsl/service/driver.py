@@ -113,11 +113,11 @@ class CohortRound:
     def close(self) -> dict[str, bytes]:
         """End the exchange and return the frames of the next one, none after the last. Raise ``Aborted``."""
         exchange = self.exchange
-        self.expose()
-        self.tally.answered[exchange] = len(self.answered)
-        if silent := len(self._limits.keys() - self.answered - self._left):
-            self.tally.drop(exchange, silent)
         with self._charged(exchange):
+            self.expose()
+            self.tally.answered[exchange] = len(self.answered)
+            if silent := len(self._limits.keys() - self.answered - self._left):
+                self.tally.drop(exchange, silent)
             if exchange == self.order[-1]:
                 self._last = self.answered
             outbound = self.server.close_phase()

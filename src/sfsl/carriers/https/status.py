@@ -59,27 +59,15 @@ class Totals:
 
     committed: int = 0
     aborted: int = 0
-    late: int = 0
-    declined: int = 0
     left_out: int = 0
-    bytes_up: Counter[str] = field(default_factory=Counter)
-    bytes_down: Counter[str] = field(default_factory=Counter)
-    dropped: Counter[str] = field(default_factory=Counter)
-    wall_seconds: Counter[str] = field(default_factory=Counter)
-    server_seconds: Counter[str] = field(default_factory=Counter)
+    tally: RoundTally = field(default_factory=RoundTally)
     refused: Counter[str] = field(default_factory=Counter)
     last: deque[RoundShown] = field(default_factory=lambda: deque(maxlen=_SHOWN_ROUNDS))
 
     def add(self, line: RoundRecord, tally: RoundTally) -> None:
         self.committed += line.aborted is None
         self.aborted += line.aborted is not None
-        self.late += tally.late
-        self.declined += sum(tally.declined.values())
-        self.bytes_up.update(tally.bytes_up)
-        self.bytes_down.update(tally.bytes_down)
-        self.dropped.update(tally.dropped)
-        self.wall_seconds.update(tally.exchange_seconds)
-        self.server_seconds.update(tally.server_seconds)
+        self.tally.add(tally)
         self.show(line)
 
     def show(self, line: RoundRecord) -> None:
@@ -124,10 +112,10 @@ def text(status: Status, totals: Totals) -> str:
         out.extend(f"sfsl_{name}{labels} {_number(value)}" for labels, value in series.items())
 
     auc = math.nan if status.auc is None else status.auc
-    directions = {"up": totals.bytes_up, "down": totals.bytes_down}
+    tally = totals.tally
     moved = {
         _label(exchange=name, direction=way): size
-        for way, sizes in directions.items()
+        for way, sizes in (("up", tally.bytes_up), ("down", tally.bytes_down))
         for name, size in sizes.items()
     }
     refused = dict.fromkeys(REFUSALS, 0) | totals.refused
@@ -142,13 +130,13 @@ def text(status: Status, totals: Totals) -> str:
     add("clients_enrolled", "gauge", "Clients enrolled and not revoked.", status.enrolled)
     add("auc", "gauge", "Of the last evaluated cohort, securely summed.", auc)
     add("bytes_total", "counter", "Encoded frames of finished rounds, by exchange.", moved)
-    dropped: dict[str, float] = {**dict.fromkeys(ORDER, 0), **totals.dropped}
+    dropped: dict[str, float] = {**dict.fromkeys(ORDER, 0), **tally.dropped}
     add("dropouts_total", "counter", "Clients that did not answer, by exchange.", _by(dropped))
-    add("declined_total", "counter", "Invitations that clients declined.", totals.declined)
+    add("declined_total", "counter", "Invitations that clients declined.", sum(tally.declined.values()))
     add("left_out_total", "counter", "Clients left out for ending a round.", totals.left_out)
-    add("late_total", "counter", "Answers that came too late.", totals.late)
-    add("phase_seconds_total", "counter", "Wall time, by exchange.", _by(totals.wall_seconds))
-    add("server_cpu_seconds_total", "counter", "CPU time of the rounds' thread.", _by(totals.server_seconds))
+    add("late_total", "counter", "Answers that came too late.", tally.late)
+    add("phase_seconds_total", "counter", "Wall time, by exchange.", _by(tally.exchange_seconds))
+    add("server_cpu_seconds_total", "counter", "CPU time of the rounds' thread.", _by(tally.server_seconds))
     add("refused_total", "counter", "Requests refused, by error.", _by(refused, "error"))
     add("stopping", "gauge", "1 while the server shuts down.", int(status.stopping))
     return "\n".join(out) + "\n"
