@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sfsl.rounds import RoundClient, RoundPolicy, Trained
 from sfsl.rounds.plan import RoundRules
 from sfsl.rounds.record import RoundRecord
 from sfsl.secagg import Client, Policy
+from sfsl.service.driver import Service
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn
 from sfsl.service.registry import Enrolment, Registry
 from sfsl.service.settings import ServiceSettings
@@ -87,7 +89,7 @@ class Deployment:
         self.now_ms = NOW_MS
         self._ahead = 0.0
         self._looks = itertools.count()
-        self.coordinator = Coordinator(
+        service = Service(
             settings(**changes),
             MODEL,
             MAPS,
@@ -95,9 +97,11 @@ class Deployment:
             self.registry,
             model_digest=MODEL_DIGEST,
             record=self.lines.append,
+            cpu=time.thread_time,
             clock=self.clock,
             today=lambda: self.now_ms,
         )
+        self.coordinator = Coordinator(service)
         self.check_ins = self.coordinator.check_ins
 
     def clock(self) -> float:

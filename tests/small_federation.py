@@ -1,5 +1,7 @@
 """A federation with the small cohort's model and durable clients, in this process."""
 
+import math
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from sfsl.client.memory import DurableMemory
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.privacy import PRESETS, Budget
 from sfsl.rounds.record import RoundRecord
+from sfsl.service.driver import Service
 from sfsl.service.registry import Registry
 
 NODES = 4
@@ -71,18 +74,24 @@ class Small:
         chosen |= {f"{name}_seconds": 0.3 for name in ("check_in", "phase", "training")}
         clock = SteppingClock()
         with Registry(self.folder / "registry.sqlite") as registry:
-            Rounds(
+            service = Service(
                 settings(cohort=NODES, active=bool(self.roster), **chosen | changes),
                 MODEL,
                 MAPS,
                 self.store,
                 registry,
-                GridPost(grid, 0.05, clock=clock, sleep=clock.sleep),
                 model_digest=DIGEST,
                 record=self.lines.append,
+                cpu=time.thread_time,
+                clock=clock,
+                today=lambda: time.time_ns() // 1_000_000,
+                first_rest=math.inf,
+            )
+            Rounds(
+                service,
+                GridPost(grid, 0.05, clock=clock, sleep=clock.sleep),
                 identities=read_roster(Path(self.roster)) if self.roster else None,
                 wait_seconds=1.0,
-                clock=clock,
                 sleep=clock.sleep,
             ).run()
 

@@ -189,7 +189,7 @@ def answering_with_what_was_said_before() -> bool:
     return at(act)
 
 
-@attack(refusal=RoundOver, weaken=remove(CheckIns, "had_their_turn", ()))
+@attack(refusal=RoundOver, weaken=remove(members.Members, "had_their_turn", ()))
 def being_invited_twice_in_a_period() -> bool:
     """Two unions with the same data say more than one; a server that keeps to the rule asks once."""
 

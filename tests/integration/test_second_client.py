@@ -4,6 +4,7 @@ import asyncio
 import math
 import re
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
@@ -23,7 +24,7 @@ from second_client.wire import Refused, digest, encode
 from sfsl import secagg
 from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.authority import create_authority, issue_server
-from sfsl.carriers.https.coordinator import Coordinator
+from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.carriers.https.listen import Listen
 from sfsl.carriers.https.listen import serve as serve_forever
 from sfsl.client import Backoff, ClientModel, DurableMemory, Lesson, Link, Participant, PersonalRows
@@ -33,6 +34,7 @@ from sfsl.crypto.secret import Secret, SystemRandomness
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState
 from sfsl.rounds import RoundPolicy, Trained
 from sfsl.rounds.record import RoundRecord
+from sfsl.service.driver import Service
 from sfsl.service.identities import Enrolment
 from sfsl.service.registry import Registry
 from sfsl.service.signing import Verifier
@@ -148,7 +150,7 @@ class World:
         self.registry = Registry(folder / "registry.sqlite")
         self.store = MemoryStore(StoreSpec(model=MODEL, seed=bytes(32)), dense=np.array([0.5], np.float32))
         self.lines: list[RoundRecord] = []
-        self.coordinator = Coordinator(
+        service = Service(
             settings(**changes),
             MODEL,
             MAPS,
@@ -156,7 +158,11 @@ class World:
             self.registry,
             model_digest=digest("model package", PACKAGE),
             record=self.lines.append,
+            cpu=time.thread_time,
+            clock=time.monotonic,
+            today=now_ms,
         )
+        self.coordinator = Coordinator(service)
         self.threads = ThreadPoolExecutor(8)
         self._second: list[SecondClient] = []
 

@@ -1,6 +1,7 @@
 """From settings to a server that runs: the model, the store, the registry, the rounds, the HTTP surface."""
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from sfsl.rounds.plan import plan_round
 from sfsl.run.fleet import build_fleet
 from sfsl.run.planning import largest_set, plan_from_statistics
 from sfsl.run.setup import resolved
+from sfsl.service.driver import Service
 from sfsl.service.folder import (
     METRICS,
     REGISTRY,
@@ -89,7 +91,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         fresh = loopback_tls(folder / TLS, now=datetime.now(UTC)) if config.serve.own_tls else None
         lines = recover_lines(folder / METRICS, Journal(store))
         metrics = held.enter_context(MetricsFile(folder / METRICS, lines))
-        coordinator = Coordinator(
+        service = Service(
             settings,
             task.spec,
             task.row_maps,
@@ -97,7 +99,11 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             registry,
             model_digest=package_digest(package),
             record=metrics.append,
+            cpu=time.thread_time,
+            clock=time.monotonic,
+            today=now_ms,
         )
+        coordinator = Coordinator(service)
         for line in lines:
             coordinator.totals.show(line)
         limits = _limits(config)

@@ -1,12 +1,12 @@
 """From a run's settings to the parameters of the protocol, and to its store."""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
 
 from sfsl.carriers.local.engine import LocalEngine
-from sfsl.carriers.ray.cluster import ClusterSettings
 from sfsl.data.compact import compact
 from sfsl.errors import InputError
 from sfsl.privacy import IndexPrivacy
@@ -25,6 +25,9 @@ from sfsl.simulate.resident.scoring import ResidentTest
 from sfsl.simulate.settings import FaultPlan, SimulationSettings
 from sfsl.submodel import LmdbStore
 from sfsl.training import LocalSettings
+
+if TYPE_CHECKING:  # ray need not be installed
+    from sfsl.carriers.ray.cluster import ClusterSettings
 
 # Samples of a central test set on a device; more say no more about an AUC.
 _MOST_TESTED = 1_000_000
@@ -73,7 +76,9 @@ def require_engine(config: RunConfig) -> None:
     require_reachable(address_of(cluster_settings(config)))
 
 
-def cluster_settings(config: RunConfig) -> ClusterSettings:
+def cluster_settings(config: RunConfig) -> "ClusterSettings":
+    from sfsl.carriers.ray.cluster import ClusterSettings
+
     own = config.ray
     return ClusterSettings(
         address=own.address,

@@ -1,42 +1,42 @@
 """Rounds of one model against one store, for any carrier: plan, admit, begin, exchange, commit. No I/O."""
 
+import logging
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 from sfsl.codec import Message
 from sfsl.crypto.ring import ring_named
-from sfsl.crypto.secret import Randomness, SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.crypto.shamir import SHARE_BYTES
-from sfsl.errors import ConflictingMessage, UnexpectedSender, WrongPhase, WrongRound
+from sfsl.errors import ConflictingMessage, KeyMismatch, SfslError, UnexpectedSender, WrongPhase, WrongRound
+from sfsl.privacy import choose_uniformly
 from sfsl.rounds import RoundOutcome, RoundParams, RoundServer, ScoreBins
-from sfsl.rounds.exchanges import EXPOSES, MAY_DECLINE, STEP, Exchange, order
+from sfsl.rounds.exchanges import EXPOSES, MAY_DECLINE, STEP, Exchange, Step, order
 from sfsl.rounds.messages import Submodel
 from sfsl.rounds.plan import RoundRules, plan_round, plan_session
 from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.secagg import SessionParams
-from sfsl.secagg.messages import (
-    InboundShares,
-    Keys,
-    Survivors,
-    UnmaskRequest,
-)
+from sfsl.secagg.messages import InboundShares, Keys, Survivors, UnmaskRequest
 from sfsl.service.folder import Journal
+from sfsl.service.members import FIRST_REST_SECONDS, Members
 from sfsl.service.messages import CODEC, CheckIn, Decline
 from sfsl.service.registry import Registry
+from sfsl.service.settings import ServiceSettings
 from sfsl.submodel import Commit, ModelSpec, RowMaps, RowStore
 from sfsl.union.protocol import Union
 
+log = logging.getLogger(__name__)
+
 _HEAD = 512  # tags, names, ids and lengths of any answer
 _PER_PEER = 16  # lengths of its parts
-
 
 Exposed = Callable[[bytes, Collection[str]], None]
 
 
 class CohortRound:
-    """Drives one ``RoundServer``, in one thread. ``exchange`` is that whose answers are awaited, empty after
+    """Drives one ``RoundServer``, in one thread. ``exchange`` is the one that is awaited, empty after
     the last.
 
     ``answered`` are the clients that have answered it; ``declined`` said at the invitation that they take no
@@ -54,13 +54,10 @@ class CohortRound:
         cpu: Callable[[], float],
         exposed: Exposed = lambda round_id, clients: None,
     ) -> None:
-        self.server = server
-        self.params = params
-        self.round_id = session.round_id
-        self.tally = tally
+        self.server, self.params, self.tally = server, params, tally
+        self.round_id, self.order = session.round_id, order(session.active)
         self.answered: set[str] = set()
         self.declined: set[str] = set()
-        self.order = order(session.active)
         self._session, self._cpu, self._exposed = session, cpu, exposed
         self._step = 0
         self._last: set[str] = set()
@@ -74,67 +71,59 @@ class CohortRound:
 
     @property
     def finished(self) -> frozenset[str]:
-        """Who has answered the last exchange."""
+        """Those who have answered the last exchange."""
         return frozenset(self._last)
 
     @property
     def expected(self) -> frozenset[str]:
-        """Who was sent the present exchange's message."""
+        """Those who were sent the present exchange's message."""
         return frozenset(self._limits)
 
     def begin(self) -> dict[str, bytes]:
         """Return the invitations."""
-        start = self._cpu()
-        try:
+        with self._charged(self.exchange):
             return self._sent(self.server.invitations())
-        finally:
-            self._charge(self.exchange, start)
 
     def limit(self, client: str) -> int:
-        """No answer of this client to the present exchange has more bytes; 0 if none is due."""
+        """Return how many bytes this client's answer may have in the present exchange; 0 if none is due."""
         return self._limits.get(client, 0)
 
     def receive(self, exchange: str, client: str, data: bytes) -> None:
         """Take an answer to ``exchange``, or raise and leave everything as it was."""
-        start = self._cpu()
-        try:
+        with self._charged(exchange):
             if exchange != self.exchange:
                 self.tally.late += (exchange, client) not in self._late
                 raise WrongPhase(f"{exchange!r} was closed")
             message = CODEC.decode(data, limit=self.limit(client))
             if isinstance(message, Decline) and exchange == MAY_DECLINE:
                 self._decline(client, message)
-                self.tally.up(exchange, len(data))
-                return
-            step = STEP[Exchange(exchange)]
-            # Of an earlier exchange the round would take it for a repetition, and say nothing.
-            if not isinstance(message, step.answer) or getattr(message, "sum", step.sum) != step.sum:
-                raise WrongPhase(f"{type(message).__name__} does not answer {exchange!r}")
-            if client in self.declined:
-                raise ConflictingMessage(f"client {client} declined this round")
-            self.server.receive(client, message)
-            self.answered.add(client)
+            else:
+                self._accept(STEP[Exchange(exchange)], client, message)
             self.tally.up(exchange, len(data))
-        finally:
-            self._charge(exchange, start)
+
+    def _accept(self, step: Step, client: str, message: Message) -> None:
+        # The round would take an answer to an earlier exchange for a repetition, and say nothing.
+        if not isinstance(message, step.answer) or getattr(message, "sum", step.sum) != step.sum:
+            raise WrongPhase(f"{type(message).__name__} does not answer {self.exchange!r}")
+        if client in self.declined:
+            raise ConflictingMessage(f"client {client} declined this round")
+        self.server.receive(client, message)
+        self.answered.add(client)
 
     def close(self) -> dict[str, bytes]:
-        """End the exchange; the frames of the next one, none after the last. Raises ``Aborted``."""
-        exchange, start = self.exchange, self._cpu()
-        if exchange == EXPOSES:
+        """End the exchange and return the frames of the next one, none after the last. Raise ``Aborted``."""
+        exchange = self.exchange
+        with self._charged(exchange):
             self.expose()
-        self.tally.answered[exchange] = len(self.answered)
-        if silent := len(self._limits.keys() - self.answered - self._left):
-            self.tally.drop(exchange, silent)
-        try:
+            self.tally.answered[exchange] = len(self.answered)
+            if silent := len(self._limits.keys() - self.answered - self._left):
+                self.tally.drop(exchange, silent)
             if exchange == self.order[-1]:
                 self._last = self.answered
             outbound = self.server.close_phase()
             self._step += 1
             self.answered, self._left = set(), set()
             return self._sent(outbound)
-        finally:
-            self._charge(exchange, start)
 
     def leave(self, client: str, reason: Exception | str = "") -> None:
         """Expect no answer of this client in time. With a ``reason`` it declines, without one it is late."""
@@ -151,7 +140,7 @@ class CohortRound:
             self._exposed(self.round_id, self.answered)
 
     def _decline(self, client: str, message: Decline) -> None:
-        """To the round it is a client that does not answer, for whom nobody has to wait."""
+        """Note a client that does not answer, as the round sees it, and for whom nobody has to wait."""
         if message.round_id != self.round_id:
             raise WrongRound(f"client {client} declines another round")
         if client not in self._limits:
@@ -163,16 +152,14 @@ class CohortRound:
             self.leave(client, Decline.__name__)
 
     def _sent(self, outbound: Mapping[str, Message]) -> dict[str, bytes]:
-        """Each message encoded once, also where it goes to many; and how large its answer may be."""
-        encoded: dict[int, bytes] = {}
-        for message in outbound.values():
-            if id(message) not in encoded:
-                encoded[id(message)] = CODEC.encode(message)
+        """Encode each message once, also where it goes to many; note how large its answer may be."""
+        distinct = {id(message): message for message in outbound.values()}
+        encoded = {key: CODEC.encode(message) for key, message in distinct.items()}
         self._limits = {name: _HEAD + self._answer_bytes(message) for name, message in outbound.items()}
         return {name: encoded[id(message)] for name, message in outbound.items()}
 
     def _answer_bytes(self, message: Message) -> int:
-        """Of what answers it, beyond its head."""
+        """Return how many bytes its answer may have beyond the head."""
         union, update = (ring_named(one.ring).word_bytes for one in self._session.sums)
         match message:
             case InboundShares():
@@ -191,46 +178,33 @@ class CohortRound:
                 return self._session.clients * (box + _PER_PEER)
 
     def _update_words(self, rows: Sequence[bytes]) -> int:
-        """The dense part, and each row that was asked for."""
+        """Return the words of an update: the dense part, and each row that was asked for."""
         size = 4 if self.params.precision == "float32" else 2
         words = self.params.model.dense_words + 2 * self.params.bins
         for table, data in zip(self.params.model.summed, rows, strict=True):
             words += len(data) // (size * table.width) * table.words
         return words
 
-    def _charge(self, exchange: str, start: float) -> None:
-        seconds = self.tally.server_seconds
-        seconds[exchange] = seconds.get(exchange, 0.0) + self._cpu() - start
+    @contextmanager
+    def _charged(self, exchange: str) -> Iterator[None]:
+        start, seconds = self._cpu(), self.tally.server_seconds
+        try:
+            yield
+        finally:
+            seconds[exchange] = seconds.get(exchange, 0.0) + self._cpu() - start
 
 
 class Driver:
-    """Runs rounds as ``rules`` say. ``record`` is given the record of each round once it is committed.
+    """Plans and opens rounds as ``rules`` say; ``cpu`` counts the seconds that the calling thread computed.
 
-    In a deployment the ``registry`` knows who was invited and whose masked sets came. ``cpu`` counts the
-    seconds that the calling thread has computed. Keys, round ids and seeds come from ``randomness``.
+    Keys, round ids and seeds come from the operating system.
     """
 
     def __init__(
-        self,
-        rules: RoundRules,
-        model: ModelSpec,
-        maps: RowMaps,
-        store: RowStore,
-        *,
-        cpu: Callable[[], float],
-        largest_set: int = 1,
-        registry: Registry | None = None,
-        record: Callable[[RoundRecord], None] = lambda record: None,
-        randomness: Randomness | None = None,
+        self, rules: RoundRules, model: ModelSpec, maps: RowMaps, store: RowStore, *, cpu: Callable[[], float]
     ) -> None:
-        self.rules, self.model, self.maps, self.store = rules, model, maps, store
-        self.randomness = randomness or SystemRandomness()
-        self.cpu, self._largest_set, self._registry, self._record = cpu, largest_set, registry, record
-
-    @cached_property
-    def journal(self) -> Journal:
-        """What is committed with each round of a deployment; a simulation's run keeps its own."""
-        return Journal(self.store)
+        self.rules, self.model, self.maps, self.store, self.cpu = rules, model, maps, store, cpu
+        self.randomness = SystemRandomness()
 
     @property
     def number(self) -> int:
@@ -238,20 +212,15 @@ class Driver:
         return self.store.round + 1
 
     def plan(
-        self,
-        clients: int,
-        *,
-        largest_set: int | None = None,
-        seed: bytes | None = None,
-        scores: ScoreBins | None = None,
+        self, clients: int, largest_set: int, *, seed: bytes | None = None, scores: ScoreBins | None = None
     ) -> RoundParams:
-        """Plan the next round. A server does not know its clients' sets: it plans for the largest allowed."""
+        """Plan the next round."""
         return plan_round(
             self.rules,
             self.model,
             number=self.number,
             clients=clients,
-            largest_set=self._largest_set if largest_set is None else largest_set,
+            largest_set=largest_set,
             seed=self.randomness.bytes(32) if seed is None else seed,
             scores=scores,
         )
@@ -268,44 +237,89 @@ class Driver:
         exposed: Exposed = lambda round_id, clients: None,
     ) -> CohortRound:
         """Open a round for the cohort with these keys. Not ``alone``, it is one of several cohorts."""
-        session = plan_session(
-            self.rules,
-            params,
-            clients=len(keys),
-            round_id=self.randomness.bytes(16),
-            threshold=threshold,
-        )
+        round_id = self.randomness.bytes(16)
+        session = plan_session(self.rules, params, clients=len(keys), round_id=round_id, threshold=threshold)
         server = RoundServer(session, params, keys, self.store, self.maps, identities, alone=alone)
         return CohortRound(server, session, params, tally, cpu=self.cpu, exposed=exposed)
 
-    def begin(
+
+class Service(Driver):
+    """Runs the rounds of a deployment: chooses, invites, leaves out, commits and logs, for any carrier.
+
+    The ``registry`` knows who was invited and whose masked sets came, ``members`` who may come now. Clients
+    call the model by ``model_digest``. ``record`` is given the record of each round once it is committed.
+    ``clock`` counts seconds, ``today`` milliseconds since 1970, from which periods are cut. Whoever ends a
+    round for all is left out for ``first_rest`` seconds or more.
+    """
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        model: ModelSpec,
+        maps: RowMaps,
+        store: RowStore,
+        registry: Registry,
+        *,
+        model_digest: bytes,
+        record: Callable[[RoundRecord], None],
+        cpu: Callable[[], float],
+        clock: Callable[[], float],
+        today: Callable[[], int],
+        first_rest: float = FIRST_REST_SECONDS,
+    ) -> None:
+        super().__init__(settings.rules, model, maps, store, cpu=cpu)
+        self.settings, self.registry, self.model_digest = settings, registry, model_digest
+        self.clock, self.today, self._record = clock, today, record
+        self.members = Members(settings, registry, clock=clock, today=today, first_rest=first_rest)
+        self._journal = Journal(store)
+        # What is wrong with the settings shows now, not when the first cohort is there.
+        for clients in {settings.min_cohort, settings.cohort}:
+            self.plan(clients, settings.largest_set)
+
+    def choose(self, clients: Collection[str], most: int) -> tuple[str, ...]:
+        """Choose ``most`` of these clients, or all if they are fewer; each such set is equally likely."""
+        return choose_uniformly(clients, min(most, len(clients)), self.randomness)
+
+    def invite(
         self,
         check_ins: Mapping[str, CheckIn],
         identities: Mapping[str, bytes] | None,
         tally: RoundTally,
-        *,
         period: int | None,
     ) -> CohortRound:
-        """Begin a deployment's round, and note durably who is invited, before any invitation leaves."""
-        registry, tally.cohort = self._registry, len(check_ins)
+        """Open a round, and note durably who is invited, before any invitation leaves.
+
+        A server does not know its clients' sets: it plans for the largest allowed.
+        """
+        tally.cohort = len(check_ins)
         cohort = self.open(
-            self.plan(len(check_ins), scores=self.journal.kept.scores),
+            self.plan(len(check_ins), self.settings.largest_set, scores=self._journal.kept.scores),
             [one.keys for one in check_ins.values()],
             tally,
             identities=identities,
-            exposed=registry.acknowledge if registry is not None else lambda round_id, clients: None,
+            exposed=self.registry.acknowledge,
         )
-        if registry is not None and period is not None:
-            registry.invite(period, cohort.round_id, check_ins)
+        if period is not None:
+            self.registry.invite(period, cohort.round_id, check_ins)
+        log.info("round %d (%s): %d clients invited", self.number, cohort.round_id.hex(), len(check_ins))
         return cohort
+
+    def blame(self, number: int, error: SfslError) -> int:
+        """Leave out whoever ended round ``number`` for all, if it is known; return how many those are."""
+        clients = error.clients if isinstance(error, KeyMismatch) else ()
+        for client in clients:
+            log.warning(
+                "client %s dealt shares that do not fit its keys and ended round %d: left out for %.0f min",
+                client, number, self.members.leave_out(client) / 60,
+            )  # fmt: skip
+        return len(clients)
 
     def finish(
         self, cohort: CohortRound | None, tally: RoundTally, *, aborted: str | None, seconds: float
     ) -> RoundRecord:
-        """Commit a deployment's round, which took so long; one that was aborted only counts.
+        """Commit a round, which took so long; one that was aborted only counts. A round is never repeated.
 
-        A round is never repeated. What only clients know (losses, rows unknown to the model, seconds of
-        theirs) is not in its record.
+        What only clients know (losses, rows unknown to the model, seconds of theirs) is not in its record.
         """
         number, outcome, scores = self.number, None, None
         if cohort is not None and aborted is None:
@@ -315,9 +329,25 @@ class Driver:
         elif cohort is not None:
             cohort.expose()  # cut short, but the masked sets that came are here
         record = tally.record(number, outcome, aborted=aborted, seconds=seconds)
-        self.journal.commit(outcome.applied.commit if outcome else Commit(number), record, scores)
+        self._journal.commit(outcome.applied.commit if outcome else Commit(number), record, scores)
         self._record(record)
+        _log_end(record, tally)
         return record
+
+
+def _log_end(line: RoundRecord, tally: RoundTally) -> None:
+    took = tally.exchange_seconds
+    answered = ", ".join(
+        f"{exchange} {count}" + (f" in {took[exchange]:.2f} s" if exchange in took else "")
+        for exchange, count in tally.answered.items()
+    )
+    if line.aborted is None:
+        log.info(
+            "round %d committed: %d of %d clients, %.1f s; answered: %s",
+            line.round, line.survivors, line.cohort, line.wall_seconds, answered,
+        )  # fmt: skip
+    else:
+        log.warning("round %d aborted: %s; answered: %s", line.round, line.aborted, answered or "nobody")
 
 
 def next_bins(params: RoundParams, outcome: RoundOutcome | None) -> ScoreBins | None:

@@ -20,7 +20,7 @@ from sfsl.submodel import Commit, LmdbStore, RowStore, StoreSpec
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What survives a crash between two rounds.
+    """Holds what survives a crash between two rounds.
 
     ``line`` is the last round's record, which a crash right after the commit so cannot lose. ``scores`` are
     the bins of the next round's scores, which follow from the last one's; None before there were any. A
@@ -69,7 +69,7 @@ class Journal:
 
 
 def read_lines(path: Path) -> list[RoundRecord]:
-    """The lines of rounds 1, 2, …; a last line that a crash cut short is left out."""
+    """Return the lines of rounds 1, 2, …; a last line that a crash cut short is left out."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

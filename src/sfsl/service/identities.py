@@ -30,7 +30,7 @@ def write_identity(path: str | os.PathLike[str], seed: Secret) -> Identity:
 
 
 def read_identity(path: str | os.PathLike[str]) -> Identity:
-    """The identity in a file, or why it cannot be trusted. No error quotes the file."""
+    """Return the identity in a file, or say why it cannot be trusted. No error quotes the file."""
     lines = read_secret(Path(path)).reveal().split(b"\n")
     if not lines[0].startswith(b"sfsl identity "):
         raise KeyFileError(f"{path} holds no identity of a client; sfsl keys client makes one")
@@ -51,12 +51,12 @@ def read_identity(path: str | os.PathLike[str]) -> Identity:
 
 
 def _checksum(seed: Secret) -> str:
-    """Finds damage. It stays in the file: it would let guesses of the seed be tested."""
+    """Return what finds damage. It stays in the file: it would let guesses of the seed be tested."""
     return digest("identity file", seed.reveal())[:8].hex()
 
 
 def read_secret(path: Path) -> Secret:
-    """The bytes of a file that only its owner may read."""
+    """Return the bytes of a file that only its owner may read."""
     try:
         # Not to hang where someone put a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -80,7 +80,7 @@ def read_secret(path: Path) -> Secret:
 
 
 def write_new(path: Path, data: bytes, *, secret: bool) -> None:
-    """A new file, whole and durable or not at all; one that exists is left alone."""
+    """Make a new file, whole and durable or not at all; one that exists is left alone."""
     try:
         files.write_new(path, data, mode=files.OWNER_ONLY if secret else 0o644)
     except FileExistsError:
@@ -88,10 +88,9 @@ def write_new(path: Path, data: bytes, *, secret: bool) -> None:
             f"{path} exists and is never overwritten; move it away, or choose another"
         ) from None
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         advice = (
-            "free some space"
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-            else ("its folder must exist and be writable, on a disk with hard links")
+            "free some space" if full else "its folder must exist and be writable, on a disk with hard links"
         )
         raise KeyFileError(f"cannot write {path}: {error.strerror}; {advice}") from None
 
@@ -104,29 +103,27 @@ _MOST_LINE = 4096
 
 
 class Enrolment:
-    """Made by ``Enrolment.listed`` or ``Enrolment.open``."""
+    """Says who may enrol. It is made by ``Enrolment.listed`` or ``Enrolment.open``."""
 
-    def __init__(self, mode: str, *, path: Path | None = None, most: int | None = None) -> None:
-        self.mode = mode
-        self._path = path
-        self._most = most
+    def __init__(self, *, path: Path | None = None, most: int | None = None) -> None:
+        self._path, self._most = path, most
         self._keys: frozenset[bytes] = frozenset()
         self._seen: tuple[int, ...] | None = None
 
     @classmethod
     def listed(cls, path: str | os.PathLike[str]) -> "Enrolment":
-        """Mode "list": a file of public keys, one a line in hexadecimal, ``#`` starts a comment. It is read
-        again when it changes. A key taken off it keeps who is enrolled already: revoke them."""
-        rule = cls("list", path=Path(path))
+        """Make mode "list": a file of public keys, one a line in hexadecimal, ``#`` starts a comment. It is
+        read again when it changes. A key taken off it keeps who is enrolled already: revoke them."""
+        rule = cls(path=Path(path))
         rule.read()  # what is wrong with it shows at the start
         return rule
 
     @classmethod
     def open(cls, most: int) -> "Enrolment":
-        """Mode "open": anyone, until ``most`` clients are enrolled. See above: this means Sybils."""
+        """Make mode "open": anyone, until ``most`` clients are enrolled. This means Sybils."""
         if most < 1:
             raise ParameterError(f"open enrolment for {most} clients admits nobody")
-        return cls("open", most=most)
+        return cls(most=most)
 
     def admit(self, registry: "Registry", public: bytes, now_ms: int) -> str:
         """Enrol this key and return its client's id, or say why not. Who is enrolled already stays so."""
@@ -146,7 +143,7 @@ class Enrolment:
             raise Refused(f"this server takes {self._most} clients and has them")
 
     def read(self) -> frozenset[bytes]:
-        """The list, from the disk if it changed. A list with a mistake admits nobody."""
+        """Return the list, from the disk if it changed. A list with a mistake admits nobody."""
         if self._path is None:
             raise InputError('only mode "list" has a list of keys')
         try:
@@ -154,9 +151,8 @@ class Enrolment:
                 status = os.fstat(file.fileno())
                 seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
                 if seen != self._seen:
-                    self._seen = None
-                    self._keys = frozenset(_keys(file, self._path))
-                    self._seen = seen
+                    self._seen = None  # until all of it is read
+                    self._keys, self._seen = frozenset(_keys(file, self._path)), seen
         except OSError as error:
             self._seen = None
             raise InputError(f"cannot read the list of clients {self._path}: {error.strerror}") from None
@@ -164,9 +160,7 @@ class Enrolment:
 
 
 def _keys(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    number = 0
-    while line := file.readline(_MOST_LINE):
-        number += 1
+    for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE), b""), 1):
         text = line.decode("utf-8", "replace").partition("#")[0].strip()
         if len(line) == _MOST_LINE and not line.endswith(b"\n"):
             raise InputError(f"{path}, line {number}: longer than {_MOST_LINE} bytes")

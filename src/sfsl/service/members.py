@@ -1,6 +1,6 @@
 """Who may be in a round: with keys that are fit for use, once in a period, and not while left out."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 
 from sfsl.crypto.agreement import require_contributory
 from sfsl.errors import ConflictingMessage, InvalidMessage, UnexpectedSender
@@ -12,10 +12,13 @@ from sfsl.service.registry import Registry
 from sfsl.service.settings import DAY_MS, ServiceSettings
 
 
-def admit_keys(client: str, keys: Keys, identities: Mapping[str, bytes] | None = None) -> frozenset[bytes]:
+def admit_keys(
+    client: str, keys: Keys, identities: Mapping[str, bytes] | None = None, taken: Set[bytes] = frozenset()
+) -> frozenset[bytes]:
     """Return the public keys of a client's sound check-in; ``identities`` are given in active mode, by name.
 
-    Whatever could keep a round from going on is refused here, where it costs its sender alone.
+    Whatever could keep a round from going on is refused here, where it costs its sender alone: also a key
+    that is among those ``taken`` by others.
     """
     if keys.client != client:
         raise UnexpectedSender(f"client {client} checks in with keys in another name")
@@ -25,20 +28,27 @@ def admit_keys(client: str, keys: Keys, identities: Mapping[str, bytes] | None =
         require_contributory(public)
     if len(set(publics)) != len(publics):
         raise ConflictingMessage(f"client {client} uses a key twice; every check-in has new ones")
+    if not taken.isdisjoint(publics):
+        raise ConflictingMessage(f"client {client} checks in with a public key that is there already")
     return frozenset(publics)
 
 
 def admit_check_in(
-    client: str, message: CheckIn, model_digest: bytes, identities: Mapping[str, bytes] | None
+    client: str,
+    message: CheckIn,
+    model_digest: bytes,
+    identities: Mapping[str, bytes] | None,
+    taken: Set[bytes] = frozenset(),
 ) -> frozenset[bytes]:
-    """Do the same with a check-in to a deployment, which must be for its model."""
+    """Return the public keys of a sound check-in to a deployment, which must be for its model."""
     if message.model != model_digest:
         raise InvalidMessage("a check-in for another model than this server trains")
-    return admit_keys(client, message.keys, identities)
+    return admit_keys(client, message.keys, identities, taken)
 
 
 FIRST_REST_SECONDS = 600.0
 LONGEST_REST_SECONDS = 86_400.0
+_RESTS = "secrets that this client shared ended a round; it is left out of rounds for a while"
 
 
 class Members:
@@ -82,10 +92,12 @@ class Members:
         self._invited[1].update(clients)
         return self._invited[0]
 
-    @property
-    def days_left(self) -> float:
-        """How many days this period has left."""
-        return -self._today() % (self._settings.period_days * DAY_MS) / DAY_MS
+    def bars(self, client: str) -> str:
+        """Return why this client may not be in a round now; empty if it may."""
+        if client in self.had_their_turn():
+            days = -self._today() % (self._settings.period_days * DAY_MS) / DAY_MS
+            return f"this client was invited in this period already; the next begins in {days:.2f} days"
+        return _RESTS if client in self._rests and self._clock() < self._rests[client][1] else ""
 
     def leave_out(self, client: str) -> float:
         """Leave out whoever ended a round for all, twice as long each time; return for how many seconds."""
@@ -96,7 +108,3 @@ class Members:
         if len(self._rests) > self._settings.most_clients:
             del self._rests[next(iter(self._rests))]
         return seconds
-
-    def rests(self, client: str) -> bool:
-        """Whether this client is left out now."""
-        return client in self._rests and self._clock() < self._rests[client][1]

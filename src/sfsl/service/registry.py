@@ -36,7 +36,7 @@ class ClientRecord:
 
 
 class Registry(Closing):
-    """One file, opened or made. Safe for several threads of one process."""
+    """Keeps one file, opened or made. It is safe for several threads of one process."""
 
     def __init__(self, path: str | os.PathLike[str], *, randomness: Randomness | None = None) -> None:
         self._lock: FileLock | None = FileLock(path)
@@ -51,7 +51,7 @@ class Registry(Closing):
 
     @classmethod
     def beside(cls, path: str | os.PathLike[str]) -> "Registry":
-        """What is there, without the server's lock: to look and to revoke, never to serve from."""
+        """Open what is there, without the server's lock: to look and to revoke, never to serve from."""
         registry = cls.__new__(cls)
         registry._lock = None
         registry._open(Path(os.path.realpath(path)))
@@ -82,50 +82,45 @@ class Registry(Closing):
             if known is not None and known[0] is not None:
                 raise Revoked(f"client {client} was revoked; it needs a new identity")
             if known is None:
-                db.execute(
-                    "INSERT INTO clients (id, public, enrolled_ms) VALUES (?, ?, ?)",
-                    (client, bytes(public), now_ms),
-                )
+                row = (client, bytes(public), now_ms)
+                db.execute("INSERT INTO clients (id, public, enrolled_ms) VALUES (?, ?, ?)", row)
         return client
 
     def revoke(self, client: str, now_ms: int) -> None:
         """Refuse a client from now on, for good. Again changes nothing."""
         _require_whole(now_ms)
         with self._file.write() as db:
-            _number(db, client)
-            db.execute(
-                "UPDATE clients SET revoked_ms = ? WHERE id = ? AND revoked_ms IS NULL", (now_ms, client)
-            )
+            row = (now_ms, _number(db, client))
+            db.execute("UPDATE clients SET revoked_ms = ? WHERE number = ? AND revoked_ms IS NULL", row)
 
     def public_key(self, client: str) -> bytes:
-        """The key of a client that may act, else ``UnknownClient`` or ``Revoked``."""
+        """Return the key of a client that may act, else raise ``UnknownClient`` or ``Revoked``."""
         record = self.client(client)
         if record.revoked_ms is not None:
             raise Revoked(f"client {client} was revoked")
         return record.public
 
     def client(self, client: str) -> ClientRecord:
-        """All that is known of a client, revoked or not."""
+        """Return all that is known of a client, revoked or not."""
         rows = self._file.read(_ONE, (client,))
         if not rows:
             raise UnknownClient(f"client {client} is not enrolled here")
         return self._record(rows[0])
 
     def clients(self) -> Iterator[ClientRecord]:
-        """Everyone ever enrolled, in order of id."""
+        """Yield everyone ever enrolled, in order of id."""
         last = ""
         while rows := self._file.read(_PAGE, (last,)):
-            for row in rows:
-                yield self._record(row)
+            yield from map(self._record, rows)
             last = rows[-1][0]
 
     def count(self) -> int:
-        """Clients that are enrolled and not revoked."""
+        """Return how many clients are enrolled and not revoked."""
         return int(self._file.read("SELECT count(*) FROM clients WHERE revoked_ms IS NULL")[0][0])
 
     def acknowledged(self, client: str) -> int:
-        """In how many rounds this server received the client's masked set. More than the client itself
-        remembers means that its state is an old copy (spec privacy 5.5)."""
+        """Return in how many rounds this server received the client's masked set. More than the client
+        itself remembers means that its state is an old copy (spec privacy 5.5)."""
         return self.client(client).acknowledged
 
     def acknowledge(self, round_id: bytes, clients: Iterable[str]) -> None:
@@ -136,7 +131,7 @@ class Registry(Closing):
                 pair = (number, _number(db, client))
                 if db.execute("INSERT OR IGNORE INTO acknowledgements VALUES (?, ?)", pair).rowcount:
                     db.execute(
-                        "UPDATE clients SET acknowledged = acknowledged + 1 WHERE number = ?", (pair[1],)
+                        "UPDATE clients SET acknowledged = acknowledged + 1 WHERE number = ?", pair[1:]
                     )
 
     def invite(self, period: int, round_id: bytes, clients: Iterable[str]) -> None:
@@ -174,7 +169,7 @@ class Registry(Closing):
 
 
 def _number(db: sqlite3.Connection, client: str, *, active: bool = False) -> int:
-    """The row of a client. ``active``: which must not be revoked."""
+    """Return the row of a client. ``active``: which must not be revoked."""
     row = db.execute("SELECT number, revoked_ms FROM clients WHERE id = ?", (client,)).fetchone()
     if row is None:
         raise UnknownClient(f"client {client} is not enrolled here")

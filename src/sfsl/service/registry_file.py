@@ -1,4 +1,4 @@
-"""One SQLite file: made whole or not at all, checked before it is trusted, durable, errors typed."""
+"""Keeps one SQLite file: made whole or not at all, checked before it is trusted, durable, errors typed."""
 
 import contextlib
 import os
@@ -16,6 +16,10 @@ APPLICATION = 0x5346534C  # "SFSL"
 SCHEMA = 1
 _MAGIC = b"SQLite format 3\0"
 _BUSY_SECONDS = 5.0
+_PRAGMAS = (
+    "journal_mode = WAL", "synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON",
+    "foreign_keys = ON", "trusted_schema = OFF", "cell_size_check = ON",
+)  # fmt: skip
 
 _TABLES = """
 CREATE TABLE deployment (
@@ -49,7 +53,7 @@ CREATE TABLE invitations (
 
 
 class RegistryFile:
-    """A connection to one file. A write is one transaction, durable when it returns.
+    """Holds a connection to one file. A write is one transaction, durable when it returns.
 
     ``lock`` is None for a visitor beside the server: SQLite keeps the two apart for each transaction.
     """
@@ -72,8 +76,7 @@ class RegistryFile:
     @classmethod
     def create(cls, path: Path, deployment: bytes) -> None:
         """Make a file at ``path`` whole or not at all: made aside, then renamed."""
-        leftovers = [f"{path}{end}" for end in ("-wal", "-shm") if os.path.exists(f"{path}{end}")]
-        if leftovers:
+        if leftovers := [f"{path}{end}" for end in ("-wal", "-shm") if os.path.exists(f"{path}{end}")]:
             raise StoreError(
                 f"{path} is missing, but {' and '.join(leftovers)} are there: a registry was taken away "
                 "without them. Put it back, or move them away too if every client is to enrol again"
@@ -83,17 +86,14 @@ class RegistryFile:
             for end in ("", "-wal", "-shm", "-journal"):  # of an earlier attempt that was cut short
                 Path(f"{aside}{end}").unlink(missing_ok=True)
             os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-            with typed(path, "create"):
-                connection = _connect(aside)
-                try:
-                    connection.executescript(
-                        f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; "
-                        f"PRAGMA user_version = {SCHEMA}; {_TABLES}"
-                    )
-                    connection.execute("INSERT INTO deployment VALUES (1, ?)", (deployment,))
-                    connection.execute("COMMIT")
-                finally:
-                    connection.close()  # the last one to close puts all into the one file
+            # The last one to close puts all into the one file.
+            with typed(path, "create"), contextlib.closing(_connect(aside)) as connection:
+                connection.executescript(
+                    f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; "
+                    f"PRAGMA user_version = {SCHEMA}; {_TABLES}"
+                )
+                connection.execute("INSERT INTO deployment VALUES (1, ?)", (deployment,))
+                connection.execute("COMMIT")
             put_in_place(aside, path)
         except OSError as error:
             raise StoreError(f"cannot create {path}: {error.strerror}; its folder must be writable") from None
@@ -111,15 +111,14 @@ class RegistryFile:
         if schema != SCHEMA:
             raise StoreCorrupt(f"{self.path} has schema {schema}, which never was; restore a backup")
         for check, sound in (("integrity_check(1)", [("ok",)]), ("foreign_key_check", [])):
-            found = self._connection.execute(f"PRAGMA {check}").fetchall()
-            if found != sound:
+            if (found := self._connection.execute(f"PRAGMA {check}").fetchall()) != sound:
                 raise StoreCorrupt(f"{self.path} is damaged: {check} gives {found[0][0]}. Restore a backup")
         if self._lock is not None:
             self._check_length()
 
     def _check_length(self) -> None:
-        """SQLite reads what a cut took from the last page as zeros. With the log put in, the file must have
-        its whole length; while a visitor reads, that has to wait for another time."""
+        """Refuse a file that was cut: SQLite reads what is gone from the last page as zeros. With the log put
+        in, it must have its whole length; while a visitor reads, that has to wait for another time."""
         busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         due = self._number("PRAGMA page_count") * self._number("PRAGMA page_size")
         if not busy and self.path.stat().st_size != due:
@@ -130,7 +129,7 @@ class RegistryFile:
 
     @contextlib.contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """One transaction: all of it, durably, or nothing."""
+        """Hold one transaction: all of it is done, durably, or nothing."""
         self._require_open()
         with self._one_at_a_time, typed(self.path, "write"):
             self._connection.execute("BEGIN IMMEDIATE")
@@ -160,23 +159,12 @@ class RegistryFile:
 
 def _connect(path: Path) -> sqlite3.Connection:
     # Opened, never made: an empty file in place of a lost one would forget who was revoked.
+    place = f"{path.as_uri()}?mode=rw"
     connection = sqlite3.connect(
-        f"{path.as_uri()}?mode=rw",
-        uri=True,
-        timeout=_BUSY_SECONDS,
-        isolation_level=None,
-        check_same_thread=False,
+        place, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
     try:
-        for setting in (
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "fullfsync = ON",
-            "checkpoint_fullfsync = ON",
-            "foreign_keys = ON",
-            "trusted_schema = OFF",
-            "cell_size_check = ON",
-        ):
+        for setting in _PRAGMAS:
             connection.execute(f"PRAGMA {setting}")
     except BaseException:
         connection.close()
@@ -185,7 +173,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _require_registry(path: Path) -> None:
-    """SQLite takes an empty file for a new database; we do not."""
+    """Refuse what is no registry: SQLite would take an empty file for a new database."""
     try:
         with open(path, "rb") as file:
             start = file.read(len(_MAGIC))
@@ -199,25 +187,23 @@ def _require_registry(path: Path) -> None:
 
 @contextlib.contextmanager
 def typed(path: Path, doing: str) -> Iterator[None]:
-    """SQLite's errors as ours."""
+    """Raise SQLite's errors as ours."""
     try:
         yield
     except sqlite3.Error as error:
-        # The low byte is the kind; what lies above it says more.
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        raise _as_ours(error, f"{doing} {path}") from None
+
+
+def _as_ours(error: sqlite3.Error, what: str) -> StoreError:
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:  # the low byte is the kind; what lies above says more
         # SQLITE_ERROR: our queries are fixed, so it is the tables that are not what they should be.
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
-            raise StoreCorrupt(f"cannot {doing} {path}: {error}. Restore a backup") from None
-        if code == sqlite3.SQLITE_FULL:
-            raise StoreFull(
-                f"no room to {doing} {path}: {error}. What was committed stands; free some space"
-            ) from None
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise StoreInUse(f"cannot {doing} {path}: another process holds it; try again") from None
-        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
-            raise StoreError(
-                f"cannot {doing} {path}: {error}; the file and its folder must be writable"
-            ) from None
-        raise StoreError(
-            f"cannot {doing} {path}: {error}. What was committed stands; check the disk"
-        ) from None
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:
+            return StoreCorrupt(f"cannot {what}: {error}. Restore a backup")
+        case sqlite3.SQLITE_FULL:
+            return StoreFull(f"no room to {what}: {error}. What was committed stands; free some space")
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreInUse(f"cannot {what}: another process holds it; try again")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return StoreError(f"cannot {what}: {error}; the file and its folder must be writable")
+        case _:
+            return StoreError(f"cannot {what}: {error}. What was committed stands; check the disk")

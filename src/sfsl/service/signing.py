@@ -33,11 +33,8 @@ class Nonces:
     def __init__(self, *, kept_ms: int, per_client: int, most_clients: int, most: int) -> None:
         if min(kept_ms, per_client, most_clients, most) < 1:
             raise ParameterError("the limits on remembered requests are 1 at the least")
-        self._kept_ms = kept_ms
-        self._width_ms = -(-kept_ms // _PIECES)
-        self._per_client = per_client
-        self._most_clients = most_clients
-        self._most = most
+        self._kept_ms, self._width_ms = kept_ms, -(-kept_ms // _PIECES)
+        self._per_client, self._most_clients, self._most = per_client, most_clients, most
         self._pieces: dict[int, dict[str, set[bytes]]] = {}
         self._counts: dict[str, int] = {}
         self._total = 0
@@ -60,9 +57,8 @@ class Nonces:
                 "slow down",
                 wait_ms=self._wait(client, now_ms),
             )
-        if self._total >= self._most or (
-            client not in self._counts and len(self._counts) >= self._most_clients
-        ):
+        full = client not in self._counts and len(self._counts) >= self._most_clients
+        if full or self._total >= self._most:
             raise TooMany(
                 f"{self._total} requests of {len(self._counts)} clients are remembered, and there is no room "
                 "for more",
@@ -87,7 +83,7 @@ class Nonces:
             self._forgotten = max(self._forgotten, piece)
 
     def _wait(self, client: str | None, now_ms: int) -> int:
-        """Until the first piece (of this client) is forgotten."""
+        """Return the milliseconds until the first piece (of this client) is forgotten."""
         pieces = [piece for piece, taken in self._pieces.items() if client is None or client in taken]
         return max(1, (min(pieces) + 1) * self._width_ms + self._kept_ms - now_ms)
 
@@ -98,12 +94,14 @@ DEPLOYMENT_BYTES = 16
 NONCE_BYTES = 16
 MOST_TARGET = 2048
 
+# The longest that each header may be, and its form.
 _FORMS = {
-    CLIENT.lower(): (CLIENT, 32, re.compile("[0-9a-f]{32}")),
-    TIME.lower(): (TIME, 15, re.compile("0|[1-9][0-9]{0,14}")),
-    NONCE.lower(): (NONCE, 2 * NONCE_BYTES, re.compile("[0-9a-f]{32}")),
-    SIGNATURE.lower(): (SIGNATURE, 128, re.compile("[0-9a-f]{128}")),
+    CLIENT: (32, re.compile("[0-9a-f]{32}")),
+    TIME: (15, re.compile("0|[1-9][0-9]{0,14}")),
+    NONCE: (2 * NONCE_BYTES, re.compile("[0-9a-f]{32}")),
+    SIGNATURE: (128, re.compile("[0-9a-f]{128}")),
 }
+_TITLES = {title.lower(): title for title in _FORMS}
 _METHOD = re.compile("[A-Z]{1,16}")
 _TARGET = re.compile("/[!-~]*")
 
@@ -115,7 +113,7 @@ _SMALL_ORDER = frozenset((0, 1, _P - 1, _HEIGHT_8, _P - _HEIGHT_8))
 
 
 def client_id(public: bytes) -> str:
-    """The name that a public key gives its client: nobody else can sign as it."""
+    """Return the name that a public key gives its client: nobody else can sign as it."""
     require_public(public)
     return digest("client id", public)[:16].hex()
 
@@ -139,12 +137,12 @@ def sign_request(
     now_ms: int,
     randomness: Randomness,
 ) -> dict[str, str]:
-    """The four headers of one request. A retry is signed again: a nonce is taken once."""
+    """Return the four headers of one request. A retry is signed again: a nonce is taken once."""
     if len(deployment) != DEPLOYMENT_BYTES:
         raise InputError(f"a deployment id has {DEPLOYMENT_BYTES} bytes, not {len(deployment)}")
     if not 0 <= now_ms < 10**15:
         raise InputError(f"{now_ms} is not a time in milliseconds since 1970")
-    if not (_METHOD.fullmatch(method) and _TARGET.fullmatch(target)) or len(target) > MOST_TARGET:
+    if not _signable(method, target):
         raise InputError(
             f"a method is in capitals, and a target starts with / and has at most {MOST_TARGET} printable "
             "ASCII characters; percent-encode the others"
@@ -162,19 +160,17 @@ def sign_request(
 def _parts(
     deployment: bytes, method: str, target: str, body_sha256: bytes, time_ms: int, nonce: bytes
 ) -> tuple[bytes, ...]:
-    return (
-        deployment,
-        method.encode("ascii"),
-        target.encode("ascii"),
-        body_sha256,
-        time_ms.to_bytes(8, "big"),
-        nonce,
-    )
+    line = (method.encode("ascii"), target.encode("ascii"))
+    return deployment, *line, body_sha256, time_ms.to_bytes(8, "big"), nonce
+
+
+def _signable(method: str, target: str) -> bool:
+    return bool(_METHOD.fullmatch(method) and _TARGET.fullmatch(target)) and len(target) <= MOST_TARGET
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a request's headers say. Nobody has proved it yet."""
+    """Holds what a request's headers say. Nobody has proved it yet."""
 
     client: str
     time_ms: int
@@ -183,12 +179,13 @@ class Claim:
 
 
 def parse_headers(headers: Mapping[str, str]) -> Claim:
-    """The claim, or a ``DecodeError`` that quotes nothing of what was sent. Other headers are ignored."""
+    """Return the claim, or raise a ``DecodeError`` that quotes nothing of what was sent. Other headers are
+    ignored."""
     found: dict[str, str] = {}
     for name, value in headers.items():
-        if (known := _FORMS.get(name.lower())) is None:
+        if (title := _TITLES.get(name.lower())) is None:
             continue
-        title, most, form = known
+        most, form = _FORMS[title]
         if title in found:
             raise DecodeError(f"{title} is there twice")
         if len(value) > most:
@@ -196,8 +193,7 @@ def parse_headers(headers: Mapping[str, str]) -> Claim:
         if not form.fullmatch(value):
             raise DecodeError(f"{title} is not in its canonical form")
         found[title] = value
-    missing = [title for title, _, _ in _FORMS.values() if title not in found]
-    if missing:
+    if missing := [title for title in _FORMS if title not in found]:
         raise DecodeError(f"the request is not signed: {', '.join(missing)} missing")
     return Claim(
         found[CLIENT], int(found[TIME]), bytes.fromhex(found[NONCE]), bytes.fromhex(found[SIGNATURE])
@@ -230,10 +226,8 @@ class Verifier:
             raise ParameterError(f"a deployment id has {DEPLOYMENT_BYTES} bytes, not {len(deployment)}")
         if window_ms < 1 or body_ms < 0:
             raise ParameterError("the time window has 1 ms at the least, and bodies 0 ms")
-        self._deployment = deployment
-        self._public_key_of = public_key_of
-        self._window_ms = window_ms
-        self._not_before_ms = not_before_ms
+        self._deployment, self._public_key_of = deployment, public_key_of
+        self._window_ms, self._not_before_ms = window_ms, not_before_ms
         # As long as a copy of a request could still pass: the window after its time, then its body.
         self._nonces = Nonces(
             kept_ms=window_ms + body_ms,
@@ -244,18 +238,18 @@ class Verifier:
 
     @property
     def remembered(self) -> int:
-        """Nonces in memory."""
+        """The number of nonces in memory."""
         return len(self._nonces)
 
     def check(
         self, headers: Mapping[str, str], method: str, target: str, body_sha256: bytes, now_ms: int
     ) -> str:
-        """The client that signed exactly this request, for the first time; else raise."""
+        """Return the client that signed exactly this request, for the first time; else raise."""
         claim = self.check_headers(headers, now_ms)
         return self.check_body(claim, method, target, body_sha256, now_ms)
 
     def check_headers(self, headers: Mapping[str, str], now_ms: int) -> Claim:
-        """All that can be refused before the body is read: form, time, client, rate, replay."""
+        """Refuse what can be refused before the body is read: form, time, client, rate, replay."""
         claim = parse_headers(headers)
         self._require_time(claim, now_ms)
         self._public_key_of(claim.client)
@@ -263,7 +257,7 @@ class Verifier:
         return claim
 
     def check_body(self, claim: Claim, method: str, target: str, body_sha256: bytes, now_ms: int) -> str:
-        """The rest, once the body is here. What may have changed meanwhile is checked again."""
+        """Check the rest, once the body is here. What may have changed meanwhile is checked again."""
         public = self._public_key_of(claim.client)
         self._nonces.require_new(claim.client, claim.nonce, claim.time_ms, now_ms)
         self._require_signature(claim, public, method, target, body_sha256)
@@ -279,7 +273,7 @@ class Verifier:
         now_ms: int,
         public: bytes,
     ) -> str:
-        """The id of someone who asks to be enrolled under ``public`` and holds its private key.
+        """Return the id of someone who asks to be enrolled under ``public`` and holds its private key.
 
         Its nonce is not remembered: keys cost nothing, so anyone could fill the memory. Enrolling twice
         must therefore be the same as enrolling once.
@@ -300,15 +294,13 @@ class Verifier:
                 off_ms=off,
             )
         if claim.time_ms < self._not_before_ms:
-            raise ClockSkew(
-                f"signed before this server started, {_seconds(off)} our clock. Sign again",
-                off_ms=off,
-            )
+            said = f"signed before this server started, {_seconds(off)} our clock. Sign again"
+            raise ClockSkew(said, off_ms=off)
 
     def _require_signature(
         self, claim: Claim, public: bytes, method: str, target: str, body_sha256: bytes
     ) -> None:
-        if not (_METHOD.fullmatch(method) and _TARGET.fullmatch(target)) or len(target) > MOST_TARGET:
+        if not _signable(method, target):
             raise DecodeError("a method or target that cannot be signed")
         parts = _parts(self._deployment, method, target, body_sha256, claim.time_ms, claim.nonce)
         verify(public, claim.signature, LABEL, *parts)

@@ -27,7 +27,7 @@ Join = Callable[[Node], AbstractContextManager[Member]]
 
 
 def client_app(join: Join, *, sleep: Callable[[float], None] = time.sleep) -> ClientApp:
-    """``join`` makes a node's client for one message; ``device_member`` is the usual one.
+    """Return the app of a node. ``join`` makes its client for one message, usually with ``device_member``.
 
     An app that has other work for its nodes registers it with the app this returns.
     """
@@ -35,8 +35,9 @@ def client_app(join: Join, *, sleep: Callable[[float], None] = time.sleep) -> Cl
 
     @app.train(ACTION)
     def exchange(message: Message, context: Context) -> Message:
-        """Reasons stay in this node's log. Flower would send the text of an exception to the SuperLink."""
-        simulated, start = False, time.monotonic()
+        """Answer one message. Reasons stay in this node's log: Flower would send the text of an exception to
+        the SuperLink."""
+        simulated, aloud, start = False, False, time.monotonic()
         try:
             frame = unpacked(message.content)
             node = open_node(context.node_id, context.run_id, context.node_config, context.run_config)
@@ -50,22 +51,18 @@ def client_app(join: Join, *, sleep: Callable[[float], None] = time.sleep) -> Cl
             aloud = reason.aloud
             log.warning("sits out: %s", reason)
         except SfslError as reason:
-            aloud = False
             log.warning("sits out: %s: %s", type(reason).__name__, reason)
         except Exception:
-            aloud = False
             log.exception("sits out, by a mistake of this program or its machine")
         if not (aloud or simulated):
             # Silence, as far as Flower allows it: a reason that depends on data must look like a bad link.
             # It lasts from the message on, however long it took to find out.
-            sleep(max(0.0, start + _silence(message.metadata.ttl) - time.monotonic()))
+            ttl = message.metadata.ttl
+            silence = min(ttl, _LONGEST_SILENCE) if ttl >= _SHORTEST else _A_WHILE
+            sleep(max(0.0, start + silence - time.monotonic()))
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "sits out"), reply_to=message)
 
     return app
-
-
-def _silence(ttl: float) -> float:
-    return min(ttl, _LONGEST_SILENCE) if ttl >= _SHORTEST else _A_WHILE
 
 
 def _kept(context: Context) -> bytes | None:

@@ -15,7 +15,7 @@ from sfsl.service.signing import client_id, require_public
 
 
 class Call(Message, frozen=True, tag="call"):
-    """Server to client: who would be in a round of this model? It is answered by ``CheckIn``.
+    """Asks a client whether it would be in a round of this model. It is answered by ``CheckIn``.
 
     ``acknowledged`` as in ``CheckedIn``: how many masked sets of this client the server has ever received.
     """
@@ -26,7 +26,7 @@ class Call(Message, frozen=True, tag="call"):
 
 
 class Over(Message, frozen=True, tag="over"):
-    """Server to client: what it kept since it checked in with this channel key can go. It says it back."""
+    """Tells a client that what it kept since it checked in with this key can go. It says it back."""
 
     channel: Key
 
@@ -35,7 +35,7 @@ CODEC = Codec(Call, Over, CheckIn, Decline, *ROUND.types)
 
 
 def node_token(node: int) -> bytes:
-    """32 bytes that stand for a node in the registry, where an HTTPS client has its public key."""
+    """Return 32 bytes that stand for a node in the registry, where an HTTPS client has its public key."""
     return digest("flower node", node.to_bytes(8, "big"))
 
 
@@ -44,7 +44,8 @@ def node_name(node: int) -> str:
 
 
 def read_roster(path: Path) -> dict[str, bytes]:
-    """Active mode: a node id and a public key in hexadecimal on each line; ``#`` starts a comment."""
+    """Read who is in active mode: on each line a node id and a public key in hexadecimal; ``#`` starts a
+    comment."""
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

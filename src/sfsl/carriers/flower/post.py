@@ -25,18 +25,17 @@ def packed(frame: bytes) -> RecordDict:
 
 
 def unpacked(content: RecordDict) -> bytes:
-    """The frame of one record and nothing else, or ``DecodeError``."""
+    """Return the frame of one record and nothing else, or raise ``DecodeError``."""
     record = content.get(RECORD)
-    frame = record.get(FRAME) if isinstance(record, ConfigRecord) else None
     if len(content) != 1 or not isinstance(record, ConfigRecord) or len(record) != 1:
         raise DecodeError("a message that is not one frame")
-    if not isinstance(frame, bytes):
+    if not isinstance(frame := record.get(FRAME), bytes):
         raise DecodeError("a frame that is not bytes")
     return frame
 
 
 class GridPost:
-    """``poll_seconds``: how often the SuperLink is asked for replies."""
+    """Brings frames over a ``grid``. ``poll_seconds``: how often the SuperLink is asked for replies."""
 
     def __init__(
         self,
@@ -46,10 +45,7 @@ class GridPost:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._grid = grid
-        self._poll_seconds = poll_seconds
-        self._clock = clock
-        self._sleep = sleep
+        self._grid, self._poll_seconds, self._clock, self._sleep = grid, poll_seconds, clock, sleep
         self._randomness = SystemRandomness()
 
     def nodes(self) -> Iterable[int]:
@@ -72,7 +68,8 @@ class GridPost:
         self._push(frames, _A_WHILE)
 
     def _push(self, frames: Mapping[int, bytes], seconds: float) -> dict[str, int]:
-        """Which node each message is for, by id. One that the SuperLink does not take is one not answered.
+        """Send, and return which node each message is for, by id. One that the SuperLink does not take is one
+        not answered.
 
         A SuperLink takes a reply from whoever knows the id of the message, which is a digest of it. So each
         has something in it that only its own node sees.
@@ -91,7 +88,7 @@ class GridPost:
         return {found: node for found, node in zip(ids, frames, strict=False) if found}
 
     def _pulled(self, identity: str, node: int) -> Sequence[Message | None]:
-        """The reply to one message, once it is there; None if it cannot be read.
+        """Return the reply to one message, once it is there; None if it cannot be read.
 
         Asked for one by one: what a reply says of itself is its sender's to write, also whose answer it is,
         and one that Flower cannot decode takes all that are pulled with it along.

@@ -9,28 +9,17 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Protocol
 
 from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name, node_token
-from sfsl.crypto.secret import Randomness
-from sfsl.errors import (
-    ConflictingMessage,
-    KeyMismatch,
-    RemoteError,
-    SfslError,
-    StoreError,
-    TooFewClients,
-    WrongPhase,
-)
-from sfsl.privacy import choose_uniformly
+from sfsl.errors import ConflictingMessage, RemoteError, SfslError, StoreError, TooFewClients, WrongPhase
 from sfsl.rounds.exchanges import Exchange
-from sfsl.rounds.record import RoundRecord, RoundTally
-from sfsl.service.driver import CohortRound, Driver
-from sfsl.service.members import Members, admit_check_in
+from sfsl.rounds.record import RoundTally
+from sfsl.service.driver import CohortRound, Service
+from sfsl.service.members import admit_check_in
 from sfsl.service.messages import CheckIn
-from sfsl.service.registry import Registry
-from sfsl.service.settings import ServiceSettings
-from sfsl.submodel import ModelSpec, RowMaps, RowStore
 
 log = logging.getLogger(__name__)
 
@@ -53,71 +42,41 @@ class Post(Protocol):
 
 
 class Rounds:
-    """Carries rounds over a ``post``. ``record`` is given the record of each round. ``identities``: in active
-    mode, by name. ``spare`` and ``wait_seconds`` as in ``FlowerSettings``."""
+    """Carries the rounds of a ``service`` over a ``post``. ``identities``: in active mode, by name. ``spare``
+    and ``wait_seconds`` as in ``FlowerSettings``."""
 
     def __init__(
         self,
-        settings: ServiceSettings,
-        model: ModelSpec,
-        maps: RowMaps,
-        store: RowStore,
-        registry: Registry,
+        service: Service,
         post: Post,
         *,
-        model_digest: bytes,
-        record: Callable[[RoundRecord], None],
         identities: Mapping[str, bytes] | None = None,
         spare: float = 0.25,
         wait_seconds: float = 600.0,
-        randomness: Randomness | None = None,
-        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        self._settings, self._registry, self._post = settings, registry, post
-        self._model_digest, self._identities = model_digest, identities
+        self._service, self._settings, self._post = service, service.settings, post
+        self._clock, self._sleep, self._identities = service.clock, sleep, identities
         self._spare, self._wait_seconds = spare, wait_seconds
-        self._clock, self._sleep, self._now_ms = clock, sleep, now_ms
-        self._driver = Driver(
-            settings.rules,
-            model,
-            maps,
-            store,
-            cpu=time.thread_time,
-            largest_set=settings.largest_set,
-            registry=registry,
-            record=record,
-            randomness=randomness,
-        )
-        # Whoever ends a round for all is left out for the rest of this run: that is no verdict.
-        self._members = Members(settings, registry, clock=clock, today=now_ms, first_rest=math.inf)
-        # What is wrong with the settings shows now, not when the first cohort is there.
-        for clients in {settings.min_cohort, settings.cohort}:
-            self._driver.plan(clients)
 
     def run(self) -> None:
         """Run until the store has all rounds. Raise ``TooFewClients`` where nodes do not come in time."""
-        while self._driver.number <= self._settings.rounds:
+        while self._service.number <= self._settings.rounds:
             self._round()
 
-    # -- cohorts -------------------------------------------------------------------------------
-
     def _form(self, tally: RoundTally) -> tuple[dict[str, int], dict[str, CheckIn]]:
-        """Form the next cohort, each set of its size equally likely: nodes and their check-ins, by name."""
-        settings, start, randomness = self._settings, self._clock(), self._driver.randomness
+        """Form the next cohort, and return its nodes and their check-ins, by name."""
+        settings, start = self._settings, self._clock()
         give_up, patience = start + self._wait_seconds, start + settings.check_in_seconds
         checked_in = "none was called"
         while True:
             there = self._eligible()
             enough = settings.cohort if self._clock() < patience else settings.min_cohort
             if len(there) >= enough:
-                most = math.ceil(settings.cohort * (1 + self._spare))
-                called = choose_uniformly(there, min(len(there), most), randomness)
+                called = self._service.choose(there, math.ceil(settings.cohort * (1 + self._spare)))
                 came = self._call({name: there[name] for name in called}, tally)
                 if len(came) >= settings.min_cohort:
-                    size = min(settings.cohort, len(came))
-                    chosen = choose_uniformly(came, size, randomness)
+                    chosen = self._service.choose(came, settings.cohort)
                     return {name: there[name] for name in chosen}, {name: came[name] for name in chosen}
                 checked_in = f"{len(came)} of {len(called)} checked in, and the others' logs say why not"
                 log.warning("%d of %d nodes checked in; too few for a round", len(came), len(called))
@@ -131,102 +90,83 @@ class Rounds:
 
     def _eligible(self) -> dict[str, int]:
         """Return the nodes that are there and may be invited, by name."""
-        invited, members = self._members.had_their_turn(), self._members
-        found = {node_name(node): node for node in self._post.nodes()}
+        members, found = self._service.members, {node_name(node): node for node in self._post.nodes()}
         known = found.keys() if self._identities is None else found.keys() & self._identities.keys()
-        return {name: found[name] for name in known if name not in invited and not members.rests(name)}
+        return {name: found[name] for name in known if not members.bars(name)}
 
     def _call(self, called: Mapping[str, int], tally: RoundTally) -> dict[str, CheckIn]:
-        start, registry = self._clock(), self._registry
-        frames: dict[int, bytes] = {}
+        start, service, registry = self._clock(), self._service, self._service.registry
+        frames: dict[str, bytes] = {}
         for name, node in called.items():
-            try:
-                registry.enrol(node_token(node), self._now_ms())
-            except RemoteError:
-                continue  # revoked
-            call = Call(registry.deployment, self._model_digest, registry.acknowledged(name))
-            frames[node] = CODEC.encode(call)
-        names = {node: name for name, node in called.items()}
+            with suppress(RemoteError):  # revoked
+                registry.enrol(node_token(node), service.today())
+                call = Call(registry.deployment, service.model_digest, registry.acknowledged(name))
+                frames[name] = CODEC.encode(call)
         came: dict[str, CheckIn] = {}
         used: set[bytes] = set()
 
-        def take(node: int, data: bytes) -> None:
+        def take(client: str, data: bytes) -> None:
             message = CODEC.decode(data, limit=_LARGEST_CHECK_IN)
             if not isinstance(message, CheckIn):
                 raise WrongPhase(f"{type(message).__name__} is no check-in")
-            keys = admit_check_in(names[node], message, self._model_digest, self._identities)
-            if names[node] in came or used & keys:
-                raise ConflictingMessage(f"client {names[node]} checks in with a key that is there already")
-            used.update(keys)
-            came[names[node]] = message
+            if client in came:
+                raise ConflictingMessage(f"client {client} checks in twice")
+            used.update(admit_check_in(client, message, service.model_digest, self._identities, used))
+            came[client] = message
             tally.up(Exchange.CHECK_IN, len(data))
 
-        self._exchange(frames, self._settings.check_in_seconds, names, take, Exchange.CHECK_IN, tally)
+        self._exchange(Exchange.CHECK_IN, frames, called, take, tally)
         tally.answered[Exchange.CHECK_IN] = len(came)
         tally.exchange_seconds[Exchange.CHECK_IN] = self._clock() - start
         return came
 
-    # -- one round -----------------------------------------------------------------------------
-
     def _round(self) -> None:
-        number, tally = self._driver.number, RoundTally()
+        number, tally, service = self._service.number, RoundTally(), self._service
         nodes, check_ins = self._form(tally)
-        start, reason = self._clock(), None
-        identities = self._identities
+        start, reason, identities = self._clock(), None, self._identities
         if identities is not None:
             identities = {name: identities[name] for name in nodes}
-        period = self._members.take_turns(nodes)
-        cohort = self._driver.begin(check_ins, identities, tally, period=period)
-        log.info("round %d (%s): %d clients invited", number, cohort.round_id.hex(), len(nodes))
+        cohort = service.invite(check_ins, identities, tally, service.members.take_turns(nodes))
         try:
             self._exchanges(cohort, nodes)
         except StoreError:
             raise
         except SfslError as error:
             reason = str(error)
-            if isinstance(error, KeyMismatch):
-                for client in error.clients:
-                    self._members.leave_out(client)
-                log.warning("left out from here on, for shares that do not fit: %s", error.clients)
-        line = self._driver.finish(cohort, tally, aborted=reason, seconds=self._clock() - start)
-        if reason is None:
-            log.info("round %d committed: %d of %d clients", number, line.survivors, line.cohort)
-        else:
-            log.warning("round %d aborted: %s", number, reason)
+            service.blame(number, error)
+        service.finish(cohort, tally, aborted=reason, seconds=self._clock() - start)
         self._dismiss(cohort, nodes, check_ins)
 
     def _exchanges(self, cohort: CohortRound, nodes: Mapping[str, int]) -> None:
-        names = {node: name for name, node in nodes.items()}
         outbound = cohort.begin()
         while exchange := cohort.exchange:
-            began, due = self._clock(), exchange
-
-            def take(node: int, data: bytes, due: str = due) -> None:
-                cohort.receive(due, names[node], data)
-
-            frames = {nodes[name]: frame for name, frame in outbound.items()}
-            self._exchange(frames, self._settings.deadline(exchange), names, take, exchange, cohort.tally)
+            began = self._clock()
+            self._exchange(exchange, outbound, nodes, partial(cohort.receive, exchange), cohort.tally)
             outbound = cohort.close()
             cohort.tally.exchange_seconds[exchange] = self._clock() - began
 
     def _exchange(
         self,
-        frames: Mapping[int, bytes],
-        seconds: float,
-        names: Mapping[int, str],
-        take: Take,
-        exchange: str,
+        exchange: Exchange,
+        frames: Mapping[str, bytes],
+        nodes: Mapping[str, int],
+        take: Callable[[str, bytes], None],
         tally: RoundTally,
     ) -> None:
+        """Bring each client its frame, and give each answer that comes in time to ``take``."""
+        names = {nodes[name]: name for name in frames}
+
         def careful(node: int, data: bytes) -> None:
             try:
-                take(node, data)
+                take(names[node], data)
             except RemoteError as error:  # refused; its node is one that did not answer
                 log.warning("client %s, %s: %s: %s", names[node], exchange, type(error).__name__, error)
 
         for frame in frames.values():
             tally.down(exchange, len(frame))
-        self._post.exchange(frames, seconds, careful)
+        settings = self._settings
+        seconds = settings.check_in_seconds if exchange is Exchange.CHECK_IN else settings.deadline(exchange)
+        self._post.exchange({nodes[name]: frame for name, frame in frames.items()}, seconds, careful)
 
     def _dismiss(
         self, cohort: CohortRound, nodes: Mapping[str, int], check_ins: Mapping[str, CheckIn]

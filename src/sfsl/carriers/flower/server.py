@@ -1,6 +1,8 @@
 """The ServerApp: rounds with whoever is in the federation, a model in a folder."""
 
 import logging
+import math
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +14,7 @@ from sfsl.carriers.flower.messages import read_roster
 from sfsl.carriers.flower.node import model_of
 from sfsl.carriers.flower.post import GridPost
 from sfsl.carriers.flower.rounds import Post, Rounds
+from sfsl.service.driver import Service
 from sfsl.service.folder import (
     METRICS,
     REGISTRY,
@@ -30,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 def server_app(task: Callable[[], Task]) -> ServerApp:
-    """``task`` builds the model that the app's clients build too. Settings come with the run."""
+    """Return the app of a run. ``task`` builds the model that its clients build too."""
     app = ServerApp()
 
     @app.main()
@@ -43,7 +46,7 @@ def server_app(task: Callable[[], Task]) -> ServerApp:
 
 
 def _log_as_flower_does() -> None:
-    """What is said of rounds belongs into the run's log, which ``flwr log`` shows."""
+    """Have what is said of rounds stand in the run's log, which ``flwr log`` shows."""
     own, flower = logging.getLogger("sfsl"), logging.getLogger("flwr")
     own.setLevel(logging.INFO)
     for handler in flower.handlers:
@@ -53,7 +56,7 @@ def _log_as_flower_does() -> None:
 
 
 def run_rounds(config: FlowerConfig, task: Task, post: Post) -> None:
-    """All rounds that are not in the store yet; a run that was killed goes on where its store is."""
+    """Run all rounds that are not in the store yet; a run that was killed goes on where its store is."""
     own, folder = config.flower, Path(config.flower.state).expanduser()
     with ExitStack() as held:
         make_folder(folder)
@@ -63,15 +66,23 @@ def run_rounds(config: FlowerConfig, task: Task, post: Post) -> None:
         lines = recover_lines(folder / METRICS, Journal(store))
         metrics = held.enter_context(MetricsFile(folder / METRICS, lines))
         log.info("round %d of %d is in the store", store.round, own.rounds)
-        Rounds(
+        service = Service(
             config.rounds(),
             task.spec,
             task.row_maps,
             store,
             registry,
-            post,
             model_digest=model_of(task).digest,
             record=metrics.append,
+            cpu=time.thread_time,
+            clock=time.monotonic,
+            today=lambda: time.time_ns() // 1_000_000,
+            # Whoever ends a round for all is left out for the rest of this run: that is no verdict.
+            first_rest=math.inf,
+        )
+        Rounds(
+            service,
+            post,
             identities=read_roster(Path(own.roster).expanduser()) if own.roster else None,
             spare=own.spare,
             wait_seconds=own.wait_seconds,

@@ -49,6 +49,7 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,2}")
 _AFTER = re.compile("after=(0|[1-9][0-9]{0,2})")
 _PATH = re.compile(rb"/[a-z0-9/.-]*")  # there is no other character in any of our paths, nor a "%"
 _STATUS_SECONDS = 1.0
+_TOLD = ("poll_seconds", "phase_seconds", "training_seconds", "cohort", "min_cohort", "largest_set")
 _READ = "sfsl.read"  # in the scope of a request whose body was read to its end
 _HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 
@@ -66,8 +67,8 @@ class AppLimits:
 
 
 class Server:
-    """Endpoints. ``package`` is what clients build the model from, ``catalogue`` what its rows are called:
-    None where that is their numbers."""
+    """Has the endpoints. ``package`` is what clients build the model from, ``catalogue`` what its rows are
+    called: None where that is their numbers."""
 
     def __init__(
         self,
@@ -80,38 +81,28 @@ class Server:
         catalogue: bytes | None = None,
         time_ms: Callable[[], int] = now_ms,
     ) -> None:
-        self.coordinator = coordinator
-        self._check_ins = coordinator.check_ins
-        self._registry = coordinator.registry
-        self._verifier = verifier
-        self._enrolment = enrolment
-        self._package = package
-        self._catalogue = catalogue
+        self.coordinator, self._check_ins = coordinator, coordinator.check_ins
+        self._registry, self._verifier, self._enrolment = coordinator.registry, verifier, enrolment
+        self._package, self._catalogue, self._limits, self._now_ms = package, catalogue, limits, time_ms
         self._named = {} if catalogue is None else {"catalogue": catalogue_digest(catalogue).hex()}
-        self._limits = limits
-        self._now_ms = time_ms
         self._clients = Rates("this client", limits.client_rate, limits.client_burst)
         self._status: tuple[float, Status] | None = None
 
     def routes(self) -> list[Route]:
-        routes = [
-            Route("/v1/about", self.about, methods=["GET"]),
-            Route("/v1/model", self.model, methods=["GET"]),
-            Route("/v1/catalogue", self.catalogue, methods=["GET"]),
+        clients = [
+            Route("/v1/about", self.about),
+            Route("/v1/model", self.model),
+            Route("/v1/catalogue", self.catalogue),
             Route("/v1/enrol", self.enrol, methods=["POST"]),
             Route("/v1/check-in", self.check_in, methods=["POST"]),
-            Route("/v1/next/{ticket}", self.next, methods=["GET"]),
+            Route("/v1/next/{ticket}", self.next),
             Route("/v1/answer/{ticket}/{number}", self.answer, methods=["POST"]),
-            Route("/healthz", self.health, methods=["GET"]),
-            Route("/metrics", self.metrics, methods=["GET"]),
-            Route("/status.json", self.status_json, methods=["GET"]),
-            Route("/", self.page, methods=["GET"]),
         ]
+        operators = {"/healthz": self.health, "/metrics": self.metrics, "/status.json": self.status_json}
         # Starlette adds HEAD to every GET. A client has no use for it, and it would deliver a message.
-        for route in routes:
-            if route.methods and route.path.startswith("/v1/"):
-                route.methods.discard("HEAD")
-        return routes
+        for route in clients:
+            (route.methods or set()).discard("HEAD")
+        return [*clients, *(Route(path, shows) for path, shows in operators.items()), Route("/", self.page)]
 
     # -- for clients ---------------------------------------------------------------------------
 
@@ -129,12 +120,7 @@ class Server:
                 "limits": {
                     "body_bytes": self._limits.largest_body,
                     "body_seconds": self._limits.body_seconds,
-                    "poll_seconds": settings.poll_seconds,
-                    "phase_seconds": settings.phase_seconds,
-                    "training_seconds": settings.training_seconds,
-                    "cohort": settings.cohort,
-                    "min_cohort": settings.min_cohort,
-                    "largest_set": settings.largest_set,
+                    **{name: getattr(settings, name) for name in _TOLD},
                 },
             }
         )
@@ -151,14 +137,12 @@ class Server:
         if self._check_ins.stopping:
             raise ShuttingDown("the server is shutting down; come back later")
         body, digest = await self._body(request, ENROL_BYTES)
-        message = _decoded(body, Enrol, ENROL_BYTES)
+        public, now = _decoded(body, Enrol, ENROL_BYTES).public_key, self._now_ms()
         with _unsigned():
             self._verifier.check_enrolment(
-                request.headers, request.method, _target(request), digest, self._now_ms(), message.public_key
-            )  # fmt: skip
-        return replies.json(
-            {"client": self._enrolment.admit(self._registry, message.public_key, self._now_ms())}
-        )
+                request.headers, request.method, _target(request), digest, now, public
+            )
+        return replies.json({"client": self._enrolment.admit(self._registry, public, now)})
 
     async def check_in(self, request: Request) -> Response:
         client, body, _ = await self._signed(request, lambda _: CHECK_IN_BYTES)
@@ -171,10 +155,9 @@ class Server:
         if asked is None:
             raise InvalidMessage("the next message is asked for with ?after=, the number of those received")
         client, _, _ = await self._signed(request, lambda _: 0)
-        found = await self._check_ins.next(
-            client, ticket, int(asked[1]), self.coordinator.settings.poll_seconds
-        )
-        return replies.nothing() if found is None else replies.frame(found[1], found[0])
+        seconds = self.coordinator.settings.poll_seconds
+        found = await self._check_ins.next(client, ticket, int(asked[1]), seconds)
+        return Response(status_code=204) if found is None else replies.frame(found[1], found[0])
 
     async def answer(self, request: Request) -> Response:
         ticket, text = _ticket(request), request.path_params["number"]
@@ -185,7 +168,7 @@ class Server:
             request, lambda claimed: self._check_ins.answer_limit(claimed, ticket, number)
         )
         await self._check_ins.answer(client, ticket, number, body, digest)
-        return replies.nothing()
+        return Response(status_code=204)
 
     # -- for operators -------------------------------------------------------------------------
 
@@ -195,8 +178,8 @@ class Server:
         return replies.json({"status": "ok", "round": self._check_ins.round})
 
     async def metrics(self, request: Request) -> Response:
-        text = status.text(self._shown(), self.coordinator.totals)
-        return Response(text, media_type=status.CONTENT_TYPE)
+        shown = status.text(self._shown(), self.coordinator.totals)
+        return Response(shown, media_type=status.CONTENT_TYPE)
 
     async def status_json(self, request: Request) -> Response:
         return replies.json(self._shown())
@@ -205,7 +188,7 @@ class Server:
         return Response(page.html(self._shown()), media_type="text/html", headers=page.HEADERS)
 
     def _shown(self) -> Status:
-        """Anyone may ask, so it is made anew once a second at most."""
+        """Return the status. Anyone may ask, so it is made anew once a second at most."""
         now = time.monotonic()
         if self._status is None or now - self._status[0] > _STATUS_SECONDS:
             self._status = (now, self.coordinator.status())
@@ -214,8 +197,8 @@ class Server:
     # -- who, and how much ---------------------------------------------------------------------
 
     async def _signed(self, request: Request, limit: Callable[[str], int]) -> tuple[str, bytes, bytes]:
-        """The client that signed this request, the body and its digest. ``limit``: how long the body may be,
-        given who claims to send it; it is asked, and may refuse, before any is read."""
+        """Return the client that signed this request, the body and its digest. ``limit``: how long the body
+        may be, given who claims to send it; it is asked, and may refuse, before any is read."""
         with _unsigned():
             claim = self._verifier.check_headers(request.headers, self._now_ms())
         body, digest = await self._body(request, min(limit(claim.client), self._limits.largest_body))
@@ -224,17 +207,18 @@ class Server:
         return client, body, digest
 
     async def _body(self, request: Request, limit: int) -> tuple[bytes, bytes]:
-        """With its SHA-256, which is taken on the way."""
+        """Return the body with its SHA-256, which is taken on the way."""
+        oversize = Oversize(f"a body of more than the {limit} bytes that are allowed here")
         announced = request.headers.get("content-length", "0")
         if not announced.isdecimal() or len(announced) > 18 or int(announced) > limit:
-            raise Oversize(f"a body of more than the {limit} bytes that are allowed here")
+            raise oversize
         chunks, size, digest = [], 0, sha256()
         try:
             async with asyncio.timeout(self._limits.body_seconds):
                 async for chunk in request.stream():
                     size += len(chunk)
                     if size > limit:
-                        raise Oversize(f"a body of more than the {limit} bytes that are allowed here")
+                        raise oversize
                     chunks.append(chunk)
                     digest.update(chunk)
         except TimeoutError:
@@ -244,7 +228,7 @@ class Server:
 
 
 class Guard:
-    """Around everything: addresses that ask too often, errors as answers, headers that all answers have."""
+    """Stands around everything: addresses that ask too often, errors as answers, headers of all answers."""
 
     def __init__(self, app: ASGIApp, server: Server, limits: AppLimits) -> None:
         self._app = app
@@ -304,7 +288,7 @@ def create_app(server: Server, limits: AppLimits) -> ASGIApp:
 
 @contextmanager
 def _unsigned() -> Iterator[None]:
-    """Headers that are missing or malformed are a request that nobody signed."""
+    """Take headers that are missing or malformed for a request that nobody signed."""
     try:
         yield
     except DecodeError as error:
@@ -312,10 +296,9 @@ def _unsigned() -> Iterator[None]:
 
 
 def _target(request: Request) -> str:
-    """As it was sent, which is what was signed."""
+    """Return the target as it was sent, which is what was signed."""
     raw, query = request.scope["raw_path"], request.scope["query_string"]
-    target: str = (raw + (b"?" + query if query else b"")).decode("latin-1")
-    return target
+    return str(raw + (b"?" + query if query else b""), "latin-1")
 
 
 def _ticket(request: Request) -> bytes:

@@ -8,6 +8,7 @@ import ipaddress
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,16 +24,19 @@ from sfsl.service.identities import read_secret, write_new
 AUTHORITY = "authority"
 MOST_SERVER_DAYS = 825  # what TLS clients take from a private authority
 MOST_AUTHORITY_DAYS = 36_500
-# Clients' clocks may be behind.
-_BACKDATED = timedelta(hours=1)
+_BACKDATED = timedelta(hours=1)  # clients' clocks may be behind
 _LARGEST = 1 << 20
 _LABEL = re.compile("[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?")
+_USAGES = (
+    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+)  # fmt: skip
 _FILE_NAME = re.compile("[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 @dataclass(frozen=True)
 class CertificateFacts:
-    """What a certificate says."""
+    """Holds what a certificate says."""
 
     subject: str
     issuer: str
@@ -51,12 +55,11 @@ def create_authority(
     if not 1 <= len(name) <= 64 or not name.isprintable():
         raise InputError("an authority's name has 1 to 64 printable characters")
     start, end = _validity(days, MOST_AUTHORITY_DAYS, now)
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    key, subject = ec.generate_private_key(ec.SECP256R1()), _name(name)
     certificate = (
         _builder(subject, subject, key.public_key(), start, end)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
         .sign(key, hashes.SHA256())
     )
     try:
@@ -86,16 +89,14 @@ def issue_server(
             "take fewer days, or make a new authority and give it to the clients"
         )
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sfsl server")])
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key())
     certificate = (
-        _builder(subject, authority.subject, key.public_key(), start, end)
+        _builder(_name("sfsl server"), authority.subject, key.public_key(), start, end)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(_usage("digital_signature"), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False
-        )
+        .add_extension(issuer, critical=False)
         .sign(authority_key, hashes.SHA256())
     )
     _write_pair(place, name, key, certificate)
@@ -103,12 +104,12 @@ def issue_server(
 
 
 def read_certificate(path: str | os.PathLike[str]) -> CertificateFacts:
-    """What the first certificate of a PEM file says."""
+    """Return what the first certificate of a PEM file says."""
     return _facts(_load_certificate(Path(path)))
 
 
 def expires_within(path: str | os.PathLike[str], days: float, *, now: datetime) -> bool:
-    """Whether a certificate will have ended ``days`` from now."""
+    """Return whether a certificate will have ended ``days`` from now."""
     return read_certificate(path).not_after <= _utc(now) + timedelta(days=days)
 
 
@@ -140,26 +141,18 @@ def _builder(
     )
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _usage(*allowed: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{usage: usage in allowed for usage in _USAGES})
 
 
 def _general_name(host: str) -> x509.GeneralName:
-    """An address, or a DNS name in lower case."""
-    try:
+    """Return an address, or a DNS name in lower case."""
+    with suppress(ValueError):
         return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        pass
     labels = host.lower().removeprefix("*.").split(".")
     numeric = labels[-1].isdigit()  # 192.168.1 is a mistaken address, not a name
     if len(host) > 253 or numeric or not all(_LABEL.fullmatch(label) for label in labels):

@@ -6,71 +6,34 @@ Everything a client could do to keep a round from going on is refused here, befo
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
 
 from sfsl.carriers.https.conversation import Conversation, Conversations
-from sfsl.crypto.secret import Randomness
-from sfsl.errors import (
-    ConflictingMessage,
-    RemoteError,
-    RoundOver,
-    ShuttingDown,
-    TooMany,
-    WrongPhase,
-)
-from sfsl.service.driver import CohortRound
-from sfsl.service.members import Members, admit_check_in
+from sfsl.errors import ConflictingMessage, RemoteError, RoundOver, ShuttingDown, TooMany, WrongPhase
+from sfsl.service.driver import CohortRound, Service
+from sfsl.service.members import admit_check_in
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn
-from sfsl.service.registry import Registry
-from sfsl.service.settings import ServiceSettings
 
 _FULL_WAIT_MS = 30_000
-RESTS = "secrets that this client shared ended a round; it is left out of rounds for a while"
 SHUTTING = "the server is shutting down; check in again later"
 
 
-@dataclass(frozen=True)
-class Cohort:
-    """Who is in a round, and the period that it counts in."""
-
-    members: dict[str, Conversation]
-    period: int | None
-
-
 class CheckIns:
-    """Conversations with clients. It belongs to the event loop; ``work`` does a thing in the round's thread.
+    """Holds conversations with clients. It belongs to the event loop; ``work`` does a thing in the round's
+    thread.
 
     ``round`` is the last one committed. ``changed`` is set whenever the run of rounds should look again.
     """
 
-    def __init__(
-        self,
-        settings: ServiceSettings,
-        registry: Registry,
-        members: Members,
-        model_digest: bytes,
-        randomness: Randomness,
-        work: Callable[[Callable[[], None]], Awaitable[None]],
-        *,
-        clock: Callable[[], float],
-    ) -> None:
-        self.round = 0
-        self.stopping = False
+    def __init__(self, service: Service, work: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
+        self.round, self.stopping = service.store.round, False
         self.changed = asyncio.Event()
         self.waiting: dict[str, Conversation] = {}
-        self._settings = settings
-        self._registry = registry
-        self.members = members
-        self._model_digest = model_digest
-        self._randomness = randomness
-        self._work = work
-        self._clock = clock
-        self._conversations = Conversations(settings.most_clients)
-
-    # -- check-in ------------------------------------------------------------------------------
+        self._service, self._registry, self._members = service, service.registry, service.members
+        self._work, self._clock = work, service.clock
+        self._conversations = Conversations(service.settings.most_clients)
 
     def check_in(self, client: str, message: CheckIn) -> CheckedIn:
-        """A ticket for one round at most. The same bytes again get the same ticket."""
+        """Give a ticket for one round at most. The same bytes again get the same ticket."""
         if self.stopping:
             raise ShuttingDown(SHUTTING)
         fingerprint = hashlib.sha256(CODEC.encode(message)).digest()
@@ -81,50 +44,45 @@ class CheckIns:
         if before is None and not self._conversations.room():
             raise TooMany("as many clients wait as this server takes", wait_ms=_FULL_WAIT_MS)
         acknowledged = self._registry.acknowledged(client)
-        turn_over = client in self.members.had_their_turn()
+        barred = self._members.bars(client)
         if before is not None:
             self.dismiss(before, "left-out", "this client checked in again, with other keys")
-        ticket = self._randomness.bytes(16)
+        ticket = self._service.randomness.bytes(16)
         added = Conversation(client, ticket, message, fingerprint, acknowledged, self._clock())
         self._conversations.add(added)
-        if turn_over:
-            days = self.members.days_left
-            why = f"this client was invited in this period already; the next begins in {days:.2f} days"
-            added.end("not-chosen", self.round, why)
-        elif self.members.rests(client):
-            added.end("not-chosen", self.round, RESTS)
+        if barred:
+            added.end("not-chosen", self.round, barred)
         else:
             self.waiting[client] = added
             self.changed.set()
         return CheckedIn(ticket, acknowledged)
 
     def _require_check_in(self, client: str, message: CheckIn, before: Conversation | None) -> None:
-        active = self._settings.rules.active
-        identities = {client: self._registry.public_key(client)} if active else None
-        publics = admit_check_in(client, message, self._model_digest, identities)
+        identities = {client: self._registry.public_key(client)} if self._service.rules.active else None
+        publics = admit_check_in(client, message, self._service.model_digest, identities)
         if before is not None and before.publics & publics:
             raise ConflictingMessage(f"client {client} uses a key twice; every check-in has new ones")
         if any(self._conversations.holder(public) for public in publics):
             raise ConflictingMessage(f"client {client} checks in with a key that another client has")
 
-    # -- who may be in the next round ----------------------------------------------------------
-
     def eligible(self) -> Collection[str]:
-        """Who waits and may be chosen. Whoever was not heard for long is let go."""
-        silence = 2 * self._settings.poll_seconds + 5
-        now, turn_over = self._clock(), self.members.had_their_turn()
+        """Return who waits and may be chosen. Whoever did not ask for long is let go."""
+        silence = 2 * self._service.settings.poll_seconds + 5
+        now = self._clock()
         for client, one in list(self.waiting.items()):
             if not one.polls and now - one.heard_at > silence:
-                why = f"this client was not heard for {silence:.0f} s; check in again"
-                self.dismiss(one, "left-out", why)
-            elif client in turn_over:
-                self.dismiss(one, "not-chosen", "this client was invited in this period already")
-            elif self.members.rests(client):
-                self.dismiss(one, "not-chosen", RESTS)
+                self.dismiss(
+                    one, "left-out", f"this client was not heard for {silence:.0f} s; check in again"
+                )
+            elif barred := self._members.bars(client):
+                self.dismiss(one, "not-chosen", barred)
         return self.waiting.keys()
 
-    def choose(self, clients: Collection[str]) -> Cohort | None:
-        """Take these out of those who wait; or let go of those who were revoked meanwhile, if any were."""
+    def take(self, clients: Collection[str]) -> tuple[dict[str, Conversation], int | None] | None:
+        """Take these out of those who wait, and return them and the period in which their round counts.
+
+        If some were revoked meanwhile, those are let go and nobody is taken.
+        """
         revoked = False
         for client in clients:
             try:
@@ -134,8 +92,8 @@ class CheckIns:
                 revoked = True
         if revoked:
             return None
-        period = self.members.take_turns(clients)
-        return Cohort({client: self.waiting.pop(client) for client in clients}, period)
+        period = self._members.take_turns(clients)
+        return {client: self.waiting.pop(client) for client in clients}, period
 
     def dismiss(self, conversation: Conversation, outcome: str, message: str) -> None:
         in_round = conversation.running is not None
@@ -148,30 +106,26 @@ class CheckIns:
         for conversation in self._conversations.open():
             self.dismiss(conversation, "restarted", message)
 
-    # -- messages ------------------------------------------------------------------------------
-
     async def next(self, client: str, ticket: bytes, after: int, seconds: float) -> tuple[int, bytes] | None:
-        """The message behind the first ``after``, or None within ``seconds``; ``RoundOver`` at the end."""
+        """Return the message behind the first ``after``, or None within ``seconds``; ``RoundOver`` at the
+        end."""
         conversation = self._find(client, ticket)
         conversation.heard_at = self._clock()
         try:
-            found = await conversation.next(after, min(seconds, self._settings.poll_seconds))
+            found = await conversation.next(after, min(seconds, self._service.settings.poll_seconds))
         finally:
             conversation.heard_at = self._clock()
         if found is not None and found[0] > conversation.delivered:
             conversation.delivered = found[0]
-            running = conversation.running
-            if running is not None:
+            if (running := conversation.running) is not None:
                 running.tally.down(running.order[found[0] - 1], len(found[1]))
         return found
 
     def answer_limit(self, client: str, ticket: bytes, number: int) -> int:
-        """How many bytes an answer may have, before any is read; raises where none is due at all."""
+        """Return how many bytes an answer may have, before any is read; raise where none is due at all."""
         conversation = self._find(client, ticket)
         size = conversation.taken_size(number)  # perhaps the answer to it was lost, and it is sent again
-        if size is not None:
-            return size
-        return self._due(conversation, number).limit(client)
+        return self._due(conversation, number).limit(client) if size is None else size
 
     async def answer(
         self, client: str, ticket: bytes, number: int, data: bytes, fingerprint: bytes | None = None
@@ -198,7 +152,7 @@ class CheckIns:
         self.changed.set()
 
     def _due(self, conversation: Conversation, number: int) -> CohortRound:
-        """The round that waits for this answer."""
+        """Return the round that waits for this answer."""
         running = conversation.running
         try:
             conversation.require_due(number)

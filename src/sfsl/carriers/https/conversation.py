@@ -2,6 +2,7 @@
 
 import asyncio
 import hmac
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sfsl.errors import ConflictingMessage, RoundOver, WrongPhase
@@ -11,7 +12,7 @@ from sfsl.service.messages import CheckIn
 
 @dataclass(frozen=True)
 class Over:
-    """How a conversation ended."""
+    """Says how a conversation ended."""
 
     outcome: str
     round: int
@@ -23,7 +24,8 @@ class Over:
 
 @dataclass(eq=False)
 class Conversation:
-    """Messages are numbered from 1, and only the last is kept: whoever gets the next one has answered it.
+    """Holds what is said to one client. Messages are numbered from 1, and only the last is kept: whoever gets
+    the next one has answered it.
 
     ``fingerprint`` is that of the check-in. ``heard_at``: when the client last asked or said something.
     ``running``: the round it was chosen for.
@@ -55,14 +57,14 @@ class Conversation:
         self._changed.set()
 
     def end(self, outcome: str, round_number: int, message: str) -> None:
-        """Nothing more will be said. The first end stands."""
+        """Say nothing more. The first end stands."""
         if self.over is None:
             self.over = Over(outcome, round_number, message)
             self._frame = b""
             self._changed.set()
 
     async def next(self, after: int, seconds: float) -> tuple[int, bytes] | None:
-        """The message behind the first ``after``, or None if there is none within ``seconds``.
+        """Return the message behind the first ``after``, or None if there is none within ``seconds``.
 
         A client has one question open: asking again answers the one before with None.
         """
@@ -73,9 +75,8 @@ class Conversation:
         mine = self._changed = asyncio.Event()
         self.polls += 1
         try:
-            await asyncio.wait_for(mine.wait(), seconds)
-        except TimeoutError:
-            pass
+            with suppress(TimeoutError):
+                await asyncio.wait_for(mine.wait(), seconds)
         finally:
             self.polls -= 1
         return self._ready(after)
@@ -90,7 +91,7 @@ class Conversation:
         return self.number, self._frame
 
     def took(self, number: int, fingerprint: bytes) -> bool:
-        """Whether this very answer was taken before; another one in its place is refused."""
+        """Return whether this very answer was taken before; another one in its place is refused."""
         taken = self._answers.get(number)
         if taken is not None and taken[0] != fingerprint:
             raise ConflictingMessage(f"a second, different answer to message {number}")
@@ -100,7 +101,7 @@ class Conversation:
         self._answers[number] = (fingerprint, size)
 
     def taken_size(self, number: int) -> int | None:
-        """Bytes of the answer that was taken, if one was."""
+        """Return the bytes of the answer that was taken, if one was."""
         return self._answers[number][1] if number in self._answers else None
 
     def require_due(self, number: int) -> None:
@@ -114,8 +115,8 @@ class Conversation:
 
 
 class Conversations:
-    """The last conversation of each client, and the one before, for whoever still asks about it. Those
-    that are over make room for new ones."""
+    """Keeps each client's last conversation, and the one before, for whoever still asks about it. Those that
+    are over make room for new ones."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -123,14 +124,11 @@ class Conversations:
         self._before: dict[str, Conversation] = {}
         self._open: dict[bytes, str] = {}  # public keys in use, and whose they are
 
-    def __len__(self) -> int:
-        return len(self._of)
-
     def latest(self, client: str) -> Conversation | None:
         return self._of.get(client)
 
     def find(self, client: str, ticket: bytes) -> Conversation | None:
-        """A ticket is of use to its own client only."""
+        """Return the conversation under this ticket, which is of use to its own client only."""
         for found in (self._of.get(client), self._before.get(client)):
             if found is not None and hmac.compare_digest(found.ticket, ticket):
                 return found
@@ -140,10 +138,9 @@ class Conversations:
         return [one for one in self._of.values() if one.over is None]
 
     def holder(self, public: bytes) -> str | None:
-        """Whose open conversation has this key."""
-        client = self._open.get(public)
-        found = self._of.get(client) if client is not None else None
-        return client if found is not None and found.over is None and public in found.publics else None
+        """Return whose open conversation has this key."""
+        found = self._of.get(self._open.get(public, ""))
+        return found.client if found and found.over is None and public in found.publics else None
 
     def room(self) -> bool:
         """Make room for one more, if that can be done without ending anyone's."""
@@ -155,8 +152,7 @@ class Conversations:
         return len(self._of) < self._most
 
     def add(self, conversation: Conversation) -> None:
-        before = self._drop(conversation.client)
-        if before is not None:
+        if (before := self._drop(conversation.client)) is not None:
             self._before[conversation.client] = before
         self._of[conversation.client] = conversation
         self._open.update(dict.fromkeys(conversation.publics, conversation.client))

@@ -28,7 +28,7 @@ _SPARE_FILES = 256
 
 @dataclass(frozen=True)
 class Listen:
-    """Where to listen. Without a certificate there is no TLS: for a proxy on the same machine, and tests.
+    """Says where to listen. Without a certificate there is no TLS: for a proxy on this machine, and tests.
 
     ``proxied``: addresses are those that the proxy on this machine names.
     """
@@ -42,7 +42,7 @@ class Listen:
 
 
 async def serve(app: ASGIApp, coordinator: Coordinator, listen: Listen, ready: Callable[[str], None]) -> None:
-    """Until SIGTERM or SIGINT, then finish or abort the round and close; a second signal does not wait.
+    """Serve until SIGTERM or SIGINT, then finish or abort the round and close; a second signal does not wait.
 
     ``ready`` is told the URL. Raises what made the rounds end.
     """
@@ -71,8 +71,7 @@ async def serve(app: ASGIApp, coordinator: Coordinator, listen: Listen, ready: C
             asked.cancel()
             server.should_exit = True
             await asyncio.gather(web, return_exceptions=True)
-            if not rounds.done():
-                rounds.cancel()
+            rounds.cancel()  # which changes nothing if they are over
             await asyncio.gather(rounds, return_exceptions=True)
         for task in (rounds, web):
             if not task.cancelled():
@@ -80,14 +79,12 @@ async def serve(app: ASGIApp, coordinator: Coordinator, listen: Listen, ready: C
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's, with a bound on handshakes, and with signals that ask instead of ending everything."""
+    """Adds to uvicorn's a bound on handshakes, and signals that ask instead of ending everything."""
 
     def __init__(self, config: uvicorn.Config, context: ssl.SSLContext | None) -> None:
         super().__init__(config)
-        self.asked = asyncio.Event()
-        self.asked_again = asyncio.Event()
-        self._context = context
-        self._loop = asyncio.get_running_loop()
+        self.asked, self.asked_again = asyncio.Event(), asyncio.Event()
+        self._context, self._loop = context, asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         event = self.asked_again if self.asked.is_set() else self.asked
@@ -173,7 +170,7 @@ def _bound(listen: Listen) -> socket.socket:
 
 
 def _allow_files(wanted: int) -> None:
-    """Every connection is an open file; take what the system gives."""
+    """Allow this many open files, as every connection is one; take what the system gives."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

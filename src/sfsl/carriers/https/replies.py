@@ -10,12 +10,9 @@ from sfsl.carriers.https.status import nameless
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
-    DecodeError,
-    InvalidMessage,
     Oversize,
     Refused,
     RemoteError,
-    Revoked,
     RoundOver,
     ShuttingDown,
     TooMany,
@@ -30,13 +27,10 @@ SEQUENCE = "Sfsl-Sequence"
 # The nearest of an error's ancestors counts.
 STATUS: dict[type[Exception], int] = {
     RemoteError: 400,
-    DecodeError: 400,
-    InvalidMessage: 400,
     Oversize: 413,
     AuthenticationFailed: 401,
     UnknownClient: 403,
     Refused: 403,
-    Revoked: 403,
     TooMany: 429,
     WrongPhase: 409,
     WrongRound: 409,
@@ -55,35 +49,25 @@ def frame(data: bytes, number: int | None = None) -> Response:
 
 
 def json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    body = msgspec.json.encode(value)
-    return Response(body, status_code=status, media_type="application/json", headers=dict(headers or {}))
-
-
-def nothing() -> Response:
-    return Response(status_code=204)
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
 def refusal(error: RemoteError) -> Response:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
-    fields: dict[str, object] = {}
-    headers = {}
-    if isinstance(error, RoundOver):
-        fields = {"outcome": error.outcome, "round": error.round}
-    if isinstance(error, TooMany):
-        headers["Retry-After"] = str(max(1, math.ceil(error.wait_ms / 1000)))
-    if isinstance(error, ShuttingDown):
-        headers["Retry-After"] = str(_SHUTDOWN_SECONDS)
     # A conversation's end may be about any client of the round; other errors are about the sender.
-    message = nameless(str(error), "a client" if isinstance(error, RoundOver) else "this client")
-    return failure(status, type(error).__name__, message, headers, fields)
+    who, fields, headers = "this client", {}, {}
+    match error:
+        case RoundOver():
+            who, fields = "a client", {"outcome": error.outcome, "round": error.round}
+        case TooMany():
+            headers = {"Retry-After": str(max(1, math.ceil(error.wait_ms / 1000)))}
+        case ShuttingDown():
+            headers = {"Retry-After": str(_SHUTDOWN_SECONDS)}
+    return failure(status, type(error).__name__, nameless(str(error), who), headers, **fields)
 
 
 def failure(
-    status: int,
-    kind: str,
-    message: str,
-    headers: Mapping[str, str] | None = None,
-    fields: Mapping[str, object] | None = None,
+    status: int, kind: str, message: str, headers: Mapping[str, str] | None = None, **fields: object
 ) -> Response:
     line = " ".join(message.split())[:_LONGEST]
-    return json({"error": kind, "message": line} | dict(fields or {}), status, headers)
+    return json({"error": kind, "message": line} | fields, status, headers)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from sfsl.carriers.local.pool import MESSAGE_LIMIT, ClientPool, LocalPool, Reply
 from sfsl.client.device import Learned
 from sfsl.crypto.secret import SystemRandomness
-from sfsl.errors import Aborted, ConflictingMessage, InvalidMessage, RemoteError, TooFewClients
+from sfsl.errors import Aborted, InvalidMessage, RemoteError, TooFewClients
 from sfsl.rounds import RoundParams, RoundSums, ScoreBins, conclude
 from sfsl.rounds.exchanges import LAST, TRAINS, Exchange
 from sfsl.rounds.messages import CODEC
@@ -101,7 +101,10 @@ class MaskedCohort:
                 late[name] = reply.frame
                 cohort.leave(name)
             else:
-                self._receive(cohort, exchange, name, reply.frame)
+                try:
+                    cohort.receive(exchange, name, reply.frame)
+                except RemoteError as error:
+                    cohort.leave(name, error)
         try:
             outbound = cohort.close()
         finally:
@@ -118,12 +121,6 @@ class MaskedCohort:
         self._tally.learn(self.learned.values(), lessons.seconds)
         return lessons.replies
 
-    def _receive(self, cohort: CohortRound, exchange: Exchange, name: str, frame: bytes) -> None:
-        try:
-            cohort.receive(exchange, name, frame)
-        except RemoteError as error:
-            cohort.leave(name, error)
-
     def _charge(self, exchange: Exchange, frames: Mapping[str, bytes], replies: Mapping[str, Reply]) -> None:
         """Tally what was sent and answered, late and refused answers included, per client that answered."""
         sizes = [len(reply.frame) for reply in replies.values() if reply.frame is not None]
@@ -139,16 +136,13 @@ def _admitted(name: str, frame: bytes, seen: set[bytes]) -> Keys:
     keys = CODEC.decode(frame, limit=MESSAGE_LIMIT)
     if not isinstance(keys, Keys):
         raise InvalidMessage(f"client {name!r} checks in with something else than its keys")
-    publics = admit_keys(name, keys)
-    if publics & seen:
-        raise ConflictingMessage(f"client {name!r} checks in with a public key that is there already")
-    seen |= publics
+    seen |= admit_keys(name, keys, taken=seen)
     return keys
 
 
 @dataclass
 class Cohort:
-    """One cohort's part of a round: what it is to do, and, once it is over, what it did.
+    """Holds one cohort's part of a round: what it is to do, and, once it is over, what it did.
 
     ``sums`` is None where it aborted, and ``aborted`` says why.
     """
@@ -162,17 +156,12 @@ class Cohort:
 
     def run(self, simulation: Simulation, driver: Driver, pool: ClientPool | None) -> None:
         """Run on the protocol, with clients where ``pool`` has them; without a pool, with plain sums."""
+        task = (simulation, self.names, self.params, self.tally)
+        running = PlainCohort(*task) if pool is None else MaskedCohort(*task, driver, pool)
         try:
-            running = (
-                PlainCohort(simulation, self.names, self.params, self.tally)
-                if pool is None
-                else MaskedCohort(simulation, self.names, self.params, self.tally, driver, pool)
-            )
-            self.sums = running.sums()
+            self.sums, self.learned = running.sums(), running.learned
         except Aborted as reason:
             self.aborted = str(reason)
-            return
-        self.learned = running.learned
 
 
 class PopulationEngine(Engine):
@@ -184,13 +173,8 @@ class PopulationEngine(Engine):
     def __init__(self, simulation: Simulation, test: Pool | None = None) -> None:
         self.simulation, self.test = simulation, test
         self.task, self.store = simulation.task, simulation.store
-        self.driver = Driver(
-            simulation.settings.rules,
-            simulation.task.spec,
-            simulation.task.row_maps,
-            simulation.store,
-            cpu=time.thread_time,
-        )
+        rules, task = simulation.settings.rules, simulation.task
+        self.driver = Driver(rules, task.spec, task.row_maps, simulation.store, cpu=time.thread_time)
 
     @abstractmethod
     def _run_all(self, number: int, cohorts: Sequence[Cohort], tally: RoundTally) -> None:
@@ -229,12 +213,8 @@ class PopulationEngine(Engine):
 
     def _plan(self, cohort: Sequence[str], scores: ScoreBins | None) -> RoundParams:
         simulation = self.simulation
-        return self.driver.plan(
-            len(cohort),
-            largest_set=simulation.largest_set(cohort),
-            seed=simulation.union_seed(self.driver.number),
-            scores=scores,
-        )
+        seed = simulation.union_seed(self.driver.number)
+        return self.driver.plan(len(cohort), simulation.largest_set(cohort), seed=seed, scores=scores)
 
 
 class LocalEngine(PopulationEngine):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Protocol
 
 from sfsl.client.device import Learned
@@ -22,12 +23,13 @@ from sfsl.simulate.population import Groups, Personal, Population
 MESSAGE_LIMIT = 1 << 30
 # A simulated client accepts what it is offered; a deployed one has a policy of its own.
 _GENEROUS = 2**32
+_SESSION = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=_GENEROUS)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client answers, or why it does not: it declines, or its update is not finite. ``seconds`` of
-    its CPU, without training."""
+    """Holds what a client answers, or why it does not: it declines, or its update is not finite. ``seconds``
+    of its CPU, without training."""
 
     frame: bytes | None
     seconds: float
@@ -36,7 +38,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Lessons:
-    """Of the exchange in which clients train. ``seconds``: wall time of training, all places together."""
+    """Holds what comes of training. ``seconds``: wall time, all places together."""
 
     replies: Mapping[str, Reply]
     learned: Mapping[str, Learned]
@@ -44,38 +46,32 @@ class Lessons:
 
 
 class ClientPool(Protocol):
-    """A client for whom there is no reply was lost."""
+    """Has a cohort's clients. One for whom there is no reply was lost."""
 
     def check_in(self) -> Mapping[str, Reply]:
-        """Everyone's keys."""
+        """Return everyone's keys."""
 
     def answer(self, exchange: Exchange, frames: Mapping[str, bytes]) -> Mapping[str, Reply]: ...
     def train(self, frames: Mapping[str, bytes], personal: Personal) -> Lessons:
-        """The answers to ``submodel``."""
+        """Return the answers to ``submodel``."""
 
 
 class LocalPool:
-    """The clients of some groups, in this process, for one round. ``randomness`` makes keys and masks.
+    """Has the clients of some groups, in this process, for one round. ``randomness`` makes keys and masks.
 
     They work side by side in the threads of ``workers``: ciphers and arrays, which take most of the time,
     run in parallel.
     """
 
     def __init__(
-        self,
-        population: Population,
-        number: int,
-        groups: Groups,
-        randomness: Randomness,
-        workers: Executor,
+        self, population: Population, number: int, groups: Groups, randomness: Randomness, workers: Executor
     ) -> None:
         self._population, self._number, self._groups = population, number, groups
         self._randomness, self._workers = randomness, workers
         self._clients: dict[str, RoundClient] = {}
 
     def check_in(self) -> dict[str, Reply]:
-        names = [name for group in self._groups for name in group]
-        return self._side_by_side(names, self._keys)
+        return self._side_by_side(chain.from_iterable(self._groups), self._keys)
 
     def answer(self, exchange: Exchange, frames: Mapping[str, bytes]) -> dict[str, Reply]:
         handler = STEP[exchange].handler
@@ -98,10 +94,7 @@ class LocalPool:
         return Lessons(replies, {name: learned[name] for name in frames}, seconds)
 
     def _side_by_side(
-        self,
-        names: Iterable[str],
-        act: Callable[[str], Message],
-        spent: Mapping[str, float] | None = None,
+        self, names: Iterable[str], act: Callable[[str], Message], spent: Mapping[str, float] | None = None
     ) -> dict[str, Reply]:
         def reply(name: str) -> tuple[str, Reply]:
             start = time.thread_time() - (spent[name] if spent else 0.0)
@@ -114,26 +107,19 @@ class LocalPool:
         return dict(self._workers.map(reply, names))
 
     def _keys(self, name: str) -> Message:
-        self._clients[name] = client = self._client(name)
-        return client.create_keys()
-
-    def _client(self, name: str) -> RoundClient:
-        population = self._population
-        session_policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=_GENEROUS)
-        policy = RoundPolicy(
-            session=session_policy, max_clip=_GENEROUS, max_rows=population.settings.max_rows
-        )
-        return RoundClient(
-            Client(name, session_policy, self._randomness, sums=SUMS),
-            population.answers(name, self._number),
+        population, number, randomness = self._population, self._number, self._randomness
+        self._clients[name] = RoundClient(
+            Client(name, _SESSION, randomness, sums=SUMS),
+            population.answers(name, number),
             population.task.spec,
             population.task.row_maps,
-            policy,
-            self._randomness,
-            population.rounding(name, self._number),
+            RoundPolicy(session=_SESSION, max_clip=_GENEROUS, max_rows=population.settings.max_rows),
+            randomness,
+            population.rounding(name, number),
         )
+        return self._clients[name].create_keys()
 
 
 def _decoded(frame: bytes) -> Any:
-    """Our own server made it."""
+    """Decode what our own server made."""
     return CODEC.decode(frame, limit=MESSAGE_LIMIT)

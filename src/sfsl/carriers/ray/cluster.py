@@ -9,7 +9,7 @@ import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import ray
 
@@ -18,8 +18,8 @@ from sfsl.errors import InputError
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """``address`` of a running cluster; empty: the one in RAY_ADDRESS, or one of our own, with
-    ``memory_mb`` for data and messages under way, and ``cluster_cpus`` (0: those of this machine).
+    """Says which cluster: the ``address`` of a running one; empty: that in RAY_ADDRESS, or one of our own,
+    with ``memory_mb`` for data and messages under way, and ``cluster_cpus`` (0: those of this machine).
 
     ``workers``: 0 takes as many as there is room and work for. ``threads`` of a training step in a worker
     (0: torch's choice) must be those of the local engine for the same last bits. ``gpus``: "auto" divides
@@ -38,10 +38,11 @@ class ClusterSettings:
 
 _REACH_SECONDS = 10.0
 _REMOVE_SECONDS = 10.0
+_QUIET: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
 
 
 class Connection:
-    """To the cluster that the settings name, while it is open. A cluster of our own ends with it.
+    """Connects to the cluster that the settings name, while it is open. One of our own ends with it.
 
     A program that is connected to Ray already keeps its connection.
     """
@@ -59,7 +60,7 @@ class Connection:
                 warnings.simplefilter("ignore")  # about settings of ours that a later Ray will read otherwise
                 if address:
                     require_reachable(address)
-                    ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+                    ray.init(address=address, **_QUIET)
                 else:
                     self._folder = Path(tempfile.mkdtemp(prefix="sfsl-ray-"))
                     ray.init(
@@ -68,8 +69,7 @@ class Connection:
                         include_dashboard=False,
                         object_store_memory=settings.memory_mb << 20,
                         _temp_dir=str(self._folder),
-                        logging_level=logging.ERROR,
-                        log_to_driver=False,
+                        **_QUIET,
                     )
         except InputError:
             raise
@@ -93,12 +93,12 @@ class Connection:
 
 
 def address_of(settings: ClusterSettings) -> str:
-    """Empty where there is none: a cluster of our own."""
+    """Return the address of a cluster; it is empty where there is none: a cluster of our own."""
     return settings.address or os.environ.get("RAY_ADDRESS", "")
 
 
 def require_reachable(address: str) -> None:
-    """Ray itself tries for minutes where nobody listens."""
+    """Raise where nobody listens: Ray itself tries for minutes."""
     if address.startswith("ray://"):
         raise InputError(
             f"{address} is for Ray's client, through which messages would pass twice; start the run on a "
@@ -119,7 +119,7 @@ def require_reachable(address: str) -> None:
 
 
 def nodes() -> list[dict[str, float]]:
-    """What each of them has, whoever uses it."""
+    """Return what each node has, whoever uses it."""
     return [one["Resources"] for one in ray.nodes() if one["Alive"]]  # type: ignore[no-untyped-call]
 
 
@@ -128,7 +128,7 @@ def total(kind: str) -> float:
 
 
 def room(cpus: int, gpus: float) -> int:
-    """How many workers of this size the nodes have room for, if nobody else uses them."""
+    """Return how many workers of this size the nodes have room for, if nobody else uses them."""
     return sum(
         min(int(one.get("CPU", 0.0) // cpus), int(one.get("GPU", 0.0) / gpus + 1e-9) if gpus else 1 << 30)
         for one in nodes()
@@ -136,7 +136,7 @@ def room(cpus: int, gpus: float) -> int:
 
 
 def gpus_for_each(settings: ClusterSettings, workers: int) -> float:
-    """Whole ones where there are enough, else shares; Ray counts them in ten-thousandths."""
+    """Return whole GPUs where there are enough, else shares; Ray counts them in ten-thousandths."""
     if settings.gpus != "auto":
         return settings.gpus
     return min(1.0, int(10_000 * total("GPU") / max(1, workers)) / 10_000)

@@ -1,8 +1,9 @@
 """The workers of a run: started, watched over, given up when lost, and replaced where there is room."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -16,36 +17,31 @@ from sfsl.simulate.population import Population
 
 log = logging.getLogger(__name__)
 
-# For workers to start: many at once load torch from one disk.
-_START_SECONDS = 120.0
+_START_SECONDS = 120.0  # for workers to start: many at once load torch from one disk
 _REPLACE_SECONDS = 30.0
 _LOOK_SECONDS = 30.0
 
 
+@dataclass(eq=False)
 class Member:
-    """One worker. ``lost`` says why it was, and ``failed`` that its own code raised something."""
+    """Stands for one worker. ``lost`` says why it was, and ``failed`` that its own code raised something."""
 
-    def __init__(self, actor: Any) -> None:
-        self.actor = actor
-        self.place: Place | None = None
-        self.lost = ""
-        self.failed = False
-        self.awaited = False
-        self.starting = actor.place.remote()
+    actor: Any
+    starting: Any
+    place: Place | None = None
+    lost: str = ""
+    failed: bool = False
+    awaited: bool = False
 
 
 class Crew:
-    """``work``: how many pieces there are to divide; more workers than that are of no use.
+    """Has the workers of a run. ``work``: how many pieces there are to divide; more are of no use.
 
     Used from several threads while a round runs, and from one between rounds.
     """
 
     def __init__(
-        self,
-        settings: ClusterSettings,
-        population: Population,
-        work: int,
-        worker: type[Worker] = Worker,
+        self, settings: ClusterSettings, population: Population, work: int, worker: type[Worker] = Worker
     ) -> None:
         self._settings, self._work, self._worker = settings, work, worker
         self._connection = Connection(settings)
@@ -60,15 +56,12 @@ class Crew:
             raise
 
     def ready(self) -> Sequence[Member]:
-        """Those who can take part in the next round; whoever was lost is replaced where there is room."""
+        """Return who can take part in the next round; whoever was lost is replaced where there is room."""
         self._lost = []
         self._look_after()
         self._members = [one for one in self._members if not one.lost]
-        missing = self._wanted() - len(self._members)
-        if missing > 0:
-            self._members += [self._started() for _ in range(missing)]
-        self._await(_REPLACE_SECONDS)
-        there = [one for one in self._members if one.place is not None]
+        self._members += [self._started() for _ in range(self._wanted() - len(self._members))]
+        there = self._await(_REPLACE_SECONDS)
         if not there:
             raise InputError(
                 f"no worker is left, and the cluster has no room for another one of {self._settings.cpus} "
@@ -89,7 +82,7 @@ class Crew:
         ray.kill(member.actor, no_restart=True)
 
     def lost(self) -> list[Member]:
-        """Since ``ready`` was called."""
+        """Return who was lost since ``ready`` was called."""
         return list(self._lost)
 
     def close(self) -> None:
@@ -102,8 +95,7 @@ class Crew:
         self._gpus = 0.0
         self._gpus = gpus_for_each(self._settings, self._wanted())
         self._members = [self._started() for _ in range(max(1, self._wanted()))]
-        self._await(_START_SECONDS)
-        there = [one for one in self._members if one.place is not None]
+        there = self._await(_START_SECONDS)
         if not there and (failed := [one.lost for one in self._members if one.lost]):
             raise InputError(
                 f"no worker could be started: {failed[0]}. Every node needs the same Python, sfsl and torch"
@@ -121,18 +113,22 @@ class Crew:
             )
 
     def _look_after(self) -> None:
-        """Whoever died since the last round is found out before clients are given to it."""
+        """Find out who died since the last round, before clients are given to it."""
         asked = {one.actor.place.remote(): one for one in self._members if one.place and not one.lost}
+        for reference in self._placed(asked, _LOOK_SECONDS):
+            self.lose(asked[reference], f"no sign of life in {_LOOK_SECONDS:g} s")
+
+    def _placed(self, asked: Mapping[Any, Member], seconds: float) -> Sequence[Any]:
+        """Note where those are who say so in time, or that they are lost; return what nobody answered."""
         if not asked:
-            return
-        answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_LOOK_SECONDS)
+            return ()
+        answered, silent = ray.wait(list(asked), num_returns=len(asked), timeout=seconds)
         for reference in answered:
             try:
-                ray.get(reference)
+                asked[reference].place = ray.get(reference)
             except RayError as error:
                 self.lose(asked[reference], error)
-        for reference in silent:
-            self.lose(asked[reference], f"no sign of life in {_LOOK_SECONDS:g} s")
+        return silent
 
     def _wanted(self) -> int:
         return self._settings.workers or min(self._work, room(self._settings.cpus, self._gpus))
@@ -145,29 +141,25 @@ class Crew:
             max_task_retries=0,
             scheduling_strategy="SPREAD",
         )
-        return Member(made.remote(self._population, self._settings.threads, self._settings.cpus))
+        actor: Any = made.remote(self._population, self._settings.threads, self._settings.cpus)
+        return Member(actor, actor.place.remote())
 
-    def _await(self, seconds: float) -> None:
-        """As many as the cluster could hold, and nobody twice: whoever is not ready by then may be so in a
-        later round."""
+    def _await(self, seconds: float) -> list[Member]:
+        """Wait for as many as the cluster could hold, and for nobody twice: whoever is not ready by then may
+        be so in a later round. Return those who are."""
         pending = {one.starting: one for one in self._members if one.place is None and not one.lost}
-        if not pending:
-            return
         free = room(self._settings.cpus, self._gpus) - (len(self._members) - len(pending))
         due = min(free, sum(not one.awaited for one in pending.values()))
         if due > 0:
             ray.wait(list(pending), num_returns=due, timeout=seconds)
         for one in pending.values():
             one.awaited = one.awaited or due > 0
-        for reference in ray.wait(list(pending), num_returns=len(pending), timeout=0)[0]:
-            try:
-                pending[reference].place = ray.get(reference)
-            except RayError as error:
-                self.lose(pending[reference], error)
+        self._placed(pending, 0)
+        return [one for one in self._members if one.place is not None]
 
 
 def _said(why: Exception | str) -> str:
-    """Ray's errors carry pages; their first line says what happened, and a worker's own error the last."""
+    """Return one line of what Ray's errors say in pages: the first, or the last of a worker's own error."""
     lines = [line for line in str(why).strip().splitlines() if line.strip()]
     if not lines:
         return type(why).__name__

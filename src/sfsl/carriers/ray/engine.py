@@ -19,11 +19,10 @@ from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore, StoreS
 
 
 class SharedStore(Closing):
-    """A store belongs to one thread; here one at a time has it."""
+    """Lets several threads have a store, which belongs to one: here one at a time has it."""
 
     def __init__(self, store: RowStore) -> None:
-        self._store = store
-        self._lock = Lock()
+        self._store, self._lock = store, Lock()
 
     @property
     def spec(self) -> StoreSpec:
@@ -65,8 +64,8 @@ _CLIENT = 250
 
 
 class RayEngine(PopulationEngine):
-    """Cohorts run side by side. The model is the local engine's, bit for bit, wherever clients are, as
-    long as all train on CPUs of one kind."""
+    """Runs cohorts side by side. The model is the local engine's, bit for bit, wherever clients are, as
+    long as all train on CPUs of one kind. A cohort has about ``clients``."""
 
     def __init__(
         self,
@@ -77,7 +76,6 @@ class RayEngine(PopulationEngine):
         worker: type[Worker] = Worker,
         test: Pool | None = None,
     ) -> None:
-        """``clients`` of a cohort."""
         if simulation.settings.sums != "masked":
             raise ParameterError("plain sums are quick in one process; take the local engine")
         shared = copy.copy(simulation)
@@ -93,15 +91,9 @@ class RayEngine(PopulationEngine):
     def _run_all(self, number: int, cohorts: Sequence[Cohort], tally: RoundTally) -> None:
         members = self._crew.ready()
         groups = [self.simulation.groups(one.names) for one in cohorts]
+        devices, seconds = self.simulation.devices, self._settings.seconds
         pools = [
-            RayPool(
-                self._crew,
-                f"{number}-{place}",
-                number,
-                parts,
-                self.simulation.devices,
-                self._settings.seconds,
-            )
+            RayPool(self._crew, f"{number}-{place}", number, parts, devices, seconds)
             for place, parts in enumerate(self._divided(groups, members))
         ]
         with ThreadPoolExecutor(min(len(cohorts), _SIDE_BY_SIDE)) as threads:
@@ -120,8 +112,8 @@ class RayEngine(PopulationEngine):
                 member.actor.forget.remote()
 
     def _divided(self, groups: Sequence[Groups], members: Sequence[Member]) -> list[dict[Member, Groups]]:
-        """Per cohort, who has which groups: the costliest first, each to whoever has the least of that
-        cohort, and then the least to do. So a worker that is lost costs no cohort more than its share."""
+        """Say for each cohort who has which groups: the costliest first, each to whoever has the least of
+        that cohort, and then the least to do. So a lost worker costs no cohort more than its share."""
         costs = [
             (sum(_CLIENT + self.simulation.samples(name) for name in group), cohort, place)
             for cohort, some in enumerate(groups)

@@ -1,8 +1,8 @@
 """The clients of a cohort on the workers of a cluster, each group whole on one of them."""
 
 import time
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import ray
@@ -13,12 +13,13 @@ from sfsl.carriers.ray.crew import Crew, Member
 from sfsl.client.device import Device, Learned
 from sfsl.simulate.population import Groups, Personal
 
+T = TypeVar("T")
 Results = list[tuple[Member, Collection[str], Any]]
 
 
 class RayPool:
-    """``parts`` says who has which groups. A worker that dies, raises, hangs or answers with something
-    else than replies is lost from that exchange on; its clients have no reply.
+    """Asks workers for their clients. ``parts`` says who has which groups. A worker that dies, raises, hangs
+    or answers with something else than replies is lost from that exchange on; its clients have no reply.
 
     What is in a frame is not looked at here: the round does that, client by client.
     """
@@ -39,57 +40,45 @@ class RayPool:
         }
 
     def check_in(self) -> dict[str, Reply]:
-        return self._replies(
-            self._ask(
-                self._names,
-                lambda member, names: member.actor.check_in.remote(
-                    self._key, self._number, self._parts[member]
-                ),
-            )
-        )
+        found = self._ask("check_in", self._names, lambda member, _: (self._number, self._parts[member]))
+        return self._replies(found)
 
     def answer(self, exchange: str, frames: Mapping[str, bytes]) -> dict[str, Reply]:
-        return self._replies(
-            self._ask(
-                self._among(frames),
-                lambda member, names: member.actor.answer.remote(
-                    self._key, exchange, {name: frames[name] for name in names}
-                ),
-            )
-        )
+        asked = self._among(frames)
+        return self._replies(self._ask("answer", asked, lambda _, names: (exchange, _only(frames, names))))
 
     def train(self, frames: Mapping[str, bytes], personal: Personal) -> Lessons:
-        results = self._ask(
-            self._among(frames),
-            lambda member, names: member.actor.train.remote(
-                self._key,
-                {name: frames[name] for name in names},
-                {name: personal[name] for name in names},
-            ),
-        )
         taken: Results = []
         learned: dict[str, Learned] = {}
         seconds = 0.0
-        for member, names, lessons in results:
+        for member, names, lessons in self._ask(
+            "train", self._among(frames), lambda _, names: (_only(frames, names), _only(personal, names))
+        ):
             if not isinstance(lessons, Lessons) or not self._plausible(lessons, names):
                 self._crew.lose(member, "it answers with something else than lessons")
                 continue
             taken.append((member, names, lessons.replies))
-            learned |= {name: lessons.learned[name] for name in names}
+            learned |= _only(lessons.learned, names)
             seconds += lessons.seconds
         replies = self._replies(taken)
-        return Lessons(replies, {name: one for name, one in learned.items() if name in replies}, seconds)
+        return Lessons(replies, _only(learned, replies), seconds)
 
     def _among(self, frames: Mapping[str, bytes]) -> dict[Member, list[str]]:
         return {member: [name for name in names if name in frames] for member, names in self._names.items()}
 
-    def _ask(self, asked: Mapping[Member, list[str]], call: Callable[[Member, list[str]], Any]) -> Results:
-        """What each worker answers for its clients, as far as it does in time."""
+    def _ask(
+        self,
+        what: str,
+        asked: Mapping[Member, list[str]],
+        given: Callable[[Member, list[str]], tuple[Any, ...]],
+    ) -> Results:
+        """Return what each worker answers for its clients, as far as it does in time."""
         deadline = time.monotonic() + self._seconds
-        waiting: dict[Any, Member] = {}
-        for member, names in asked.items():
-            if names and not member.lost:
-                waiting[call(member, names)] = member
+        waiting: dict[Any, Member] = {
+            getattr(member.actor, what).remote(self._key, *given(member, names)): member
+            for member, names in asked.items()
+            if names and not member.lost
+        }
         results: Results = []
         while waiting:
             left = max(0.0, deadline - time.monotonic())
@@ -111,17 +100,21 @@ class RayPool:
             if not isinstance(replies, Mapping) or not all(_is_reply(replies.get(name)) for name in names):
                 self._crew.lose(member, "it answers with something else than replies")
                 continue
-            found |= {name: replies[name] for name in names}
+            found |= _only(replies, names)
         return found
 
     def _plausible(self, lessons: Lessons, names: Collection[str]) -> bool:
-        """What is stored for devices is theirs, and numbers."""
+        """Return whether what is stored for devices is theirs, and numbers."""
         learned = lessons.learned
         return (
             isinstance(learned, Mapping)
             and isinstance(lessons.seconds, float)
             and all(_is_learned(learned.get(name), self._devices[name]) for name in names)
         )
+
+
+def _only(all_of_them: Mapping[str, T], names: Iterable[str]) -> dict[str, T]:
+    return {name: all_of_them[name] for name in names}
 
 
 def _is_reply(given: object) -> bool:

@@ -19,7 +19,7 @@ from sfsl.simulate.population import Groups, Personal, Population
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker is, and what it trains on."""
+    """Says where a worker is, and what it trains on."""
 
     node: str
     process: int
@@ -27,7 +27,7 @@ class Place:
 
 
 class Worker:
-    """A cohort is known by its ``key``. Calls come one after another."""
+    """Has clients of some cohorts, each known by its ``key``. Calls come one after another."""
 
     def __init__(self, population: Population, threads: int, cpus: int) -> None:
         if threads:
@@ -51,10 +51,10 @@ class Worker:
         return self._cohorts[key].train(frames, personal)
 
     def forget(self) -> None:
-        """All cohorts: their round is over, and so are their keys."""
+        """Forget all cohorts: their round is over, and so are their keys."""
         self._cohorts.clear()
 
 
 def training_device(gpus: Sequence[object], *, cuda: bool) -> str:
-    """On a GPU if this worker was given one and torch can use it. Ray shows it no others."""
+    """Return the GPU if this worker was given one and torch can use it. Ray shows it no others."""
     return "cuda" if gpus and cuda else "cpu"

@@ -78,7 +78,7 @@ def test_nobody_waits_for_who_declines(tmp_path: Path) -> None:
             (line,) = world.lines
             assert (line.cohort, line.survivors) == (4, 3)
             assert (line.declined, line.dropped, line.late) == ({"Decline": 1}, {}, 0)
-            assert world.coordinator.totals.declined == 1
+            assert world.coordinator.totals.tally.declined == {"Decline": 1}
             assert world.registry.acknowledged(guests[0].id) == 0
 
     run(scenario())
