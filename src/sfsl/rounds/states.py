@@ -17,10 +17,7 @@ from sfsl.submodel import RowSet
 from sfsl.union.encoding import Encoding
 from sfsl.union.protocol import Union
 
-Phase = Enum(
-    "Phase",
-    "NEW CHECKED_IN SHARED UNITING AWAITS_UNION REQUESTED TRAINING UPLOADED FINISHED LEFT",
-)
+Phase = Enum("Phase", "NEW CHECKED_IN SHARED UNITING AWAITS_UNION REQUESTED TRAINING UPLOADED FINISHED LEFT")
 # Whoever fails after something of it was exposed or drawn has left: neither is made twice.
 CLIENT_MOVES = (
     Move(Phase.NEW, messages.Keys, (Phase.CHECKED_IN,)),
