@@ -45,7 +45,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training made of a submodel. ``scores``: two histograms, of positives and of negatives."""
+    """What training made of a submodel. ``scores`` are two histograms, of positives and of negatives."""
 
     dense: ArrayLike
     samples: int
@@ -155,9 +155,7 @@ class RoundClient(Machine[State]):
                 state.round_id, {name: rows.rows for name, rows in shared.items()}, self._randomness
             )
             asked = self._maps.with_derived({name: rows.at(answers[name]) for name, rows in shared.items()})
-            rows = sum(map(len, asked.values()))
-            if rows > self._policy.max_rows:  # never trimmed: what is left out would depend on the data
-                raise Refused(f"a submodel of {rows} rows, this client allows {self._policy.max_rows}")
+            self._require_size(asked)
             layout = state.params.layout(unions)
             positions = tuple(
                 unions[table.name].positions_of(asked[table.name].rows) for table in self._model.summed
@@ -218,6 +216,12 @@ class RoundClient(Machine[State]):
         except BaseException:
             self._enter(states.Left())
             raise
+
+    def _require_size(self, asked: Mapping[str, RowSet]) -> None:
+        """Decline too large a submodel, never trim it: what is left out would depend on the client's data."""
+        rows = sum(map(len, asked.values()))
+        if rows > self._policy.max_rows:
+            raise Refused(f"a submodel of {rows} rows, this client allows {self._policy.max_rows}")
 
     def __repr__(self) -> str:
         return f"RoundClient({self.phase.name})"

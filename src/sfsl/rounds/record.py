@@ -224,7 +224,7 @@ class RoundTally:
     ) -> RoundRecord:
         """Return the record of round ``number``, which came to ``outcome`` or was aborted."""
         # A record has the fields of a tally, but for whom costs are divided by.
-        fields = {
+        fields: dict[str, Any] = {
             name: dict(one) if isinstance(one, dict) else one
             for name, one in vars(self).items()
             if name != "answered"

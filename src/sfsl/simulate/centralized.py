@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.func import functional_call
 
 from sfsl.arrays import Indices
@@ -20,7 +19,7 @@ from sfsl.rounds import ScoreBins
 from sfsl.rounds.record import RoundTally
 from sfsl.simulate.engine import Engine, Pool, RoundResult
 from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore
-from sfsl.training.task import Task, parameter_of
+from sfsl.training.task import Parameters, Task, parameter_of
 
 _ORDER = 4  # its stream of the run's seed
 
@@ -84,7 +83,12 @@ class CentralizedEngine(Engine):
         )
         for one in parameters.values():
             one.requires_grad_()
-        states = self._states(parameters, dense, blocks)
+        states = [
+            self.task.parameters(
+                dense.state[slot], {name: block.state[:, slot] for name, block in blocks.items()}
+            )
+            for slot in range(self._settings.slots)
+        ]
         columns = {name: torch.from_numpy(one) for name, one in data.local_columns(rows).items()}
         loss = self._train(number, parameters, states, columns, len(data))
         commit = self._commit(number, parameters, states, blocks)
@@ -99,36 +103,23 @@ class CentralizedEngine(Engine):
         order = [np.random.default_rng([_ORDER, self._seed, epoch]).permutation(total) for epoch in epochs]
         return np.concatenate(order)[first - epochs[0] * total :][:wanted]
 
-    def _states(
-        self, parameters: dict[str, Tensor], dense: DenseBlock, blocks: dict[str, RowBlock]
-    ) -> dict[str, list[Tensor]]:
-        """The optimizer's numbers for each parameter, slot by slot, in its shape."""
-        states: dict[str, list[Tensor]] = {name: [] for name in parameters}
-        for slot in range(self._settings.slots):
-            own = self.task.parameters(
-                dense.state[slot], {name: block.state[:, slot] for name, block in blocks.items()}
-            )
-            for name, one in own.items():
-                states[name].append(one)
-        return states
-
     def _train(
         self,
         number: int,
-        parameters: dict[str, Tensor],
-        states: dict[str, list[Tensor]],
-        columns: dict[str, Tensor],
+        parameters: Parameters,
+        states: list[Parameters],
+        columns: Parameters,
         samples: int,
     ) -> float:
+        """Take the steps of a round in place, ``states`` by slot; return the loss, summed over samples."""
         settings, module = self._settings, self.task.module
         rate = settings.learning_rate * settings.decay ** (number - 1)
         kind: Any = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
         optimizer = kind(parameters.values(), lr=rate)
         done = float((number - 1) * settings.steps)
-        for name, slots in states.items():
-            if slots:
-                state = {"step": torch.tensor(done), "exp_avg": slots[0], "exp_avg_sq": slots[1]}
-                optimizer.state[parameters[name]] = state
+        for name, one in parameters.items() if states else ():
+            first, second = (state[name] for state in states)
+            optimizer.state[one] = {"step": torch.tensor(done), "exp_avg": first, "exp_avg_sq": second}
         module.train()
         total = 0.0
         for start in range(0, samples, settings.batch_size):
@@ -143,22 +134,18 @@ class CentralizedEngine(Engine):
         return total
 
     def _commit(
-        self,
-        number: int,
-        parameters: dict[str, Tensor],
-        states: dict[str, list[Tensor]],
-        blocks: dict[str, RowBlock],
+        self, number: int, parameters: Parameters, states: list[Parameters], blocks: dict[str, RowBlock]
     ) -> Commit:
-        task, slots = self.task, self._settings.slots
+        task = self.task
         done = {name: one.detach() for name, one in parameters.items()}
-        dense = DenseBlock(task.dense_vector(done), np.zeros((slots, task.spec.dense), np.float32))
-        for slot, own in enumerate(dense.state):
-            own[:] = task.dense_vector({name: some[slot] for name, some in states.items()})
+        dense = DenseBlock(task.dense_vector(done), np.zeros((len(states), task.spec.dense), np.float32))
+        for own, state in zip(dense.state, states, strict=True):
+            own[:] = task.dense_vector(state)
         tables = {}
         for table in task.tables:
-            name = parameter_of(table)
-            state = np.zeros((len(done[name]), slots, table.width), np.float32)
-            for slot, one in enumerate(states[name]):
-                state[:, slot] = one.numpy()
-            tables[table.name] = RowBlock(blocks[table.name].rows, done[name].numpy(), state)
+            name, block = parameter_of(table), blocks[table.name]
+            own = np.zeros((len(block.rows), len(states), table.width), np.float32)
+            for slot, state in enumerate(states):
+                own[:, slot] = state[name].numpy()
+            tables[table.name] = RowBlock(block.rows, done[name].numpy(), own)
         return Commit(number, tables, dense, self.store.selection)

@@ -178,20 +178,18 @@ class RowMaps:
             raise ParameterError(
                 f"maps are given for {sorted(maps)}, the derived tables are {sorted(derived)}"
             )
-        self._model = model
-        self._maps = {name: self._checked(model.table(name), given) for name, given in maps.items()}
-
-    def _checked(self, table: Table, given: RowMap) -> RowMap:
-        if callable(given):
-            return given
-        values = row_numbers(given, table.rows)
-        source = self._model.table(str(table.source))
-        if values.shape != (source.rows,):
-            raise ParameterError(
-                f"the map of table {table.name!r} has shape {values.shape}, "
-                f"but {source.name!r} has {source.rows} rows"
-            )
-        return values
+        self._model, self._maps = model, dict(maps)
+        for name, given in maps.items():
+            if callable(given):
+                continue
+            table = model.table(name)
+            values = self._maps[name] = row_numbers(given, table.rows)
+            source = model.table(str(table.source))
+            if values.shape != (source.rows,):
+                raise ParameterError(
+                    f"the map of table {name!r} has shape {values.shape}, "
+                    f"but {source.name!r} has {source.rows} rows"
+                )
 
     def rows_of(self, name: str, source_rows: ArrayLike) -> Indices:
         """Return the derived row of each source row, in the same order and shape."""

@@ -94,20 +94,18 @@ class ServerStep(Checked, frozen=True):
                 f"rows of shape {values.shape} with state of shape {state.shape} and moves of shape "
                 f"{moves.shape}; {self.kind} keeps {self.slots} numbers for each parameter"
             )
-        old = state.astype(np.float64)
         if self.kind == "add":
-            step, new = self.rate * moves, old
-        elif self.kind == "adagrad":
-            second = old[:, 0] + moves**2
-            step, new = self._scaled(moves, second), second[:, None]
+            return (values + self.rate * moves).astype(np.float32), state.astype(np.float32)
+        old = state.astype(np.float64)
+        if self.kind == "adagrad":
+            first, second = moves, old[:, 0] + moves**2
+            new = second[:, None]
         else:
             first = self.beta1 * old[:, 0] + (1 - self.beta1) * moves
             second = self.beta2 * old[:, 1] + (1 - self.beta2) * moves**2
-            step, new = self._scaled(first, second), np.stack([first, second], axis=1)
+            new = np.stack([first, second], axis=1)
+        step = self.rate * first / (np.sqrt(second) + self.tau)
         return (values + step).astype(np.float32), new.astype(np.float32)
-
-    def _scaled(self, first: Reals, second: Reals) -> Reals:
-        return self.rate * first / (np.sqrt(second) + self.tau)
 
 
 # Line 9 of Algorithm 1.

@@ -94,8 +94,8 @@ class Columns:
 class Stack:
     """Buffers for a number of clients. A table has one row more than any client, which fillers point to.
 
-    ``order``: [clients, steps, batch], which of all samples each step takes; -1 fills up.
-    ``losses``: [clients], summed over samples; a trainer writes them.
+    ``order``, [clients, steps, batch], says which of all samples each step takes; -1 fills up. ``losses``,
+    [clients], are summed over samples; a trainer writes them.
     """
 
     dense: Parameters
@@ -107,13 +107,13 @@ class Stack:
     def to(self, device: str) -> "Stack":
         """Return the stack with its buffers on a device."""
         some = ({name: one.to(device) for name, one in part.items()} for part in vars(self.columns).values())
-        return replace(self._each(lambda one: one.to(device)), columns=Columns(*some))
+        return replace(self._changed(lambda one: one.to(device)), columns=Columns(*some))
 
     def first(self, clients: int, start: int = 0) -> "Stack":
         """Return the same buffers, of the first clients only, or the first from ``start`` on."""
-        return self._each(lambda one: one[start : start + clients])
+        return self._changed(lambda one: one[start : start + clients])
 
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "Stack":
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> "Stack":
         """Change every buffer that has a part for each client."""
         return Stack(
             {name: change(one) for name, one in self.dense.items()},
@@ -135,7 +135,7 @@ class Stack:
 class StackTrainer:
     """Trains what is in a stack, in place; again and again if it is refilled.
 
-    ``compiled``: torch makes fewer and larger kernels of a step, which takes it a minute once.
+    If ``compiled``, torch makes fewer and larger kernels of a step, which takes it a minute once.
     """
 
     def __init__(
@@ -201,7 +201,7 @@ class StackTrainer:
                 one.copy_(old)
 
     def _replay(self, steps: Sequence[int]) -> None:
-        """Lanes begin together and each goes at its own pace; whatever comes next waits for all."""
+        """Let lanes begin together, each at its own pace; whatever comes next waits for all."""
         self.capture()
         now = torch.cuda.current_stream()
         for lane in self._lanes:
@@ -214,7 +214,7 @@ class StackTrainer:
             now.wait_stream(lane.stream)
 
     def _step(self, stack: Stack, number: Tensor) -> None:
-        """Step ``number`` of all clients of a stack."""
+        """Take step ``number`` of all clients of a stack."""
         chosen = stack.order.index_select(1, number).squeeze(1)
         at = chosen.clamp_min(0)
         places = {name: one[at] for name, one in stack.columns.packed.items()}

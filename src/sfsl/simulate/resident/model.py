@@ -22,7 +22,7 @@ class Moved:
 
 
 class ResidentModel:
-    """Tables have one row more than the model, which fillers point to and nobody reads.
+    """A model on a device. Its tables have one row more, which fillers point to and nobody reads.
 
     ``touched`` says which rows any round moved since the last ``changes``.
     """
@@ -43,10 +43,8 @@ class ResidentModel:
         self.dense_state = torch.from_numpy(dense.state).to(device)
 
     def dense_parameters(self) -> Parameters:
-        """The dense part by name."""
-        shapes = self.task.dense_shapes
-        pieces = torch.split(self.dense, [shape.numel() for shape in shapes.values()])
-        return {name: one.reshape(shape) for (name, shape), one in zip(shapes.items(), pieces, strict=True)}
+        """Return the dense part by name: views of it."""
+        return self.task.dense_parts(self.dense)
 
     def state(self) -> dict[str, NDArray[np.float32]]:
         """Return everything about the model, as arrays of this machine."""
@@ -138,14 +136,15 @@ def averaged(values: Tensor, weights: Tensor, how: Averaging) -> Tensor:
 
 def stepped(step: ServerStep, values: Tensor, state: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
     """Return what ``ServerStep.apply`` does."""
-    old = state.to(torch.float64)
     if step.kind == "add":
         return (values + step.rate * moves).to(torch.float32), state
+    old = state.to(torch.float64)
     if step.kind == "adagrad":
-        second = old[:, 0] + moves**2
-        move, new = step.rate * moves / (second.sqrt() + step.tau), second.unsqueeze(1)
+        first, second = moves, old[:, 0] + moves**2
+        new = second.unsqueeze(1)
     else:
         first = step.beta1 * old[:, 0] + (1 - step.beta1) * moves
         second = step.beta2 * old[:, 1] + (1 - step.beta2) * moves**2
-        move, new = step.rate * first / (second.sqrt() + step.tau), torch.stack([first, second], dim=1)
+        new = torch.stack([first, second], dim=1)
+    move = step.rate * first / (second.sqrt() + step.tau)
     return (values + move).to(torch.float32), new.to(torch.float32)
