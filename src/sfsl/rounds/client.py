@@ -45,7 +45,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Trained:
-    """What training made of a submodel. ``scores``: two histograms, of positives and of negatives."""
+    """What training made of a submodel. ``scores`` are two histograms, of positives and of negatives."""
 
     dense: ArrayLike
     samples: int
@@ -57,12 +57,12 @@ class Answers(Protocol):
     """What a client says about its indices. ``ClientState`` debits it durably before it leaves."""
 
     def expose(self, round_id: bytes) -> Mapping[str, Indices]:
-        """The rows it brings to the union, by shared table."""
+        """Return the rows it brings to the union, by shared table."""
 
     def answer(
         self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
     ) -> Mapping[str, NDArray[np.bool_]]:
-        """Which rows of each union it asks for."""
+        """Say which rows of each union it asks for."""
 
 
 class RoundClient(Machine[State]):
@@ -86,14 +86,9 @@ class RoundClient(Machine[State]):
         state: State | None = None,
     ) -> None:
         super().__init__(state or states.New())
-        self.session = session
-        self._answers = answers
-        self._model = model
-        self._maps = maps
-        self._policy = policy
-        self._randomness = randomness
-        self._rounding = rounding or randomness
-        self._space = IndexSpace(model)
+        self.session, self._answers, self._policy = session, answers, policy
+        self._model, self._maps, self._space = model, maps, IndexSpace(model)
+        self._randomness, self._rounding = randomness, rounding or randomness
 
     def create_keys(self) -> messages.Keys:
         self._due(messages.Keys, states.New)
@@ -121,7 +116,7 @@ class RoundClient(Machine[State]):
     # -- exchange 2 ----------------------------------------------------------------------------
 
     def handle_inbound(self, inbound: messages.InboundShares) -> messages.MaskedVector:
-        """The exposure is debited before the masked set leaves, and never refunded."""
+        """Send the masked set; its exposure is debited before it leaves, and never refunded."""
         state = self._due(messages.InboundShares, states.Shared)
         start = self.session.handle_inbound(inbound, state.params.context())
         with self._leaving():
@@ -182,9 +177,11 @@ class RoundClient(Machine[State]):
         requesters, requests = self.session.read_requesters(
             state.layout, others, state.positions, submodel.requesters, submodel.requests
         )
+        if len(submodel.rows) != len(summed):
+            raise InvalidMessage(f"rows of {len(submodel.rows)} tables, the model has {len(summed)}")
         rows = {
             table.name: _floats(data, (len(state.asked[table.name]), table.width), params.precision)
-            for table, data in zip(summed, _as_many(submodel.rows, summed), strict=True)
+            for table, data in zip(summed, submodel.rows, strict=True)
         }
         dense = _floats(submodel.dense, (self._model.dense,), "float32")
         # The dense model and the union are the same for all: whoever was told otherwise adds up to noise.
@@ -213,7 +210,7 @@ class RoundClient(Machine[State]):
 
     @contextmanager
     def _leaving(self) -> Iterator[None]:
-        """Whatever fails in here, this client is a dropout: what it exposes or draws is not made twice."""
+        """Make this client a dropout if anything fails: what it exposes or draws is not made twice."""
         try:
             yield
         except BaseException:
@@ -221,19 +218,13 @@ class RoundClient(Machine[State]):
             raise
 
     def _require_size(self, asked: Mapping[str, RowSet]) -> None:
-        """Declined, never trimmed: what is left out would depend on the client's data."""
-        rows = sum(len(some) for some in asked.values())
+        """Decline too large a submodel, never trim it: what is left out would depend on the client's data."""
+        rows = sum(map(len, asked.values()))
         if rows > self._policy.max_rows:
             raise Refused(f"a submodel of {rows} rows, this client allows {self._policy.max_rows}")
 
     def __repr__(self) -> str:
         return f"RoundClient({self.phase.name})"
-
-
-def _as_many(blobs: tuple[bytes, ...], tables: tuple[Any, ...]) -> tuple[bytes, ...]:
-    if len(blobs) != len(tables):
-        raise InvalidMessage(f"rows of {len(blobs)} tables, the model has {len(tables)}")
-    return blobs
 
 
 def _floats(data: bytes, shape: tuple[int, ...], precision: str) -> Values:
@@ -248,7 +239,7 @@ def _floats(data: bytes, shape: tuple[int, ...], precision: str) -> Values:
 
 
 def histogram_words(scores: tuple[ArrayLike, ArrayLike] | None, bins: int, dtype: np.dtype[Any]) -> Words:
-    """The two histograms one behind the other, as words of the ring."""
+    """Put the two histograms one behind the other, as words of the ring."""
     if scores is None:
         return np.zeros(2 * bins, dtype)
     both = np.concatenate([np.asarray(one) for one in scores])

@@ -39,7 +39,7 @@ class ScoreBins(Checked, frozen=True):
         return np.asarray(1 / (1 + np.exp(-self._log_odds(np.arange(1, self.bins)))), np.float64)
 
     def after(self, clicks: ArrayLike, others: ArrayLike) -> Self:
-        """The bins of the next round, after these were counted."""
+        """Return the bins of the next round, after these were counted."""
         counts = (np.asarray(clicks) + np.asarray(others)).astype(np.float64)
         if not counts.sum():
             return self
@@ -56,7 +56,7 @@ class ScoreBins(Checked, frozen=True):
         )
 
     def _log_odds(self, places: ArrayLike) -> NDArray[np.float64]:
-        """At these places, counted in bins from the left."""
+        """Return the log-odds at these places, counted in bins from the left."""
         share = np.asarray(places, np.float64) / self.bins
         return np.asarray(self.centre + self.scale * np.log(share / (1 - share)), np.float64)
 
@@ -80,7 +80,7 @@ class IndexSpace:
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
     def rows(self, indices: Indices) -> dict[str, RowSet]:
-        """Ascending indices by table."""
+        """Split ascending indices by table."""
         split = {}
         for name, (start, end) in self._starts.items():
             first, last = np.searchsorted(indices, [start, end])
@@ -114,30 +114,23 @@ class RoundParams(Checked, frozen=True):
 
     @property
     def bins(self) -> int:
-        """Of each of the two histograms."""
+        """The number of bins of each of the two histograms."""
         return 0 if self.scores is None else self.scores.bins
 
     def sums(self) -> tuple[SumParams, SumParams]:
-        """The two sums of the round's session: the union, and the update, whose layout is known later."""
-        update = SumParams(
-            label=UPDATE_LABEL,
-            ring=self.update.rows.ring,
-            min_contributors=self.min_contributors,
-            layout=None,
+        """Return the session's two sums: the union, and the update, whose layout is known later."""
+        ring, least = self.update.rows.ring, self.min_contributors
+        return self.union.sum_params(), SumParams(
+            label=UPDATE_LABEL, ring=ring, min_contributors=least, layout=None
         )
-        return self.union.sum_params(), update
 
     def layout(self, unions: dict[str, RowSet]) -> Layout:
-        """What is summed: the dense part and its weight, the histograms, and per table rows and weights."""
-        return Layout(
-            dense=self.model.dense_words + 2 * self.bins,
-            tables=tuple(
-                TableShape(rows=len(unions[table.name]), width=table.words) for table in self.model.summed
-            ),
-        )
+        """Lay out what is summed: dense part and weight, the histograms, and per table rows and weights."""
+        shapes = (TableShape(rows=len(unions[one.name]), width=one.words) for one in self.model.summed)
+        return Layout(dense=self.model.dense_words + 2 * self.bins, tables=tuple(shapes))
 
     def context(self) -> bytes:
-        """Everything a client was told about the round; bound into the masks of both sums."""
+        """Digest everything a client was told about the round; it is bound into the masks of both sums."""
         return digest("round", msgspec.msgpack.encode(self))
 
 

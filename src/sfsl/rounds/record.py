@@ -16,8 +16,6 @@ from sfsl.scores import auc_error_bound, auc_from_histograms
 from sfsl.submodel import Applied, ModelSums, RowSet, RowStore, apply_sums, decode_sums
 
 Histograms = tuple[Counts, Counts]
-
-
 _MOST = 2**40  # scores in a bin, of all clients together
 
 
@@ -64,8 +62,8 @@ def read_sums(
     contributors: Sequence[Counts],
     survivors: tuple[str, ...],
 ) -> RoundSums:
-    """The words of an opened sum in numbers."""
-    end, bins, summed = params.model.dense_words, params.bins, params.model.summed
+    """Read the words of an opened sum as numbers."""
+    end, names = params.model.dense_words, [table.name for table in params.model.summed]
     model = decode_sums(
         params.model,
         params.update,
@@ -74,19 +72,15 @@ def read_sums(
         tables=tables,
         contributors=contributors,
     )
-    scores = dense[end:].astype(np.int64).reshape(2, bins) if bins else None
-    if scores is not None and not ((scores >= 0) & (scores < _MOST)).all():
-        scores = None  # somebody counted below nothing: no number of samples
-    return RoundSums(
-        model,
-        {table.name: count for table, count in zip(summed, contributors, strict=True)},
-        survivors,
-        (scores[0], scores[1]) if scores is not None else None,
-    )
+    clicks, others = dense[end:].astype(np.int64).reshape(2, params.bins)
+    # Where somebody counted below nothing, it is no number of samples.
+    sound = params.bins and all(((one >= 0) & (one < _MOST)).all() for one in (clicks, others))
+    counts = dict(zip(names, contributors, strict=True))
+    return RoundSums(model, counts, survivors, (clicks, others) if sound else None)
 
 
 def conclude(store: RowStore, params: RoundParams, sums: RoundSums) -> RoundOutcome:
-    """The store is only read."""
+    """Return what sums make of a round. The store is only read."""
     applied = apply_sums(store, params.update, sums.model, selection=b"")
     return RoundOutcome(applied, sums.survivors, sums.model.unions, sums.contributors, sums.scores)
 
@@ -102,17 +96,16 @@ WORST_AUC_ERROR = 0.1
 class RoundRecord(msgspec.Struct, frozen=True):
     """What one round did and cost. Bytes and client seconds are per client that answered, by exchange.
 
-    ``late``: messages that came when their phase was over. ``declined``: clients by why they took no part;
-    a server on a network knows only of those that said so ("Decline"). ``auc`` is that of the central test
-    set after the round, where it was evaluated; ``auc_secure`` that of the cohort's own held-out samples
+    ``late`` are messages that came when their phase was over. ``declined`` counts clients by why they took no
+    part; a server on a network knows only of those that said so ("Decline"). ``auc`` is that of the central
+    test set after the round, where it was evaluated; ``auc_secure`` that of the cohort's own held-out samples
     before it, from securely summed histograms, and at most ``auc_secure_error`` from that of the scores
-    themselves; None where that is a lot, as in the first round, whose bins are too wide.
-    ``unknown_rows``: rows that clients' data names and the model does not have. ``opened``: rows with at
-    least one contributor. ``training_seconds`` are those of all places that train, ``wall_seconds`` those of
-    this process; ``exchange_seconds``, on a network: from when an exchange's messages are there until it is
-    closed.
-    ``cohorts_aborted``: of a round of several cohorts, those that added nothing. ``workers_lost``: of a
-    cluster, each with the clients it had.
+    themselves; None where that is a lot, as in the first round, whose bins are too wide. ``unknown_rows`` are
+    rows that clients' data names and the model does not have; ``opened`` those with at least one contributor.
+    ``training_seconds`` are those of all places that train, ``wall_seconds`` those of this process;
+    ``exchange_seconds``, on a network, last from when an exchange's messages are there until it is closed.
+    Of a round of several cohorts, ``cohorts_aborted`` added nothing. ``workers_lost`` are those of a cluster,
+    each with the clients it had.
 
     >>> import sfsl
     >>> def show(line: sfsl.RoundRecord):
@@ -172,7 +165,7 @@ class Learned(Protocol):
 class RoundTally:
     """What a round has done and cost so far: sums over clients, by exchange. Tallies of cohorts add up.
 
-    ``answered``: by exchange, the clients that costs are divided by. ``loss`` is summed over samples.
+    ``answered`` has, by exchange, the clients that costs are divided by. ``loss`` is summed over samples.
     Seconds of clients are CPU time without training, ``server_seconds`` CPU time, ``training_seconds`` wall
     time of all places that train together.
     """
@@ -230,33 +223,19 @@ class RoundTally:
         self, number: int, outcome: RoundOutcome | None, *, aborted: str | None = None, seconds: float = 0.0
     ) -> RoundRecord:
         """Return the record of round ``number``, which came to ``outcome`` or was aborted."""
+        # A record has the fields of a tally, but for whom costs are divided by.
+        fields: dict[str, Any] = {
+            name: dict(one) if isinstance(one, dict) else one
+            for name, one in vars(self).items()
+            if name != "answered"
+        }
+        for name in ("bytes_up", "bytes_down", "client_seconds"):
+            total = fields[name]
+            fields[name] = {key: total[key] / max(1, self.answered.get(key, 0)) for key in total}
         loss = self.loss / self.samples if self.samples else math.nan
-        return RoundRecord(
-            round=number,
-            aborted=aborted,
-            cohort=self.cohort,
-            dropped=dict(self.dropped),
-            late=self.late,
-            declined=dict(self.declined),
-            diverged=self.diverged,
-            samples=self.samples,
-            unknown_rows=self.unknown_rows,
-            loss=loss if math.isfinite(loss) else None,
-            auc=None,
-            bytes_up=self._per_client(self.bytes_up),
-            bytes_down=self._per_client(self.bytes_down),
-            client_seconds=self._per_client(self.client_seconds),
-            server_seconds=dict(self.server_seconds),
-            training_seconds=self.training_seconds,
-            wall_seconds=seconds,
-            exchange_seconds=dict(self.exchange_seconds),
-            cohorts_aborted=self.cohorts_aborted,
-            workers_lost=self.workers_lost,
-            **_ending(outcome),
-        )
-
-    def _per_client(self, totals: dict[str, float]) -> dict[str, float]:
-        return {name: total / max(1, self.answered.get(name, 0)) for name, total in totals.items()}
+        fields["loss"] = loss if math.isfinite(loss) else None
+        fields |= _ending(outcome)
+        return RoundRecord(round=number, aborted=aborted, auc=None, wall_seconds=seconds, **fields)
 
 
 def secure_auc(outcome: RoundOutcome | None) -> tuple[float | None, float | None]:
@@ -279,15 +258,14 @@ def refused(outcome: RoundOutcome | None) -> dict[str, int]:
 def _ending(outcome: RoundOutcome | None) -> dict[str, Any]:
     """Return the fields of a record that follow from the round's outcome, if it has one."""
     auc, error = secure_auc(outcome)
-    contributors = {} if outcome is None else outcome.contributors
-    return {
-        "survivors": len(outcome.survivors) if outcome else 0,
-        "auc_secure": auc,
-        "auc_secure_error": error,
-        "union": {name: len(rows) for name, rows in outcome.union.items()} if outcome else {},
-        "opened": {name: int(np.count_nonzero(one)) for name, one in contributors.items()},
-        "moved": outcome.applied.moved if outcome else {},
-        "refused": refused(outcome),
+    ending: dict[str, Any] = {"auc_secure": auc, "auc_secure_error": error, "refused": refused(outcome)}
+    if outcome is None:
+        return ending | {"survivors": 0, "union": {}, "opened": {}, "moved": {}}
+    return ending | {
+        "survivors": len(outcome.survivors),
+        "union": {name: len(rows) for name, rows in outcome.union.items()},
+        "opened": {name: int(np.count_nonzero(one)) for name, one in outcome.contributors.items()},
+        "moved": outcome.applied.moved,
     }
 
 

@@ -65,16 +65,11 @@ class RoundServer(Machine[states.ServerState]):
         if params.model != store.spec.model:
             raise ParameterError("the round is for another model than the store holds")
         super().__init__(states.UnitingSets({}))
-        self._params = params
-        self._identities = identities
+        self._params, self._identities = params, identities
         self._session = secagg.Server(session, keys, identities, context=params.context())
-        self._round_id = session.round_id
-        self._threshold = session.threshold
-        self._store = store
-        self._maps = maps
-        self._space = IndexSpace(params.model)
-        self._encoding = params.union.build()
-        self._alone = alone
+        self._round_id, self._threshold = session.round_id, session.threshold
+        self._store, self._maps, self._alone = store, maps, alone
+        self._space, self._encoding = IndexSpace(params.model), params.union.build()
 
     def invitations(self) -> dict[str, Invitation]:
         return self._session.invitations(lambda roster: Invitation(roster, self._params))
@@ -105,13 +100,11 @@ class RoundServer(Machine[states.ServerState]):
 
     def _require_derived(self, state: states.Requests, client: str, asked: tuple[Bits, ...]) -> None:
         """Derived rows follow from the shared ones; a request that says otherwise is not one of ours."""
+        tables = self._params.model.summed
         sets = {
-            table.name: state.unions[table.name].at(bits)
-            for table, bits in zip(self._params.model.summed, asked, strict=True)
+            table.name: state.unions[table.name].at(bits) for table, bits in zip(tables, asked, strict=True)
         }
-        shared = {
-            table.name: sets[table.name] for table in self._params.model.summed if table.kind == "shared"
-        }
+        shared = {table.name: sets[table.name] for table in tables if table.kind == "shared"}
         for name, rows in self._maps.with_derived(shared).items():
             if not np.array_equal(rows.rows, sets[name].rows):
                 raise InvalidMessage(f"client {client!r} asks for other rows of {name!r} than follow")
@@ -205,7 +198,7 @@ class RoundServer(Machine[states.ServerState]):
 
 
 def as_downloaded(values: NDArray[np.float32], params: RoundParams) -> NDArray[Any]:
-    """Rows in the precision of the download; what half precision cannot hold is cut to its largest."""
+    """Return rows in the precision of the download; what half precision cannot hold is cut to its largest."""
     kind = np.dtype(params.precision)
     limit = np.finfo(kind).max
     return np.clip(values, -limit, limit).astype(kind.newbyteorder("<"))

@@ -41,7 +41,7 @@ _CODEC = Codec(RoundSnapshot)
 class Own:
     """What of a client is not in a snapshot: its terms, its memory, its source of chance.
 
-    ``rounding`` and ``identity`` as ``RoundClient`` and ``secagg.Client`` have them.
+    ``rounding`` and ``identity`` are as ``RoundClient`` and ``secagg.Client`` have them.
     """
 
     answers: Answers
@@ -55,7 +55,7 @@ class Own:
 
 
 def encode(client: RoundClient) -> bytes:
-    """The state of a client that waits for the server's next message."""
+    """Encode the state of a client that waits for the server's next message."""
     state, known = client.state, dict[str, Any]()
     if isinstance(state, states.New | states.Training | states.Finished | states.Left):
         raise WrongPhase(f"a client that is {client.phase.name} waits for no message")
@@ -79,26 +79,15 @@ def decode(data: bytes) -> RoundSnapshot:
 
 
 def revive(kept: RoundSnapshot, own: Own) -> RoundClient:
-    """The client that was."""
+    """Return the client that was."""
     try:
         session = restore(
-            kept.session,
-            own.policy.session,
-            own.randomness,
-            identity=own.identity,
-            identities=own.identities,
+            kept.session, own.policy.session, own.randomness, identity=own.identity, identities=own.identities
         )
     except RemoteError as error:
         raise StateError(f"what was kept of a round cannot be used: {error}") from None
     return RoundClient(
-        session,
-        own.answers,
-        own.model,
-        own.maps,
-        own.policy,
-        own.randomness,
-        own.rounding,
-        _state(kept),
+        session, own.answers, own.model, own.maps, own.policy, own.randomness, own.rounding, _state(kept)
     )
 
 

@@ -17,10 +17,7 @@ from sfsl.submodel import RowSet
 from sfsl.union.encoding import Encoding
 from sfsl.union.protocol import Union
 
-Phase = Enum(
-    "Phase",
-    "NEW CHECKED_IN SHARED UNITING AWAITS_UNION REQUESTED TRAINING UPLOADED FINISHED LEFT",
-)
+Phase = Enum("Phase", "NEW CHECKED_IN SHARED UNITING AWAITS_UNION REQUESTED TRAINING UPLOADED FINISHED LEFT")
 # Whoever fails after something of it was exposed or drawn has left: neither is made twice.
 CLIENT_MOVES = (
     Move(Phase.NEW, messages.Keys, (Phase.CHECKED_IN,)),
@@ -65,8 +62,8 @@ class AwaitsUnion(Invited, frozen=True):
 
 
 class Requested(Invited, frozen=True):
-    """``asked`` are the rows that the client asked for, by table, and ``positions`` where they stand in the
-    union: nobody else knows them for certain. ``union`` is the digest of the union."""
+    """What a client that asked for rows knows: ``asked`` are the rows, by table, and ``positions`` where they
+    stand in the union: nobody else knows them for certain. ``union`` is the digest of the union."""
 
     phase = Phase.REQUESTED
     layout: Layout
@@ -103,7 +100,7 @@ SERVER_MOVES = (
 
 
 class ServerState(State, frozen=True):
-    """``requests`` are those that were taken, by client."""
+    """What the server knows in every phase: the ``requests`` that were taken, by client."""
 
     requests: dict[str, Request]
 
@@ -113,7 +110,7 @@ class UnitingSets(ServerState, frozen=True):
 
 
 class Requests(ServerState, frozen=True):
-    """``asked``: the rows of each request, per table. ``union`` is the digest of the union."""
+    """The server takes requests: ``asked`` has the rows of each, per table; ``union`` is a digest of it."""
 
     phase = ServerPhase.REQUESTS
     unions: dict[str, RowSet]
@@ -128,7 +125,7 @@ class Updating(ServerState, frozen=True):
 
 
 class Done(ServerState, frozen=True):
-    """``outcome`` is None where this cohort is not the whole round."""
+    """The sums are open; ``outcome`` is None where this cohort is not the whole round."""
 
     phase = ServerPhase.DONE
     sums: RoundSums

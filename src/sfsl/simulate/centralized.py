@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.func import functional_call
 
 from sfsl.arrays import Indices
@@ -20,14 +19,14 @@ from sfsl.rounds import ScoreBins
 from sfsl.rounds.record import RoundTally
 from sfsl.simulate.engine import Engine, Pool, RoundResult
 from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore
-from sfsl.training.task import Task, parameter_of
+from sfsl.training.task import Parameters, Task, parameter_of
 
 _ORDER = 4  # its stream of the run's seed
 
 
 @dataclass(frozen=True)
 class CentralSettings:
-    """``samples``: how many make a round. ``clip`` bounds the norm of a step's gradient, for SGD only."""
+    """A round has so many ``samples``. ``clip`` bounds the norm of a step's gradient, for SGD only."""
 
     samples: int
     optimizer: Literal["sgd", "adam"]
@@ -42,7 +41,7 @@ class CentralSettings:
 
     @property
     def slots(self) -> int:
-        """Numbers of state per parameter."""
+        """The optimizer keeps so many numbers for each parameter."""
         return 2 if self.optimizer == "adam" else 0
 
     @property
@@ -51,7 +50,7 @@ class CentralSettings:
 
 
 class CentralizedEngine(Engine):
-    """Epochs over ``pool`` in an order that ``seed`` makes, cut into rounds.
+    """Trains epochs over ``pool`` in an order that ``seed`` makes, cut into rounds.
 
     With Adam, rows that no sample of a round touches rest in it, state and all (lazily, as sparse
     optimizers do).
@@ -68,23 +67,28 @@ class CentralizedEngine(Engine):
         test: Pool | None = None,
     ) -> None:
         self.task, self.store, self.test = task, store, test
-        self._task, self._pool, self._store, self._settings = task, pool, store, settings
-        self._seed = seed
+        self._pool, self._settings, self._seed = pool, settings, seed
 
     def run(self, cohort: Sequence[str] = (), *, scores: ScoreBins | None = None) -> RoundResult:
-        """As many samples as a cohort would bring. There are no clients, and nobody to ask."""
-        start, store = time.perf_counter(), self._store
+        """Train on as many samples as a cohort would bring. There are no clients, and nobody to ask."""
+        start, store = time.perf_counter(), self.store
         number = store.round + 1
         data = self._pool.samples(self._positions(number))
-        rows, unknown = self._task.needed_rows(data)
+        rows, unknown = self.task.needed_rows(data)
         data = data.keep(rows)
         blocks = {name: store.read_rows(name, RowSet(some)) for name, some in rows.items()}
         dense = store.read_dense()
-        values = {name: block.values for name, block in blocks.items()}
-        parameters = self._task.parameters(dense.values, values)
+        parameters = self.task.parameters(
+            dense.values, {name: block.values for name, block in blocks.items()}
+        )
         for one in parameters.values():
             one.requires_grad_()
-        states = self._states(parameters, dense, blocks)
+        states = [
+            self.task.parameters(
+                dense.state[slot], {name: block.state[:, slot] for name, block in blocks.items()}
+            )
+            for slot in range(self._settings.slots)
+        ]
         columns = {name: torch.from_numpy(one) for name, one in data.local_columns(rows).items()}
         loss = self._train(number, parameters, states, columns, len(data))
         commit = self._commit(number, parameters, states, blocks)
@@ -99,45 +103,28 @@ class CentralizedEngine(Engine):
         order = [np.random.default_rng([_ORDER, self._seed, epoch]).permutation(total) for epoch in epochs]
         return np.concatenate(order)[first - epochs[0] * total :][:wanted]
 
-    def _states(
-        self, parameters: dict[str, Tensor], dense: DenseBlock, blocks: dict[str, RowBlock]
-    ) -> dict[str, list[Tensor]]:
-        """The optimizer's numbers for each parameter, slot by slot, in its shape."""
-        states: dict[str, list[Tensor]] = {name: [] for name in parameters}
-        for slot in range(self._settings.slots):
-            own = self._task.parameters(
-                dense.state[slot], {name: block.state[:, slot] for name, block in blocks.items()}
-            )
-            for name, one in own.items():
-                states[name].append(one)
-        return states
-
     def _train(
         self,
         number: int,
-        parameters: dict[str, Tensor],
-        states: dict[str, list[Tensor]],
-        columns: dict[str, Tensor],
+        parameters: Parameters,
+        states: list[Parameters],
+        columns: Parameters,
         samples: int,
     ) -> float:
-        settings, module = self._settings, self._task.module
+        """Take the steps of a round in place, ``states`` by slot; return the loss, summed over samples."""
+        settings, module = self._settings, self.task.module
         rate = settings.learning_rate * settings.decay ** (number - 1)
         kind: Any = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
         optimizer = kind(parameters.values(), lr=rate)
-        done = (number - 1) * settings.steps
-        for name, slots in states.items():
-            if slots:
-                first, second = slots
-                optimizer.state[parameters[name]] = {
-                    "step": torch.tensor(float(done)),
-                    "exp_avg": first,
-                    "exp_avg_sq": second,
-                }
+        done = float((number - 1) * settings.steps)
+        for name, one in parameters.items() if states else ():
+            first, second = (state[name] for state in states)
+            optimizer.state[one] = {"step": torch.tensor(done), "exp_avg": first, "exp_avg_sq": second}
         module.train()
         total = 0.0
         for start in range(0, samples, settings.batch_size):
             batch = {name: one[start : start + settings.batch_size] for name, one in columns.items()}
-            losses = self._task.loss(functional_call(module, parameters, (batch,)), batch)
+            losses = self.task.loss(functional_call(module, parameters, (batch,)), batch)
             optimizer.zero_grad()
             losses.mean().backward()  # type: ignore[no-untyped-call]
             if settings.optimizer == "sgd":
@@ -147,29 +134,18 @@ class CentralizedEngine(Engine):
         return total
 
     def _commit(
-        self,
-        number: int,
-        parameters: dict[str, Tensor],
-        states: dict[str, list[Tensor]],
-        blocks: dict[str, RowBlock],
+        self, number: int, parameters: Parameters, states: list[Parameters], blocks: dict[str, RowBlock]
     ) -> Commit:
-        task = self._task
+        task = self.task
         done = {name: one.detach() for name, one in parameters.items()}
-        slots = range(self._settings.slots)
-        dense = DenseBlock(
-            task.dense_vector(done),
-            np.stack(
-                [task.dense_vector({name: some[slot] for name, some in states.items()}) for slot in slots]
-            )
-            if slots
-            else np.zeros((0, task.spec.dense), np.float32),
-        )
+        dense = DenseBlock(task.dense_vector(done), np.zeros((len(states), task.spec.dense), np.float32))
+        for own, state in zip(dense.state, states, strict=True):
+            own[:] = task.dense_vector(state)
         tables = {}
         for table in task.tables:
-            name = parameter_of(table)
-            values = done[name].numpy()
-            state = np.zeros((len(values), 0, table.width), np.float32)
-            if slots:
-                state = np.stack([one.numpy() for one in states[name]], axis=1)
-            tables[table.name] = RowBlock(blocks[table.name].rows, values, state)
-        return Commit(number, tables, dense, self._store.selection)
+            name, block = parameter_of(table), blocks[table.name]
+            own = np.zeros((len(block.rows), len(states), table.width), np.float32)
+            for slot, state in enumerate(states):
+                own[:, slot] = state[name].numpy()
+            tables[table.name] = RowBlock(block.rows, done[name].numpy(), own)
+        return Commit(number, tables, dense, self.store.selection)

@@ -22,7 +22,7 @@ class SeededRandomness:
         return self._generator.bytes(count)
 
     def integer(self) -> int:
-        """One number below 2^31, such as a seed."""
+        """Draw one number below 2^31, such as a seed."""
         return int(self._generator.integers(2**31))
 
 
@@ -38,8 +38,7 @@ class SimulatedAnswers:
     """
 
     def __init__(self, perturber: Perturber, noise: Randomness) -> None:
-        self._perturber = perturber
-        self._noise = noise
+        self._perturber, self._noise = perturber, noise
 
     def expose(self, round_id: bytes) -> Mapping[str, Indices]:
         return self._perturber.union_input()
@@ -51,20 +50,21 @@ class SimulatedAnswers:
 
 
 class Chance:
-    """Of these devices; their places in the order of names are part of it."""
+    """All that these devices do by chance; their places in the order of names are part of it."""
 
     def __init__(self, task: Task, devices: Mapping[str, Device], seed: int) -> None:
-        names: dict[str, list[str]] = {"shared": [], "derived": [], "personal": []}
-        for table in task.tables:
-            names[table.kind].append(table.name)
-        self._tables = Tables(**{kind: tuple(some) for kind, some in names.items()})
-        self._devices = devices
-        self._seed = seed
+        kinds = ("shared", "derived", "personal")
+        self._tables = Tables(
+            **{kind: tuple(one.name for one in task.tables if one.kind == kind) for kind in kinds}
+        )
+        self._devices, self._seed = devices, seed
         self._places = {name: place for place, name in enumerate(sorted(devices))}
 
     def answers(self, name: str, number: int, privacy: IndexPrivacy, *, every: int) -> SimulatedAnswers:
-        """What a device says about its rows in a round. Permanent answers are drawn anew after ``every``
-        rounds; 0: never."""
+        """Return what a device says about its rows in a round.
+
+        Permanent answers are drawn anew after ``every`` rounds; with 0 never.
+        """
         period = (number - 1) // every if every else 0
         key = Secret(digest("simulated device", f"{self._seed} {period} {name}".encode()))
         real = {table: self._devices[name].needed[table] for table in self._tables.shared}
@@ -72,14 +72,15 @@ class Chance:
         return SimulatedAnswers(perturber, self._noise(_ANSWERS, name, number))
 
     def rounding(self, name: str, number: int) -> SeededRandomness:
+        """Return the randomness by which a device rounds its update in a round."""
         return self._noise(_ROUNDING, name, number)
 
     def union_seed(self, number: int) -> bytes:
-        """Public randomness of a round, which a deployed server draws afresh."""
+        """Return the public randomness of a round, which a deployed server draws afresh."""
         return digest("simulated union", f"{self._seed} {number}".encode())
 
     def shuffle(self, name: str, number: int) -> int:
-        """The seed of the order of a device's training samples."""
+        """Return the seed of the order of a device's training samples."""
         return self._noise(_SHUFFLE, name, number).integer()
 
     def _noise(self, stream: int, name: str, number: int) -> SeededRandomness:

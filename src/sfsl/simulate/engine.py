@@ -28,8 +28,7 @@ class Pool(Protocol):
 class RoundResult:
     """What a simulated round came to. ``commit`` is for the caller to make, also after an abort, where it
     only counts the round: a round is never repeated. ``record`` was made from ``tally``. ``params`` are those
-    of one cohort, where there was any.
-    """
+    of one cohort, where there was any."""
 
     record: RoundRecord
     tally: RoundTally

@@ -36,9 +36,7 @@ class PlainCohort:
     def __init__(
         self, simulation: Simulation, cohort: Sequence[str], params: RoundParams, tally: RoundTally
     ) -> None:
-        self._simulation = simulation
-        self._params = params
-        self._tally = tally
+        self._simulation, self._params, self._tally = simulation, params, tally
         self._there = list(cohort)
         self._ring = ring_named(params.update.rows.ring)
         self._threshold = simulation.settings.rules.threshold_of(len(cohort))
@@ -46,6 +44,7 @@ class PlainCohort:
         self.learned: dict[str, Learned] = {}
 
     def sums(self) -> RoundSums:
+        """Run the round up to its sums; ``learned`` is there afterwards."""
         self._exchange(Exchange.INVITATION)
         self._exchange(Exchange.INBOUND)
         unions = self._unite()
@@ -72,7 +71,7 @@ class PlainCohort:
         self._leave(vanished)
 
     def _late(self, exchange: str) -> None:
-        """Who is too slow; after that the phase is over, and enough must be left."""
+        """Leave out who is too slow; after that the phase is over, and enough must be left."""
         slow = self._simulation.settings.faults.slow(self._params.number, exchange, self._there)
         self._tally.late += len(slow)
         self._leave(slow)
@@ -99,18 +98,16 @@ class PlainCohort:
         return simulation.task.row_maps.with_derived(simulation.space.rows(union))
 
     def _ask(self, unions: Mapping[str, RowSet]) -> dict[str, Mapping[str, RowSet]]:
-        """Per client the rows it asks for; one that finds them too many declines."""
-        simulation, number = self._simulation, self._params.number
+        """Say which rows each client asks for; one that finds them too many declines."""
+        simulation, whole = self._simulation, self._params.union.encoding == "whole"
+        shared = {table: unions[table].rows for table in simulation.shared}
         asked: dict[str, Mapping[str, RowSet]] = {}
         for name in self._there:
             rows = unions
-            if self._params.union.encoding != "whole":
-                shared = {table: unions[table] for table in simulation.shared}
-                chosen = simulation.answers(name, number).answer(
-                    b"", {table: some.rows for table, some in shared.items()}
-                )
+            if not whole:
+                chosen = simulation.population.answers(name, self._params.number).answer(b"", shared)
                 rows = simulation.task.row_maps.with_derived(
-                    {table: some.at(chosen[table]) for table, some in shared.items()}
+                    {table: unions[table].at(chosen[table]) for table in shared}
                 )
             if sum(map(len, rows.values())) > simulation.settings.max_rows:
                 self._tally.decline(Refused())
@@ -146,12 +143,10 @@ class PlainCohort:
         asked: Mapping[str, Mapping[str, RowSet]],
         trained: Mapping[str, Trained],
     ) -> RoundSums:
-        simulation, params = self._simulation, self._params
+        params, dtype = self._params, self._ring.dtype
         layout, summed = params.layout(dict(unions)), params.model.summed
-        dtype = self._ring.dtype
         dense = np.zeros(layout.dense, dtype)
         tables = [np.zeros((shape.rows, shape.width), dtype) for shape in layout.tables]
-        requesters = [np.zeros(shape.rows, np.int64) for shape in layout.tables]
         contributors = [np.zeros(shape.rows, np.int64) for shape in layout.tables]
         places = {
             name: [unions[table.name].positions_of(own[table.name].rows) for table in summed]
@@ -166,7 +161,7 @@ class PlainCohort:
                     dense=one.dense,
                     samples=one.samples,
                     trained=one.rows,
-                    randomness=simulation.rounding(name, self._params.number),
+                    randomness=self._simulation.population.rounding(name, params.number),
                 )
             except NotFinite as reason:
                 self._tally.decline(reason)
@@ -180,11 +175,11 @@ class PlainCohort:
                     tables[place][places[name][place], -1] += dtype.type(words.idle)
                     tables[place][at, -1] -= dtype.type(words.idle)
                 contributors[place][places[name][place]] += 1
-        for own in places.values():
-            for count, positions in zip(requesters, own, strict=True):
-                count[positions] += 1
-        for place, count in enumerate(requesters):
-            few = count < params.min_contributors
+        for place, shape in enumerate(layout.tables):
+            requesters = np.zeros(shape.rows, np.int64)
+            for own in places.values():
+                requesters[own[place]] += 1
+            few = requesters < params.min_contributors
             tables[place][few] = 0
             contributors[place][few] = 0
         self._there = survivors
@@ -193,10 +188,8 @@ class PlainCohort:
         return read_sums(params, unions, dense, tables, contributors, tuple(survivors))
 
     def _bill(self, asked: Mapping[str, Mapping[str, RowSet]]) -> None:
-        """What sending it all in the clear takes: row numbers up, rows down, rows and weights up."""
-        params, clients = self._params, max(1, len(asked))
-        word = self._ring.word_bytes
-        scores = 2 * params.bins * word
+        """Count what sending it all in the clear takes: row numbers up, rows down, rows and weights up."""
+        params, tally, clients, word = self._params, self._tally, max(1, len(asked)), self._ring.word_bytes
         whole = params.union.encoding == "whole"
         up = down = numbers = 0
         for own in asked.values():
@@ -205,8 +198,7 @@ class PlainCohort:
                 down += rows * table.width * np.dtype(params.precision).itemsize
                 up += rows * (table.width if whole else table.words) * word
                 numbers += 0 if whole or table.kind == "derived" else rows * _INDEX_BYTES
-        dense = params.model.dense * 4
-        tally = self._tally
+        dense, scores = params.model.dense * 4, 2 * params.bins * word
         tally.answered = dict.fromkeys((Exchange.UNION, Exchange.SUBMODEL), clients)
         tally.bytes_up = {Exchange.UNION: numbers, Exchange.SUBMODEL: up + clients * (dense + word + scores)}
         tally.bytes_down = {Exchange.SUBMODEL: down + clients * dense}

@@ -16,7 +16,7 @@ from sfsl.rounds.record import RoundTally
 from sfsl.simulate.chance import Chance, SeededRandomness, SimulatedAnswers
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import Commit, RowBlock, RowSet, RowStore
-from sfsl.training import ClientWork, LocalUpdate, train_client, train_cohort
+from sfsl.training import train_client, train_cohort
 from sfsl.training.task import Task
 
 Groups = Sequence[Sequence[str]]
@@ -25,9 +25,11 @@ Personal = Mapping[str, Mapping[str, Values]]
 
 
 class Population:
-    """``seed`` makes all that devices do by chance, except keys and masks: their permanent answers, their
-    fresh ones, rounding, the order of training samples. ``alone``: devices train one by one, as on a
-    network, which differs from a pass for many in the last bits.
+    """Simulated devices without a store, so that they can live in another process.
+
+    ``seed`` makes all that they do by chance, except keys and masks: their permanent answers, their fresh
+    ones, rounding, the order of training samples. With ``alone`` they train one by one, as on a network,
+    which differs from a pass for many in the last bits.
     """
 
     def __init__(
@@ -39,75 +41,67 @@ class Population:
         seed: int,
         alone: bool = False,
     ) -> None:
-        self.task = task
-        self.devices = devices
-        self.settings = settings
+        self.task, self.devices, self.settings = task, devices, settings
         self.chance = Chance(task, devices, seed)
-        self._alone = alone
-        self._device = "cpu"
-        self._personal = tuple(table.name for table in task.tables if table.kind == "personal")
+        self._alone, self._device = alone, "cpu"
 
     def on(self, device: str) -> Self:
-        """The same clients, which train on this device."""
+        """Return the same clients, which train on this device."""
         moved = copy.copy(self)
         moved._device = device
         return moved
 
     def answers(self, name: str, number: int) -> SimulatedAnswers:
-        """What a device says about its rows in a round: permanent answers last for a period."""
+        """Return what a device says about its rows in a round: permanent answers last for a period."""
         settings = self.settings
         return self.chance.answers(name, number, settings.privacy[name], every=settings.period)
 
     def rounding(self, name: str, number: int) -> SeededRandomness:
+        """Return the randomness by which a device rounds its update in a round."""
         return self.chance.rounding(name, number)
 
     def train(
         self, number: int, groups: Groups, downloads: Mapping[str, Download], personal: Personal
     ) -> tuple[dict[str, Trained], dict[str, Learned]]:
-        """Each group in one pass, as far as its clients are there: what each uploads, and what it has
-        learned."""
+        """Train each group in one pass, as far as its clients are there.
+
+        Return what each client uploads, and what it has learned.
+        """
+        task, local, last = self.task, self.settings.local, number - 1
         trained, learned = dict[str, Trained](), dict[str, Learned]()
         for group in groups:
-            works = {
-                name: self.devices[name].work(
-                    downloads[name], personal[name], self.chance.shuffle(name, number)
+            names = [name for name in group if name in downloads]
+            if not names:
+                continue
+            dense = downloads[names[0]].dense
+            works = [
+                self.devices[name].work(downloads[name], personal[name], self.chance.shuffle(name, number))
+                for name in names
+            ]
+            if self._alone:
+                updates = [train_client(task, dense, work, local, round_number=last) for work in works]
+            else:
+                updates = train_cohort(
+                    task,
+                    dense,
+                    works,
+                    local,
+                    round_number=last,
+                    together=len(works),
+                    device=self._device,
                 )
-                for name in group
-                if name in downloads
-            }
-            updates = self._updates(number, works, downloads)
-            for (name, work), update in zip(works.items(), updates, strict=True):
+            for name, work, update in zip(names, works, updates, strict=True):
                 device = self.devices[name]
                 trained[name] = device.trained(work, update, downloads[name], personal[name])
-                own = {table: (work.rows[table], update.rows[table]) for table in self._personal}
+                own = {table: (work.rows[table], update.rows[table]) for table in device.personal}
                 learned[name] = Learned(update.samples, update.loss, update.diverged, device.unknown, own)
         return trained, learned
-
-    def _updates(
-        self, number: int, works: Mapping[str, ClientWork], downloads: Mapping[str, Download]
-    ) -> list[LocalUpdate]:
-        if not works:
-            return []
-        task, local, dense = self.task, self.settings.local, downloads[next(iter(works))].dense
-        if self._alone:
-            return [
-                train_client(task, dense, work, local, round_number=number - 1) for work in works.values()
-            ]
-        return train_cohort(
-            task,
-            dense,
-            list(works.values()),
-            local,
-            round_number=number - 1,
-            together=len(works),
-            device=self._device,
-        )
 
 
 class Simulation:
     """A population of devices and a store, which keeps their personal rows too and is only read.
 
-    ``seed`` and ``alone`` are the population's.
+    ``seed`` and ``alone`` are those of ``Population``.
     """
 
     def __init__(
@@ -121,35 +115,25 @@ class Simulation:
         alone: bool = False,
     ) -> None:
         self.population = Population(task, devices, settings, seed=seed, alone=alone)
-        self.task = task
-        self.devices = devices
-        self.store = store
-        self.settings = settings
+        self.task, self.devices, self.store, self.settings = task, devices, store, settings
         self.space = IndexSpace(task.spec)
         self.shared = tuple(table.name for table in task.tables if table.kind == "shared")
-        self._personal = tuple(table.name for table in task.tables if table.kind == "personal")
         self._sizes: dict[str, tuple[int, int]] = {}
 
-    def answers(self, name: str, number: int) -> SimulatedAnswers:
-        return self.population.answers(name, number)
-
-    def rounding(self, name: str, number: int) -> SeededRandomness:
-        return self.population.rounding(name, number)
-
     def union_seed(self, number: int) -> bytes:
-        """Of the union's hash functions, which say what a Bloom filter adds."""
+        """Return the seed of the union's hash functions, which say what a Bloom filter adds."""
         return self.population.chance.union_seed(number)
 
     def largest_set(self, cohort: Iterable[str]) -> int:
-        """The most rows that a client brings to the union."""
+        """Return the most rows that a client brings to the union."""
         return max(1, *(self._size(name)[1] for name in cohort))
 
     def samples(self, name: str) -> int:
-        """That a client trains on, if it gets all rows it needs."""
+        """Return how many samples a client trains on if it gets all rows it needs."""
         return self._size(name)[0]
 
     def groups(self, cohort: Iterable[str]) -> Groups:
-        """Who trains in one pass: neighbours in the order of their samples, so that few wait for others.
+        """Say who trains in one pass: neighbours in the order of their samples, so that few wait for others.
 
         It follows from the cohort alone, not from who is still there or where clients live, since passes
         of other clients give other last bits.
@@ -170,7 +154,7 @@ class Simulation:
         return {name: trained[name] for name in downloads}, learned
 
     def personal_rows(self, names: Iterable[str]) -> dict[str, dict[str, Values]]:
-        """By client and table, what is stored for the devices."""
+        """Read what is stored for the devices, by client and table."""
         return {
             name: {
                 table: self.store.read_rows(table, RowSet(own)).values
@@ -180,26 +164,20 @@ class Simulation:
         }
 
     def with_personal(self, commit: Commit, learned: Mapping[str, Learned]) -> Commit:
-        """Devices keep what they learned about themselves, whether or not their upload arrived."""
+        """Add what devices learned about themselves, which they keep whether or not their upload arrived."""
         tables = dict(commit.tables)
-        for table in self._personal:
-            rows = np.concatenate(
-                [np.zeros(0, np.int64), *(one.personal[table][0] for one in learned.values())]
-            )
-            if not len(rows):
-                continue
-            moves = np.concatenate([one.personal[table][1] for one in learned.values()])
-            order = np.argsort(rows)  # a personal row belongs to one client: each occurs once
-            old = self.store.read_rows(table, RowSet(rows[order]))
-            tables[table] = RowBlock(old.rows, old.values + moves[order], old.state)
+        personal = [one.personal for one in learned.values()]
+        for table in personal[0] if personal else ():
+            rows, moves = (np.concatenate([own[table][part] for own in personal]) for part in (0, 1))
+            if len(rows):
+                order = np.argsort(rows)  # a personal row belongs to one client: each occurs once
+                old = self.store.read_rows(table, RowSet(rows[order]))
+                tables[table] = RowBlock(old.rows, old.values + moves[order], old.state)
         return replace(commit, tables=tables)
 
     def _size(self, name: str) -> tuple[int, int]:
-        """Samples and shared rows of a client. Kept: a device is made from its data again and again."""
+        """Count a client's samples and shared rows, once: a device is made from its data again and again."""
         if name not in self._sizes:
             device = self.devices[name]
-            self._sizes[name] = (
-                len(device.train),
-                sum(len(device.needed[table]) for table in self.shared),
-            )
+            self._sizes[name] = len(device.train), sum(len(device.needed[table]) for table in self.shared)
         return self._sizes[name]

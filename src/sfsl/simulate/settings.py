@@ -14,8 +14,8 @@ from sfsl.training import LocalSettings
 
 @dataclass(frozen=True)
 class FaultPlan:
-    """Per exchange the share of clients that vanish before they answer it. ``late`` is the share that is
-    slow in any one of them: what they send arrives when the phase is over."""
+    """Which clients fail, and when. ``rates`` has, per exchange, the share of clients that vanish before they
+    answer it. ``late`` is the share that is slow in any one: they answer when the phase is over."""
 
     rates: Mapping[str, float] = field(default_factory=dict)
     seed: int = 0
@@ -31,23 +31,23 @@ class FaultPlan:
             raise ParameterError(f"a share of slow clients of {self.late} is not in 0..1")
 
     def vanish(self, round_number: int, exchange: str, clients: Collection[str]) -> set[str]:
-        """Who of these clients vanishes before answering. The same arguments give the same answer."""
+        """Say which of these clients vanish before answering. The same arguments give the same answer."""
         return self._drawn(self.rates.get(exchange, 0.0), "vanish", round_number, exchange, clients)
 
     def slow(self, round_number: int, exchange: str, clients: Collection[str]) -> set[str]:
-        """Who of these clients answers too late, likewise."""
+        """Say which of these clients answer too late. The same arguments give the same answer."""
         return self._drawn(self.late, "late", round_number, exchange, clients)
 
     def _drawn(
         self, rate: float, kind: str, round_number: int, exchange: str, clients: Collection[str]
     ) -> set[str]:
-        """By a number of each client's own, so that it does not matter who else is there."""
+        """Draw by a number of each client's own, so that it does not matter who else is there."""
         place = f"{self.seed} {round_number} {exchange} {kind} "
         return {name for name in clients if rate and _number(place + name) < rate}
 
 
 def _number(text: str) -> float:
-    """Uniform from 0 to 1."""
+    """Return a number that is uniform from 0 to 1."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 
 

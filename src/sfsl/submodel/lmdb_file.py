@@ -8,7 +8,7 @@ import errno
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import lmdb
 from lmdb.verify import VerifyError, verify
@@ -20,6 +20,7 @@ from sfsl.submodel.tables import MAX_TABLES
 
 Transaction: TypeAlias = "lmdb.Transaction[bytes]"
 Records = Sequence[tuple[bytes, bytes]]
+T = TypeVar("T")
 
 # Address space, not disk or memory; small enough for a process with a modest limit, doubled when used up.
 _FIRST_MAP_BYTES = 1 << 26
@@ -35,10 +36,8 @@ class LmdbFile:
 
     def __init__(self, path: Path, lock: FileLock, *, check: bool) -> None:
         """Open what is there. ``check`` walks the whole structure first, without the engine, which would
-        end this process on some damaged pages.
-        """
-        self.path = path
-        self._lock = lock
+        end this process on some damaged pages."""
+        self.path, self._lock = path, lock
         data = path / "data.mdb"
         if not data.is_file():
             raise StoreError(f"no store at {path}; create one there, or look for it elsewhere")
@@ -73,13 +72,13 @@ class LmdbFile:
 
     @contextlib.contextmanager
     def read(self) -> Iterator[Transaction]:
-        """A view of the last commit."""
+        """Give a view of the last commit."""
         self._lock.require()
         with _typed(self.path, "read"), self._env.begin() as txn:
             yield txn
 
     def write(self, contents: Mapping[str, Records]) -> None:
-        """All these records, by database, or nothing. Tried again on a larger map where they do not fit."""
+        """Write all these records, by database, or nothing; on a larger map where they do not fit."""
         self._lock.require()
         while True:
             try:
@@ -91,19 +90,21 @@ class LmdbFile:
                 with _typed(self.path, "grow"):
                     self._env.set_mapsize(2 * self._env.info()["map_size"])
 
-    def get(self, txn: Transaction, database: str, key: bytes) -> bytes:
-        value = txn.get(key, db=self._database(database))
-        if value is None:
-            raise StoreCorrupt(f"{self.path} lacks its {key.decode()!r}; it is damaged, or no store of ours")
-        return value
+    def get(self, database: str, key: bytes) -> bytes:
+        """Read one value as of the last commit."""
+        with self.read() as txn:
+            value = self.cursor(txn, database).get(key)
+        return self._there(value, key)
 
     def cursor(self, txn: Transaction, database: str) -> "lmdb.Cursor[bytes]":
-        return txn.cursor(self._database(database))
+        """Return a cursor over one database."""
+        name = database.encode()
+        return txn.cursor(self._there(self._databases.get(name), name))
 
-    def _database(self, name: str) -> "lmdb._Database":
-        if name.encode() not in self._databases:
-            raise StoreCorrupt(f"{self.path} lacks its {name!r}; it is damaged, or no store of ours")
-        return self._databases[name.encode()]
+    def _there(self, found: T | None, name: bytes) -> T:
+        if found is None:
+            raise StoreCorrupt(f"{self.path} lacks its {name.decode()!r}; it is damaged, or no store of ours")
+        return found
 
     def close(self) -> None:
         self._env.close()

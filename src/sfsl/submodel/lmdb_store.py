@@ -14,16 +14,29 @@ import numpy as np
 from sfsl.arrays import Values
 from sfsl.durable.lock import Closing, FileLock
 from sfsl.errors import StoreError
-from sfsl.submodel import store as store_format
 from sfsl.submodel.store import (
+    FORMAT,
     Commit,
     DenseBlock,
     Head,
     RowBlock,
     StoreSpec,
+    decode_dense,
+    decode_head,
+    decode_rows,
+    decode_spec,
+    encode_dense,
+    encode_head,
+    encode_rows,
+    encode_spec,
     initial_dense,
     initial_rows,
     require_commit,
+    require_format,
+    require_grown,
+    require_same,
+    row_keys,
+    rows_of_keys,
 )
 from sfsl.submodel.tables import RowSet
 
@@ -38,20 +51,17 @@ class LmdbStore(Closing):
     """Holds what was committed, on disk; see ``RowStore``. ``create`` and ``open`` make one."""
 
     def __init__(self, file: "LmdbFile", lock: FileLock, spec: StoreSpec) -> None:
-        self.spec = spec
-        self._file = file
-        self._lock = lock
+        self.spec, self._file, self._lock = spec, file, lock
 
     @classmethod
     def create(cls, path: str | os.PathLike[str], spec: StoreSpec, dense: Values) -> Self:
-        """A new store at round 0, on disk whole before this returns."""
+        """Create a store at round 0, which is on disk whole before this returns."""
         file_type = _engine()
         contents: dict[str, list[tuple[bytes, bytes]]] = {_rows(table.name): [] for table in spec.tables}
         contents[_META] = [
-            (b"format", store_format.FORMAT),
-            (b"spec", store_format.encode_spec(spec)),
-            (b"head", store_format.encode_head(Head(0, b""))),
-            (b"dense", store_format.encode_dense(initial_dense(spec, dense))),
+            (b"format", FORMAT),
+            (b"spec", encode_spec(spec)),
+            *_meta(0, b"", initial_dense(spec, dense)),
         ]
         with ExitStack() as undo:
             lock = undo.enter_context(FileLock(path))
@@ -69,8 +79,8 @@ class LmdbStore(Closing):
         check: bool = True,
         grow: bool = False,
     ) -> Self:
-        """A store that exists; ``spec`` None takes it for whatever it was made for. With ``grow`` its tables
-        may have fewer rows than ``spec`` says: the others are added.
+        """Open a store; ``spec`` None takes it for whatever it was made for. With ``grow`` its tables may
+        have fewer rows than ``spec`` says: the others are added.
 
         ``check`` reads all of it and finds every damage that a checksum can find, at some seconds per
         million stored rows. Without it only what is read is checked, and damaged pages may end the process.
@@ -80,10 +90,11 @@ class LmdbStore(Closing):
             lock = undo.enter_context(FileLock(path))
             file = file_type(lock.path, lock, check=check)
             undo.callback(file.close)
-            store = cls(file, lock, _stored_spec(file))
+            where = str(lock.path)
+            require_format(file.get(_META, b"format"), where)
+            store = cls(file, lock, decode_spec(file.get(_META, b"spec"), where))
             if spec is not None:
-                require = store_format.require_grown if grow else store_format.require_same
-                require(store.spec, spec, str(lock.path))
+                (require_grown if grow else require_same)(store.spec, spec, where)
             store._require_whole(rows_too=check)
             if spec is not None and grow:
                 store.grow(spec)
@@ -102,40 +113,34 @@ class LmdbStore(Closing):
         shape = self.spec.rows_in(table, rows)
         cells = np.zeros((len(rows), 1 + self.spec.row_slots, shape.width), np.float32)
         with self._file.read() as txn:
-            found = self._file.cursor(txn, _rows(table)).getmulti(store_format.row_keys(rows.rows))
+            found = self._file.cursor(txn, _rows(table)).getmulti(row_keys(rows.rows))
         held = np.zeros(len(rows), np.bool_)
         if found:
             keys, records = (list(column) for column in zip(*found, strict=True))
-            at = rows.positions_of(store_format.rows_of_keys(keys).rows)
+            at = rows.positions_of(rows_of_keys(keys).rows)
             cells[at] = self._decoded(table, keys, records).reshape(len(at), *cells.shape[1:])
             held[at] = True
         cells[~held, 0] = initial_rows(self.spec.seed, shape, rows.rows[~held])
         return RowBlock(rows, cells[:, 0], cells[:, 1:])
 
     def read_dense(self) -> DenseBlock:
-        with self._file.read() as txn:
-            data = self._file.get(txn, _META, b"dense")
-        return store_format.decode_dense(data, self.spec, str(self._file.path))
+        return decode_dense(self._file.get(_META, b"dense"), self.spec, str(self._file.path))
 
     def touched(self, table: str) -> RowSet:
         self.spec.table(table)
         with self._file.read() as txn:
-            keys = list(self._file.cursor(txn, _rows(table)).iternext(values=False))
-        return store_format.rows_of_keys(keys)
+            return rows_of_keys(list(self._file.cursor(txn, _rows(table)).iternext(values=False)))
 
     def commit(self, commit: Commit) -> None:
         require_commit(self.spec, self.round, commit)
         contents = {_rows(name): _records(block) for name, block in commit.tables.items()}
-        contents[_META] = [(b"head", store_format.encode_head(Head(commit.round, commit.selection)))]
-        if commit.dense is not None:
-            contents[_META].append((b"dense", store_format.encode_dense(commit.dense)))
-        self._file.write(contents)
+        self._file.write(contents | {_META: _meta(commit.round, commit.selection, commit.dense)})
 
     def grow(self, spec: StoreSpec) -> None:
         """Add rows at the end of tables, or raise and be as before. All else in ``spec`` is the same; rows
         that are there, optimizer state and the round's number stay."""
-        if store_format.require_grown(self.spec, spec, str(self._file.path)):
-            self._file.write({_META: [(b"spec", store_format.encode_spec(spec))]})
+        if require_grown(self.spec, spec, str(self._file.path)):
+            self._file.write({_META: [(b"spec", encode_spec(spec))]})
             self.spec = spec
 
     def close(self) -> None:
@@ -143,16 +148,14 @@ class LmdbStore(Closing):
         self._lock.close()
 
     def _head(self) -> Head:
-        with self._file.read() as txn:
-            data = self._file.get(txn, _META, b"head")
-        return store_format.decode_head(data, str(self._file.path))
+        return decode_head(self._file.get(_META, b"head"), str(self._file.path))
 
     def _decoded(self, table: str, keys: list[bytes], records: list[bytes]) -> Values:
         numbers = self.spec.table(table).width * (1 + self.spec.row_slots)
-        return store_format.decode_rows(keys, records, numbers, f"table {table!r} in {self._file.path}")
+        return decode_rows(keys, records, numbers, f"table {table!r} in {self._file.path}")
 
     def _require_whole(self, *, rows_too: bool) -> None:
-        """Head and dense part, and with ``rows_too`` every stored row, are what was written."""
+        """Require that head and dense part, and with ``rows_too`` every stored row, are what was written."""
         self._head()
         self.read_dense()
         with self._file.read() as txn:
@@ -173,19 +176,17 @@ def _engine() -> type["LmdbFile"]:
     return LmdbFile
 
 
-def _stored_spec(file: "LmdbFile") -> StoreSpec:
-    where = str(file.path)
-    with file.read() as txn:
-        store_format.require_format(file.get(txn, _META, b"format"), where)
-        return store_format.decode_spec(file.get(txn, _META, b"spec"), where)
-
-
 def _rows(table: str) -> str:
     return f"rows {table}"
+
+
+def _meta(number: int, selection: bytes, dense: DenseBlock | None) -> list[tuple[bytes, bytes]]:
+    head = (b"head", encode_head(Head(number, selection)))
+    return [head] if dense is None else [head, (b"dense", encode_dense(dense))]
 
 
 def _records(block: RowBlock) -> list[tuple[bytes, bytes]]:
     count, slots, width = block.state.shape
     cells = np.concatenate([block.values, block.state.reshape(count, slots * width)], axis=1)
-    keys = store_format.row_keys(block.rows.rows)
-    return list(zip(keys, store_format.encode_rows(keys, cells), strict=True))
+    keys = row_keys(block.rows.rows)
+    return list(zip(keys, encode_rows(keys, cells), strict=True))

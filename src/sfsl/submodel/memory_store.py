@@ -4,7 +4,6 @@ import numpy as np
 
 from sfsl.arrays import Indices, Values
 from sfsl.durable.lock import Closing
-from sfsl.submodel import store as store_format
 from sfsl.submodel.store import (
     Commit,
     DenseBlock,
@@ -13,6 +12,7 @@ from sfsl.submodel.store import (
     initial_dense,
     initial_rows,
     require_commit,
+    require_grown,
 )
 from sfsl.submodel.tables import RowSet, Table
 
@@ -21,9 +21,7 @@ class MemoryStore(Closing):
     """Holds what was committed; see ``RowStore``."""
 
     def __init__(self, spec: StoreSpec, dense: Values) -> None:
-        self.spec = spec
-        self.round = 0
-        self.selection = b""
+        self.spec, self.round, self.selection = spec, 0, b""
         self._dense = initial_dense(spec, dense)
         self._tables = {table.name: _TouchedRows(table, spec) for table in spec.tables}
 
@@ -44,14 +42,12 @@ class MemoryStore(Closing):
             self._tables[name].write(block)
         if commit.dense is not None:
             self._dense = DenseBlock(commit.dense.values.copy(), commit.dense.state.copy())
-        self.round = commit.round
-        self.selection = commit.selection
+        self.round, self.selection = commit.round, commit.selection
 
     def grow(self, spec: StoreSpec) -> None:
-        """Add rows at the end of tables, or raise and be as before. All else in ``spec`` is the same; rows
-        that are there, optimizer state and the round's number stay."""
+        """Add rows as ``LmdbStore.grow`` does."""
         # A row's first values follow from its number, so the rows that are there need nothing new.
-        store_format.require_grown(self.spec, spec, "this store")
+        require_grown(self.spec, spec, "this store")
         self.spec = spec
 
     def close(self) -> None:
@@ -67,8 +63,7 @@ class _TouchedRows:
 
     def __init__(self, table: Table, spec: StoreSpec) -> None:
         self.index = RowSet([])
-        self._table = table
-        self._seed = spec.seed
+        self._table, self._seed = table, spec.seed
         self._places: Indices = np.zeros(0, np.int64)
         # Values and state side by side: [row, 1 + slots, width].
         self._cells: Values = np.zeros((0, 1 + spec.row_slots, table.width), np.float32)

@@ -36,13 +36,13 @@ class WeightedSums:
     refused: int
 
     def __add__(self, other: Self) -> Self:
-        """Of other clients, over the same rows."""
+        """Add the sums of other clients, over the same rows."""
         return type(self)(
             self.values + other.values, self.weights + other.weights, self.refused + other.refused
         )
 
     def over(self, own: RowSet, rows: RowSet) -> Self:
-        """The same sums over more rows, which ``own`` are some of; nobody has moved the others."""
+        """Return the same sums over more rows, which ``own`` are some of; nobody has moved the others."""
         at = rows.positions_of(own.rows)
         values = np.zeros((len(rows), self.values.shape[1]))
         weights = np.zeros(len(rows), np.int64)
@@ -75,7 +75,7 @@ class Quantization(Checked, frozen=True):
 
     @classmethod
     def finest(cls, ring: Literal["z32", "z64"], *, cohort: int, clip: float, max_weight: int) -> Self:
-        """The most levels that cannot overflow."""
+        """Return the quantization with the most levels that cannot overflow."""
         room = (ring_named(ring).modulus // 2 - 1) // max(cohort, 1)
         levels = min(room, _FINEST) // max(max_weight, 1)
         return cls(ring=ring, cohort=cohort, clip=clip, levels=max(levels, 1), max_weight=max_weight)
@@ -89,7 +89,7 @@ class Quantization(Checked, frozen=True):
         return ring_named(self.ring)
 
     def encode(self, deltas: ArrayLike, weights: ArrayLike, randomness: Randomness) -> Words:
-        """Rows of deltas [n, width] and their weights [n] as words [n, width + 1], weights last.
+        """Encode rows of deltas [n, width] and their weights [n] as words [n, width + 1], weights last.
 
         Weights above ``max_weight`` are capped, in the product too: this is what makes overflow impossible.
         """
@@ -106,7 +106,7 @@ class Quantization(Checked, frozen=True):
         return words.astype(self._ring.dtype)
 
     def encode_dense(self, delta: ArrayLike, weight: int, randomness: Randomness) -> Words:
-        """The dense part, which is one long row."""
+        """Encode the dense part, which is one long row."""
         values = _numbers(delta)
         if values.ndim != 1:
             raise InputError(f"a dense part of shape {values.shape}; it is one flat vector")
@@ -114,9 +114,9 @@ class Quantization(Checked, frozen=True):
         return words
 
     def decode(self, total: ArrayLike, contributors: ArrayLike | None = None) -> WeightedSums:
-        """Summed words [n, width + 1] as numbers. What no honest cohort can make is refused or cut down.
+        """Decode summed words [n, width + 1]. What no honest cohort can make is refused or cut down.
 
-        ``contributors``: how many clients are in each row's sum, where that is known.
+        ``contributors`` says how many clients are in each row's sum, where that is known.
         """
         words = self._ring.vector(total, "a sum of updates")
         if words.ndim != 2 or words.shape[1] < 1:
@@ -136,14 +136,13 @@ class Quantization(Checked, frozen=True):
 
 
 def round_stochastic(values: Reals, randomness: Randomness) -> Counts:
-    """Each value to one of its two neighbouring whole numbers, so that the expectation is the value.
+    """Round each value to one of its two neighbouring whole numbers; the expectation is the value.
 
     The chance of rounding up is the fraction, to 2^-32. A whole number stays what it is.
     """
     below = np.floor(values)
     draws = uniform(Z32, values.size, randomness).reshape(values.shape)
-    up = draws < (values - below) * _WORD_VALUES
-    return below.astype(np.int64) + up
+    return below.astype(np.int64) + (draws < (values - below) * _WORD_VALUES)
 
 
 def _numbers(given: ArrayLike) -> Reals:
@@ -153,9 +152,9 @@ def _numbers(given: ArrayLike) -> Reals:
         raise InputError(f"not an array of numbers ({error})") from None
     if array.dtype.kind != "f":
         raise InputError(f"an update is an array of floating-point numbers, not of {array.dtype}")
-    if not np.isfinite(array).all():
+    if bad := int((~np.isfinite(array)).sum()):
         raise NotFinite(
-            f"{int((~np.isfinite(array)).sum())} of {array.size} numbers of this update are NaN or infinite; "
+            f"{bad} of {array.size} numbers of this update are NaN or infinite; "
             "nothing was encoded. Lower the learning rate or look at the data"
         )
     return array.astype(np.float64)

@@ -1,7 +1,7 @@
 """What a row store holds and promises; its first values and its format on disk."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Protocol
 from zlib import crc32
@@ -25,7 +25,7 @@ _CHUNK_ROWS = 1 << 14  # bounds the memory beside the result, whatever is asked 
 
 
 def initial_rows(seed: bytes, table: Table, rows: Indices) -> Values:
-    """Uniform in ±table.initial, [rows, width]."""
+    """Return the first values of rows, uniform in ±table.initial, [rows, width]."""
     values = np.zeros((len(rows), table.width), np.float32)
     if table.initial == 0:
         return values
@@ -39,7 +39,7 @@ def initial_rows(seed: bytes, table: Table, rows: Indices) -> Values:
 
 
 def _words(key: bytes, rows: Indices, width: int) -> np.ndarray[tuple[int, int], np.dtype[np.int32]]:
-    """Counter mode, with a counter of row number and block number: each row has its own stream."""
+    """Draw in counter mode; row number and block number are the counter: each row has its own stream."""
     blocks = np.empty((len(rows), -(-width // _WORDS_PER_BLOCK), 2), ">u8")
     blocks[:, :, 0] = rows[:, None]
     blocks[:, :, 1] = np.arange(blocks.shape[1])
@@ -79,7 +79,7 @@ class StoreSpec(Checked, frozen=True):
         return table
 
     def rows_in(self, name: str, rows: RowSet) -> Table:
-        """The table, if it has all these rows."""
+        """Return the table, if it has all these rows."""
         table = self.table(name)
         row_numbers(rows.rows[-1:], table.rows)  # ascending: if the last one is in range, all are
         return table
@@ -116,7 +116,7 @@ class Commit:
 
 
 class RowStore(AbstractContextManager["RowStore"], Protocol):
-    """Memory and LMDB do the same, number for number."""
+    """What every store does; those in memory and in LMDB do the same, number for number."""
 
     @property
     def spec(self) -> StoreSpec: ...
@@ -140,7 +140,7 @@ class RowStore(AbstractContextManager["RowStore"], Protocol):
 
 
 def initial_dense(spec: StoreSpec, values: Values) -> DenseBlock:
-    """A new store's dense part, which comes from the model, with state at zero."""
+    """Return a new store's dense part, which comes from the model, with state at zero."""
     dense = DenseBlock(np.array(values), np.zeros((spec.dense_slots, spec.model.dense), np.float32))
     _require_dense(spec, dense)
     return dense
@@ -153,8 +153,7 @@ def require_commit(spec: StoreSpec, current: int, commit: Commit) -> None:
     if len(commit.selection) > MAX_SELECTION:
         raise InputError(f"a selection state of {len(commit.selection)} bytes; at most {MAX_SELECTION}")
     for name, block in commit.tables.items():
-        table = spec.rows_in(name, block.rows)
-        count = len(block.rows)
+        table, count = spec.rows_in(name, block.rows), len(block.rows)
         _require_values(block.values, (count, table.width), f"table {name!r}")
         _require_values(block.state, (count, spec.row_slots, table.width), f"the state of table {name!r}")
     if commit.dense is not None:
@@ -193,15 +192,32 @@ def _sound(data: bytes, what: str) -> bytes:
     return body
 
 
+@contextmanager
+def _readable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise StoreCorrupt(f"{what} cannot be read: {error}") from None
+
+
 def encode_head(head: Head) -> bytes:
     return with_checksum(msgspec.msgpack.encode(head))
 
 
 def decode_head(data: bytes, where: str) -> Head:
-    try:
-        return msgspec.msgpack.decode(_sound(data, f"the head of {where}"), type=Head)
-    except msgspec.MsgspecError as error:
-        raise StoreCorrupt(f"the head of {where} cannot be read: {error}") from None
+    what = f"the head of {where}"
+    with _readable(what):
+        return msgspec.msgpack.decode(_sound(data, what), type=Head)
+
+
+def encode_spec(spec: StoreSpec) -> bytes:
+    return with_checksum(canonical_json(spec))
+
+
+def decode_spec(data: bytes, where: str) -> StoreSpec:
+    what = f"the description of {where}"
+    with _readable(what):
+        return msgspec.json.decode(_sound(data, what), type=StoreSpec)
 
 
 def encode_dense(dense: DenseBlock) -> bytes:
@@ -217,7 +233,7 @@ def decode_dense(data: bytes, spec: StoreSpec, where: str) -> DenseBlock:
 
 
 def row_keys(rows: Indices) -> list[bytes]:
-    """Big-endian, so that the order of keys is the order of rows."""
+    """Return rows as keys: big-endian, so that the order of keys is the order of rows."""
     keys: list[bytes] = rows.astype(">u8").view("V8").tolist()
     return keys
 
@@ -227,7 +243,7 @@ def rows_of_keys(keys: list[bytes]) -> RowSet:
 
 
 def encode_rows(keys: list[bytes], cells: Values) -> list[bytes]:
-    """One record for each row of ``cells`` [n, numbers]: the numbers, and a CRC-32 of key and numbers."""
+    """Make a record of each row of ``cells`` [n, numbers]: the numbers, and a CRC-32 of key and numbers."""
     records = np.empty((len(keys), cells.shape[1] + 1), "<u4")
     records[:, :-1] = cells.astype("<f4").view("<u4")
     checks = map(crc32, _lines(records[:, :-1]), map(crc32, keys))
@@ -236,33 +252,22 @@ def encode_rows(keys: list[bytes], cells: Values) -> list[bytes]:
 
 
 def decode_rows(keys: list[bytes], records: list[bytes], numbers: int, where: str) -> Values:
-    """The cells of these rows, each checked against its key."""
+    """Return the cells of these rows, each checked against its key."""
     checks = np.fromiter(map(crc32, records, map(crc32, keys)), np.uint32, len(keys))
     joined = b"".join(records)
-    if (checks != _RESIDUE).any() or len(joined) != len(keys) * 4 * (numbers + 1):
+    damaged = int((checks != _RESIDUE).sum())
+    if damaged or len(joined) != len(keys) * 4 * (numbers + 1):
         raise StoreCorrupt(
-            f"{int((checks != _RESIDUE).sum())} rows of {where} are damaged: their checksums do not fit; "
-            "restore a backup"
+            f"{damaged} rows of {where} are damaged: their checksums do not fit; restore a backup"
         )
     return np.frombuffer(joined, "<f4").reshape(len(keys), numbers + 1)[:, :-1].astype(np.float32)
 
 
 def _lines(matrix: np.ndarray[Any, np.dtype[Any]]) -> list[bytes]:
-    """Each line of a matrix as bytes, without a loop."""
+    """Return each line of a matrix as bytes, without a loop."""
     packed = np.ascontiguousarray(matrix)
     lines: list[bytes] = packed.view(f"V{packed.itemsize * packed.shape[1]}")[:, 0].tolist()
     return lines
-
-
-def encode_spec(spec: StoreSpec) -> bytes:
-    return with_checksum(canonical_json(spec))
-
-
-def decode_spec(data: bytes, where: str) -> StoreSpec:
-    try:
-        return msgspec.json.decode(_sound(data, f"the description of {where}"), type=StoreSpec)
-    except (msgspec.MsgspecError, ValueError) as error:
-        raise StoreCorrupt(f"the description of {where} cannot be read: {error}") from None
 
 
 def require_format(data: bytes, where: str) -> None:
@@ -283,7 +288,7 @@ def require_same(stored: StoreSpec, wanted: StoreSpec, where: str) -> None:
 
 
 def require_grown(stored: StoreSpec, wanted: StoreSpec, where: str) -> bool:
-    """Refuse what differs by more than rows added at the end of tables; whether any were added.
+    """Refuse what differs by more than rows added at the end of tables; say whether any were added.
 
     Rows that no round moved are not stored, so that nothing else of a store changes with their number.
     """
@@ -298,7 +303,7 @@ def require_grown(stored: StoreSpec, wanted: StoreSpec, where: str) -> bool:
 
 
 def _flat(value: Any, name: str) -> dict[str, Any]:
-    """Nested settings as one line each: model.tables.0.rows."""
+    """Lay nested settings out as one line each: model.tables.0.rows."""
     if isinstance(value, list):
         value = dict(enumerate(value))
     if not isinstance(value, dict):

@@ -31,18 +31,18 @@ class RowSet:
 
     @classmethod
     def of(cls, rows: ArrayLike) -> "RowSet":
-        """The set of these rows, in whatever order and however often they are named."""
+        """Make the set of these rows, in whatever order and however often they are named."""
         return cls(np.unique(row_numbers(rows)))
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def holds(self, rows: ArrayLike) -> Bits:
-        """Whether each row is in the set; any shape."""
+        """Say whether each row is in the set; any shape."""
         return find(row_numbers(rows), self.rows)[1]
 
     def positions_of(self, rows: ArrayLike) -> Positions:
-        """The position of each row in the set; any shape. A row that is not in it is an ``UnknownRow``."""
+        """Return the position of each row, any shape. A row that is not in the set is an ``UnknownRow``."""
         wanted = row_numbers(rows)
         positions, held = find(wanted, self.rows)
         if not held.all():
@@ -54,19 +54,20 @@ class RowSet:
         return positions
 
     def at(self, chosen: Positions | Bits) -> "RowSet":
-        """The rows at these ascending positions, or where a bitmap over the set is set."""
-        if chosen.dtype == np.bool_ and chosen.shape != self.rows.shape:
-            raise InputError(f"a bitmap of shape {chosen.shape} over a set of {len(self)} rows")
-        if chosen.dtype != np.bool_ and chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):
+        """Return the rows at these ascending positions, or where a bitmap over the set is set."""
+        if chosen.dtype == np.bool_:
+            if chosen.shape != self.rows.shape:
+                raise InputError(f"a bitmap of shape {chosen.shape} over a set of {len(self)} rows")
+        elif chosen.size and not 0 <= chosen.min() <= chosen.max() < len(self):
             raise InputError(f"positions {chosen.min()}..{chosen.max()} in a set of {len(self)} rows")
         return RowSet(self.rows[chosen])
 
     def common(self, other: "RowSet") -> "RowSet":
-        """The rows in both: ``real.common(perturbed)`` is the succinct set."""
+        """Return the rows in both: ``real.common(perturbed)`` is the succinct set."""
         return RowSet(np.intersect1d(self.rows, other.rows, assume_unique=True))
 
     def with_rows(self, other: "RowSet") -> "RowSet":
-        """The rows in either."""
+        """Return the rows in either."""
         return RowSet(np.union1d(self.rows, other.rows))
 
     def __repr__(self) -> str:
@@ -75,7 +76,7 @@ class RowSet:
 
 
 def row_numbers(given: ArrayLike, rows: int = LARGEST_DOMAIN) -> Indices:
-    """A caller's row numbers, checked to be those of a table with so many rows, as a copy of any shape."""
+    """Check a caller's row numbers to be those of a table with so many rows; return a copy, of any shape."""
     return whole_numbers(given, "row numbers", rows, outside=UnknownRow)
 
 
@@ -153,12 +154,12 @@ class ModelSpec(Checked, frozen=True):
         raise InputError(f"this model has no table {name!r}; it has {[table.name for table in self.tables]}")
 
     def fingerprint(self) -> bytes:
-        """32 bytes, others for any other model. The maps of derived rows are not in it: catalogues grow."""
+        """Return 32 bytes, others for another model. The maps of derived rows are not in: catalogues grow."""
         return digest("model", canonical_json(self))
 
 
 def canonical_json(spec: Checked) -> bytes:
-    """One text for equal settings: a number given as 1 and as 1.0 must not make two models."""
+    """Return one text for equal settings: a number given as 1 and as 1.0 must not make two models."""
     encoded = msgspec.json.encode(spec)
     return msgspec.json.encode(msgspec.json.decode(encoded, type=type(spec)))
 
@@ -177,23 +178,21 @@ class RowMaps:
             raise ParameterError(
                 f"maps are given for {sorted(maps)}, the derived tables are {sorted(derived)}"
             )
-        self._model = model
-        self._maps = {name: self._checked(model.table(name), given) for name, given in maps.items()}
-
-    def _checked(self, table: Table, given: RowMap) -> RowMap:
-        if callable(given):
-            return given
-        values = row_numbers(given, table.rows)
-        source = self._model.table(str(table.source))
-        if values.shape != (source.rows,):
-            raise ParameterError(
-                f"the map of table {table.name!r} has shape {values.shape}, "
-                f"but {source.name!r} has {source.rows} rows"
-            )
-        return values
+        self._model, self._maps = model, dict(maps)
+        for name, given in maps.items():
+            if callable(given):
+                continue
+            table = model.table(name)
+            values = self._maps[name] = row_numbers(given, table.rows)
+            source = model.table(str(table.source))
+            if values.shape != (source.rows,):
+                raise ParameterError(
+                    f"the map of table {name!r} has shape {values.shape}, "
+                    f"but {source.name!r} has {source.rows} rows"
+                )
 
     def rows_of(self, name: str, source_rows: ArrayLike) -> Indices:
-        """The derived row of each source row, in the same order and shape."""
+        """Return the derived row of each source row, in the same order and shape."""
         table = self._model.table(name)
         if name not in self._maps:
             raise InputError(f"table {name!r} is {table.kind}; only derived tables have a map")
@@ -209,7 +208,7 @@ class RowMaps:
         return derived
 
     def with_derived(self, shared: Mapping[str, RowSet]) -> dict[str, RowSet]:
-        """One set for each table that is summed, in that order: the shared ones and what follows of them."""
+        """Return one set for each table that is summed, in that order: shared ones and what follows."""
         expected = {table.name for table in self._model.tables if table.kind == "shared"}
         if shared.keys() != expected:
             raise InputError(f"rows are given for {sorted(shared)}, the shared tables are {sorted(expected)}")

@@ -39,21 +39,21 @@ class Averaging(Checked, frozen=True):
             raise ParameterError("Averaging: kappa and max_move are finite numbers")
 
     def row_weights(self, counts: ArrayLike, samples: int) -> Counts:
-        """What a client says its rows weigh, from how many of its samples touch each, and has in all."""
+        """Return what a client says its rows weigh, from how many of its samples touch each, and has."""
         touching = whole_numbers(counts, "counts")
         if self.weights == "dataset":
             return np.full_like(touching, samples)
         return touching if self.weights == "samples" else (touching > 0).astype(np.int64)
 
     def idle_weight(self, samples: int) -> int:
-        """What a row weighs that a client asked for and did not train."""
+        """Return what a row weighs that a client asked for and did not train."""
         return samples if self.weights == "dataset" else 0
 
     def largest_weight(self, max_count: int) -> int:
         return 1 if self.weights == "owners" else max_count
 
     def moves(self, sums: WeightedSums) -> Reals:
-        """Row by row; a row whose weights sum to zero does not move."""
+        """Return the move of each row; one whose weights sum to zero does not move."""
         moves = sums.values / np.maximum(sums.weights, self.kappa)[:, None]
         moves[sums.weights == 0] = 0
         if self.max_move is not None:
@@ -65,13 +65,12 @@ class Averaging(Checked, frozen=True):
 # Algorithm 1 of the paper for rows, and everybody's choice for the dense part, which all clients train.
 PAPER = Averaging(weights="samples", kappa=1)
 
-
 _SLOTS = {"add": 0, "adagrad": 1, "adam": 2}
 
 
 class ServerStep(Checked, frozen=True):
-    """``add`` with rate 1 is the paper. ``adagrad`` and ``adam`` are FedAdagrad and FedAdam (Reddi et al.
-    2021, Alg. 2), the move standing for the gradient.
+    """How the server moves rows. ``add`` with rate 1 is the paper. ``adagrad`` and ``adam`` are FedAdagrad
+    and FedAdam (Reddi et al. 2021, Alg. 2), the move standing for the gradient.
 
     Optimizer state is a row's own, kept beside it, and changes only when the row moves: a row that nobody
     trained in a round costs nothing, and keeps its momentum for the round in which somebody does.
@@ -89,26 +88,24 @@ class ServerStep(Checked, frozen=True):
         return _SLOTS[self.kind]
 
     def apply(self, values: Values, state: Values, moves: Reals) -> tuple[Values, Values]:
-        """New values [n, width] and new state [n, slots, width] of the rows that moved."""
+        """Return new values [n, width] and new state [n, slots, width] of the rows that moved."""
         if moves.shape != values.shape or state.shape != (len(values), self.slots, values.shape[1]):
             raise InputError(
                 f"rows of shape {values.shape} with state of shape {state.shape} and moves of shape "
                 f"{moves.shape}; {self.kind} keeps {self.slots} numbers for each parameter"
             )
-        old = state.astype(np.float64)
         if self.kind == "add":
-            step, new = self.rate * moves, old
-        elif self.kind == "adagrad":
-            second = old[:, 0] + moves**2
-            step, new = self._scaled(moves, second), second[:, None]
+            return (values + self.rate * moves).astype(np.float32), state.astype(np.float32)
+        old = state.astype(np.float64)
+        if self.kind == "adagrad":
+            first, second = moves, old[:, 0] + moves**2
+            new = second[:, None]
         else:
             first = self.beta1 * old[:, 0] + (1 - self.beta1) * moves
             second = self.beta2 * old[:, 1] + (1 - self.beta2) * moves**2
-            step, new = self._scaled(first, second), np.stack([first, second], axis=1)
+            new = np.stack([first, second], axis=1)
+        step = self.rate * first / (np.sqrt(second) + self.tau)
         return (values + step).astype(np.float32), new.astype(np.float32)
-
-    def _scaled(self, first: Reals, second: Reals) -> Reals:
-        return self.rate * first / (np.sqrt(second) + self.tau)
 
 
 # Line 9 of Algorithm 1.
@@ -154,7 +151,7 @@ class UpdateWords:
     idle: int
 
     def over(self, asked: Sequence[RowSet]) -> tuple[Words, ...]:
-        """Per table words for exactly the rows asked for, which is what a client uploads."""
+        """Return, per table, words for exactly the rows asked for, which is what a client uploads."""
         tables = []
         for words, own, wanted in zip(self.trained, self.rows, asked, strict=True):
             padded = np.zeros((len(wanted), words.shape[1]), words.dtype)
@@ -189,7 +186,7 @@ def encode_update(
     trained: Mapping[str, TrainedRows],
     randomness: Randomness,
 ) -> UpdateWords:
-    """A client's update in words. ``samples`` is the size of the succinct training set.
+    """Encode a client's update in words. ``samples`` is the size of the succinct training set.
 
     Words of untrained rows have no move, as have those of a client without samples: under masks nobody
     can tell.
@@ -244,9 +241,8 @@ def decode_sums(
     tables: Sequence[Words],
     contributors: Sequence[ArrayLike] | None = None,
 ) -> ModelSums:
-    """``contributors``: per table, how many clients are in each row's sum. Known, they keep a liar from
-    claiming more weight for a row than its contributors together can have.
-    """
+    """Decode opened sums. ``contributors`` has, per table, how many clients are in each row's sum: known, it
+    keeps a liar from claiming more weight for a row than its contributors together can have."""
     counts = [None] * len(tables) if contributors is None else contributors
     _require_tables(model, unions, "unions")
     if not len(tables) == len(counts) == len(model.summed):
@@ -263,7 +259,7 @@ def decode_sums(
 
 
 def apply_sums(store: RowStore, params: UpdateParams, sums: ModelSums, *, selection: bytes) -> Applied:
-    """What they make of the model: the commit of the next round. The store is only read."""
+    """Return what sums make of the model: the commit of the next round. The store is only read."""
     blocks = {
         name: _moved_rows(store, params, name, union, sums.rows[name]) for name, union in sums.unions.items()
     }
@@ -285,7 +281,7 @@ def _require_tables(model: ModelSpec, given: Mapping[str, object], what: str) ->
 def _moved_rows(
     store: RowStore, params: UpdateParams, table: str, union: RowSet, sums: WeightedSums
 ) -> RowBlock:
-    """Rows that nobody moved are left alone: they are neither read nor stored."""
+    """Move rows. Those that nobody moved are left alone: they are neither read nor stored."""
     trained = (sums.weights > 0) & (sums.values != 0).any(axis=1)
     old = store.read_rows(table, union.at(trained))
     moves = params.averaging.moves(sums)[trained]

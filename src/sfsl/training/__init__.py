@@ -4,10 +4,9 @@ from sfsl.scores import auc, auc_error_bound, auc_from_histograms, relative_scor
 from sfsl.training.cohort import train_cohort
 from sfsl.training.evaluate import reference_score, score_samples
 from sfsl.training.local import ClientWork, LocalSettings, LocalUpdate, train_client
-from sfsl.training.task import ClientData, Task, click_loss
+from sfsl.training.task import Task
 
 __all__ = [
-    "ClientData",
     "ClientWork",
     "LocalSettings",
     "LocalUpdate",
@@ -15,7 +14,6 @@ __all__ = [
     "auc",
     "auc_error_bound",
     "auc_from_histograms",
-    "click_loss",
     "reference_score",
     "relative_scores",
     "score_histograms",

@@ -2,19 +2,20 @@
 
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
+from itertools import accumulate, chain, pairwise
 from weakref import WeakSet
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from sfsl.arrays import Indices, Values
+from sfsl.arrays import Values
 from sfsl.errors import SlowerTraining
-from sfsl.training.joining import FILLER, filled, joined_columns
+from sfsl.training.joining import joined_columns, timetable
 from sfsl.training.local import (
     ClientWork,
     LocalSettings,
@@ -24,11 +25,11 @@ from sfsl.training.local import (
     train_client,
 )
 from sfsl.training.places import train_in_places
-from sfsl.training.stack import Stack, StackPlan, StackTrainer
+from sfsl.training.stack import Stack, StackTrainer
 from sfsl.training.task import Parameters, Task, parameter_of
 
-_Clients = Sequence[int]
-_Trained = list[tuple[int, LocalUpdate]]
+_Works = Sequence[ClientWork]
+_Train = Callable[[_Works], list[LocalUpdate]]
 
 # Clients in one pass. On a CPU more of them leave the cache and fill up more; fewer make more steps.
 TOGETHER = 80
@@ -58,22 +59,24 @@ def train_cohort(
     together: int = TOGETHER,
     device: str = "cpu",
 ) -> list[LocalUpdate]:
-    """What ``train_client`` gives for each, to floating-point tolerance.
+    """Return what ``train_client`` gives for each, to floating-point tolerance.
 
     A module that cannot be compiled, where that is asked for, is trained without; one that cannot be
     vectorised in a loop; with a warning the first time. On another ``device`` passes are not compiled.
     """
 
-    def alone(works: Sequence[ClientWork]) -> list[LocalUpdate]:
-        return [train_client(task, dense, work, settings, round_number=round_number) for work in works]
+    alone = partial(train_client, task, dense, settings=settings, round_number=round_number)
 
-    def compiled(works: Sequence[ClientWork]) -> list[LocalUpdate]:
+    def compiled(works: _Works) -> list[LocalUpdate]:
         return train_in_places(task, dense, works, settings, round_number) if works else []
 
-    def vectorised(works: Sequence[ClientWork]) -> list[LocalUpdate]:
-        return _train_in_passes(task, dense, works, settings, round_number, together, device)
+    def vectorised(works: _Works) -> list[LocalUpdate]:
+        rate, cores = settings.rate(round_number), torch.get_num_threads() if device == "cpu" else 1
+        return _train_in_passes(
+            lambda some: _train_together(task, dense, some, settings, rate, device), works, cores, together
+        )
 
-    ways = [(_COMPILED, compiled), (_VECTORISED, vectorised)]
+    ways: list[tuple[_Way, _Train]] = [(_COMPILED, compiled), (_VECTORISED, vectorised)]
     busy = [client for client, work in enumerate(cohort) if len(work.data)]
     works = [cohort[client] for client in busy]
     failed: list[tuple[_Way, Exception]] = []
@@ -88,42 +91,38 @@ def train_cohort(
                 raise
             failed.append((way, error))
     else:
-        learned = alone(works)  # a model that is wrong in any case fails here too, with its own words
+        learned = list(
+            map(alone, works)
+        )  # a model that is wrong in any case fails here too, with its own words
     for way, reason in failed:
         way.refused.add(task.module)
         said = str(reason).strip().partition("\n")[0]
         warnings.warn(f"{type(task.module).__name__} {way.instead}: {said}", SlowerTraining, stacklevel=2)
     updates = dict(zip(busy, learned, strict=True))
-    return [updates[client] if client in updates else alone([work])[0] for client, work in enumerate(cohort)]
+    return [updates[client] if client in updates else alone(work) for client, work in enumerate(cohort)]
 
 
-def _train_in_passes(
-    task: Task,
-    dense: Values,
-    cohort: Sequence[ClientWork],
-    settings: LocalSettings,
-    round_number: int,
-    together: int,
-    device: str,
-) -> list[LocalUpdate]:
-    """Clients with much to do together."""
+def _train_in_passes(train: _Train, cohort: _Works, cores: int, together: int) -> list[LocalUpdate]:
+    """Train clients with much to do together, passes side by side on all cores."""
     longest = sorted(range(len(cohort)), key=lambda client: -len(cohort[client].data))
-    cores = torch.get_num_threads() if device == "cpu" else 1
-    passes = _passes([len(cohort[client].data) for client in longest], cores, together)
-
-    def trained(clients: _Clients) -> _Trained:
-        works = [cohort[client] for client in clients]
-        updates = _train_together(task, dense, works, settings, round_number, device)
-        return list(zip(clients, updates, strict=True))
-
-    updates: dict[int, LocalUpdate] = {}
-    for one in _on_every_core(trained, [[longest[place] for place in places] for places in passes], cores):
-        updates |= one
+    works = [cohort[client] for client in longest]
+    passes = [
+        works[one.start : one.stop] for one in _passes([len(work.data) for work in works], cores, together)
+    ]
+    if min(cores, len(passes)) < 2:
+        learned = list(map(train, passes))
+    else:
+        try:
+            with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as workers:
+                learned = list(workers.map(train, passes))
+        finally:
+            torch.set_num_threads(cores)  # for threads yet to come, a setting is everyone's
+    updates = dict(zip(longest, chain.from_iterable(learned), strict=True))
     return [updates[client] for client in range(len(cohort))]
 
 
 def _passes(samples: Sequence[int], cores: int, together: int) -> list[range]:
-    """Neighbours in passes of at most ``together``, so that no core has much more to do than another."""
+    """Cut neighbours into passes of at most ``together``, so that no core has much more to do than others."""
 
     def cut(limit: int) -> list[range]:
         starts: list[int] = []
@@ -140,40 +139,35 @@ def _passes(samples: Sequence[int], cores: int, together: int) -> list[range]:
     return cut(bisect_left(range(most), True, key=lambda limit: len(cut(limit)) <= count))
 
 
-def _on_every_core(
-    train: Callable[[_Clients], _Trained], passes: Sequence[_Clients], cores: int
-) -> list[_Trained]:
-    if min(cores, len(passes)) < 2:
-        return list(map(train, passes))
-    try:
-        with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as workers:
-            return list(workers.map(train, passes))
-    finally:
-        torch.set_num_threads(cores)  # for threads yet to come, a setting is everyone's
-
-
 def _out_of_memory(error: Exception) -> bool:
-    """A loop might fit where a stack does not, but whoever chose the size of a pass should hear of it."""
+    """Say whether memory ran out: a loop might fit, but whoever chose the passes should hear of it."""
     return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in str(error)
 
 
 def _train_together(
-    task: Task,
-    dense: Values,
-    works: Sequence[ClientWork],
-    settings: LocalSettings,
-    round_number: int,
-    device: str,
+    task: Task, dense: Values, works: _Works, settings: LocalSettings, rate: float, device: str
 ) -> list[LocalUpdate]:
-    """One pass; the client with the most steps comes first."""
+    """Train one pass; the client with the most steps comes first."""
     orders = [sample_order(work, settings) for work in works]
-    columns = joined_columns(works)
-    widths = {name: one.shape[1] if one.ndim == 2 else None for name, one in columns.items()}
-    plan = StackPlan.of(task, works[0].data.tables, widths, settings.batch_size)
-    stack = _stack(task, dense, works, orders, columns, plan).to(device)
+    plan, columns = joined_columns(task, works, settings)
+    own = task.parameters(dense, works[0].values)
+    tables = {}
+    for table in task.tables:
+        rows = max(len(work.rows[table.name]) for work in works)
+        block = np.zeros((len(works), rows + 1, table.width), np.float32)
+        for place, work in enumerate(works):
+            block[place, : len(work.rows[table.name])] = work.values[table.name]
+        tables[table.name] = torch.from_numpy(block)
+    starts = dict(enumerate(accumulate((len(work.data) for work in works[:-1]), initial=0)))
+    stack = Stack(
+        dense={name: own[name].repeat(len(works), *[1] * own[name].ndim) for name in task.dense_shapes},
+        tables=tables,
+        columns=plan.pack(columns, {name: one.shape[1] - 1 for name, one in tables.items()}),
+        order=timetable([[client] for client in starts], orders, starts),
+        losses=torch.zeros(len(works)),
+    ).to(device)
     before = {name: one.clone() for name, one in _parameters(stack, task).items()}
-    trainer = StackTrainer(task, settings, stack, plan)
-    trainer.run([len(one) for one in orders], settings.rate(round_number))
+    StackTrainer(task, settings, stack, plan).run([len(one) for one in orders], rate)
     change = {name: (one - before[name]).cpu() for name, one in _parameters(stack, task).items()}
     losses = stack.losses.cpu()
     updates = []
@@ -187,32 +181,3 @@ def _train_together(
 
 def _parameters(stack: Stack, task: Task) -> Parameters:
     return stack.dense | {parameter_of(table): stack.tables[table.name] for table in task.tables}
-
-
-def _stack(
-    task: Task,
-    dense: Values,
-    works: Sequence[ClientWork],
-    orders: Sequence[Indices],
-    columns: Mapping[str, Tensor],
-    plan: StackPlan,
-) -> Stack:
-    own = task.parameters(dense, works[0].values)
-    tables = {}
-    for table in task.tables:
-        rows = max(len(work.rows[table.name]) for work in works)
-        block = np.zeros((len(works), rows + 1, table.width), np.float32)
-        for place, work in enumerate(works):
-            block[place, : len(work.rows[table.name])] = work.values[table.name]
-        tables[table.name] = torch.from_numpy(block)
-    starts = np.cumsum([0, *(len(work.data) for work in works)])
-    shifted = [
-        np.where(order >= 0, order + start, FILLER) for order, start in zip(orders, starts, strict=False)
-    ]
-    return Stack(
-        dense={name: own[name].repeat(len(works), *[1] * own[name].ndim) for name in task.dense_shapes},
-        tables=tables,
-        columns=plan.pack(columns, {name: one.shape[1] - 1 for name, one in tables.items()}),
-        order=torch.from_numpy(filled(shifted)),
-        losses=torch.zeros(len(works)),
-    )

@@ -15,7 +15,7 @@ CHUNK = 1024
 def score_samples(
     task: Task, dense: Values, rows: Rows, values: Mapping[str, Values], data: ClientData
 ) -> Reals:
-    """The score of each sample. ``values`` are those of ``rows``; of tables not named there, all rows."""
+    """Score each sample. ``values`` are those of ``rows``; of tables not named there, all rows."""
     parameters = task.parameters(dense, values)
     columns = {name: torch.from_numpy(one) for name, one in data.local_columns(rows).items()}
     task.module.eval()
@@ -28,7 +28,7 @@ def score_samples(
 
 
 def reference_score(task: Task, dense: Values, data: ClientData) -> float:
-    """What the model scores a sample of nothing: every column zero, and every row.
+    """Return what the model scores a sample of nothing: every column zero, and every row.
 
     It depends on the dense part only, so everyone who has that knows it. A young model's scores wander as
     a whole, and this wanders with them.
@@ -36,12 +36,9 @@ def reference_score(task: Task, dense: Values, data: ClientData) -> float:
     parameters = task.parameters(
         dense, {table.name: np.zeros((1, table.width), np.float32) for table in task.tables}
     )
-    columns = data.local_columns({})
     batch = {
-        name: torch.zeros(
-            (1,) if one.ndim == 1 else (1, 1, *one.shape[2:]), dtype=torch.from_numpy(one).dtype
-        )
-        for name, one in columns.items()
+        name: torch.from_numpy(np.zeros((1, 1, *one.shape[2:])[: one.ndim], one.dtype))
+        for name, one in data.local_columns({}).items()
     }
     task.module.eval()
     with torch.no_grad():

@@ -1,7 +1,6 @@
 """Local training on a submodel: the rows of a client's succinct set and the dense rest (paper §V).
 
-A step is a pure function of parameters and batch. One client runs it as it is; a whole cohort runs it
-under ``torch.func.vmap`` (``cohort``).
+``cohort`` trains many clients at a time, which comes to the same.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,22 +8,20 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from sfsl.arrays import Indices, Values
 from sfsl.errors import ParameterError
 from sfsl.training.task import Batch, ClientData, Parameters, Rows, Task, parameter_of
 
-Step = Callable[[Parameters, Batch, Tensor], tuple[Parameters, Tensor]]
-
 
 @dataclass(frozen=True)
 class LocalSettings:
-    """The paper's (§V), and a ``clip`` on the norm of a step's gradient, all parameters together.
+    """The paper's settings (§V), and a ``clip`` on the norm of a step's gradient, all parameters together.
 
-    Without the clip, a learning rate of 1 on batches of two diverges. ``compiled``: a cohort's step is made
-    into machine code, which takes a C++ compiler and half a minute once.
+    Without the clip, a learning rate of 1 on batches of two diverges. With ``compiled`` a cohort's step is
+    made into machine code, which takes a C++ compiler and half a minute once.
     """
 
     batch_size: int = 2
@@ -44,7 +41,7 @@ class LocalSettings:
             )
 
     def rate(self, round_number: int) -> float:
-        """The learning rate of a round, counted from 0."""
+        """Return the learning rate of a round, counted from 0."""
         return self.learning_rate * self.decay**round_number
 
 
@@ -65,8 +62,8 @@ class ClientWork:
 class LocalUpdate:
     """What a client has learned: deltas of the dense vector and of each row, in the order of the rows.
 
-    ``counts`` says how many samples touch each row. ``diverged``: something was not finite. The update
-    is zero then and counts nothing, so that it can go into a sum without harm.
+    ``counts`` says how many samples touch each row. Where something was not finite it has ``diverged``: the
+    update is zero then and counts nothing, so that it can go into a sum without harm.
     """
 
     dense: Values
@@ -77,30 +74,22 @@ class LocalUpdate:
     diverged: bool = False
 
 
-def sgd_step(task: Task, settings: LocalSettings, round_number: int) -> Step:
-    """One step: parameters, a batch and each sample's weight in, new parameters and the loss out.
+def mean_loss(task: Task, module: nn.Module) -> Callable[[Parameters, Batch, Tensor], Tensor]:
+    """Return the mean loss of a batch's samples by their weights, as a function of all parameters.
 
     A sample of weight 0 fills up a batch and has no say.
     """
-    rate, clip = settings.rate(round_number), settings.clip
 
-    def mean_loss(parameters: Parameters, batch: Batch, weight: Tensor) -> Tensor:
-        output = functional_call(task.module, parameters, (batch,))
-        return (task.loss(output, batch) * weight).sum() / weight.sum()
+    def mean(parameters: Parameters, batch: Batch, weight: Tensor) -> Tensor:
+        output = functional_call(module, parameters, (batch,))
+        # A client that is done has nothing but fillers.
+        return (task.loss(output, batch) * weight).sum() / weight.sum().clamp_min(1)
 
-    gradient = grad_and_value(mean_loss)
-
-    def step(parameters: Parameters, batch: Batch, weight: Tensor) -> tuple[Parameters, Tensor]:
-        slopes, loss = gradient(parameters, batch, weight)
-        norm = torch.stack([slope.square().sum() for slope in slopes.values()]).sum().sqrt()
-        scale = rate * clip / norm.clamp_min(clip)
-        return {name: one - scale * slopes[name] for name, one in parameters.items()}, loss
-
-    return step
+    return mean
 
 
 def sample_order(work: ClientWork, settings: LocalSettings) -> Indices:
-    """Which samples each step takes, a fresh shuffle per epoch: [steps, batch size], filled up with -1."""
+    """Say which samples each step takes, a fresh shuffle per epoch: [steps, batch size], filled up."""
     rng, samples = np.random.default_rng(work.seed), len(work.data)
     steps = -(-samples // settings.batch_size)
     order = np.full((settings.epochs, steps * settings.batch_size), -1, dtype=np.int64)
@@ -113,10 +102,10 @@ def train_client(
     task: Task, dense: Values, work: ClientWork, settings: LocalSettings, *, round_number: int = 0
 ) -> LocalUpdate:
     """Train one client. The same arguments give the same update."""
-    before = task.parameters(dense, work.values)
-    parameters = before
+    parameters = before = task.parameters(dense, work.values)
     columns = {name: torch.from_numpy(one) for name, one in work.data.local_columns(work.rows).items()}
-    step = sgd_step(task, settings, round_number)
+    rate, clip = settings.rate(round_number), settings.clip
+    gradient = grad_and_value(mean_loss(task, task.module))
     losses = [torch.zeros(())]
     task.module.train()
     with torch.random.fork_rng(devices=[]):  # a module may draw, for dropout
@@ -124,7 +113,10 @@ def train_client(
         for order in sample_order(work, settings):
             chosen = torch.from_numpy(order[order >= 0])
             batch = {name: column[chosen] for name, column in columns.items()}
-            parameters, loss = step(parameters, batch, torch.ones(len(chosen)))
+            slopes, loss = gradient(parameters, batch, torch.ones(len(chosen)))
+            norm = torch.stack([slope.square().sum() for slope in slopes.values()]).sum().sqrt()
+            scale = rate * clip / norm.clamp_min(clip)
+            parameters = {name: one - scale * slopes[name] for name, one in parameters.items()}
             losses.append(loss * len(chosen))
     moved = {name: parameters[name] - before[name] for name in parameters}
     return checked_update(task, work, settings, moved, torch.stack(losses).sum())
@@ -133,7 +125,7 @@ def train_client(
 def checked_update(
     task: Task, work: ClientWork, settings: LocalSettings, moved: Mapping[str, Tensor], loss: Tensor
 ) -> LocalUpdate:
-    """The update a client reports, or zeros where its training went astray or it has no samples.
+    """Return the update a client reports, or zeros where training went astray or there are no samples.
 
     ``loss`` is the sum over all samples and epochs.
     """

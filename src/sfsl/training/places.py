@@ -6,18 +6,16 @@ step always has the same shape: one compilation serves all rounds.
 """
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from sfsl.arrays import Indices, Values
-from sfsl.training.joining import FILLER, filled, joined_columns
+from sfsl.training.joining import joined_columns, timetable
 from sfsl.training.local import ClientWork, LocalSettings, LocalUpdate, checked_update, sample_order
-from sfsl.training.stack import Stack, StackPlan, StackTrainer
+from sfsl.training.stack import Stack, StackTrainer
 from sfsl.training.task import Task, parameter_of
 
 # Clients at a time on each core: with fewer, a step's own cost weighs more; more do not stay in the cache.
@@ -29,18 +27,15 @@ _MULTIPLE = 10
 def train_in_places(
     task: Task, dense: Values, cohort: Sequence[ClientWork], settings: LocalSettings, round_number: int
 ) -> list[LocalUpdate]:
-    """Clients who all have samples. Each core has places of its own.
+    """Train clients who all have samples. Each core has places of its own.
 
-    Raises what torch raises where it cannot compile; ``ValueError`` where it would compile in every round.
+    Where torch cannot compile, this raises what torch raises; where it would compile in every round, a
+    ``ValueError``.
     """
     cores = torch.get_num_threads()
     orders = [sample_order(work, settings) for work in cohort]
-    parts = [
-        _Part(
-            task, dense, {client: cohort[client] for place in own for client in place}, orders, own, settings
-        )
-        for own in _deal([len(one) for one in orders], cores)
-    ]
+    dealt = _deal([len(one) for one in orders], cores)
+    parts = [_Part(task, dense, cohort, orders, own, settings) for own in dealt]
     updates: dict[int, LocalUpdate] = {}
     torch.set_num_threads(1)  # which goes into what is compiled
     try:
@@ -54,7 +49,7 @@ def train_in_places(
 
 
 def _deal(steps: Sequence[int], cores: int) -> list[list[list[int]]]:
-    """Who comes after whom in which place of which core: the longest first, each where it can begin first."""
+    """Say who comes after whom in which place of which core: the longest first, where it can begin first."""
     free = [(0, place) for place in range(cores * PLACES)]
     dealt: list[list[list[int]]] = [[[] for _ in range(PLACES)] for _ in range(cores)]
     for client in sorted(range(len(steps)), key=lambda one: -steps[one]):
@@ -65,32 +60,30 @@ def _deal(steps: Sequence[int], cores: int) -> list[list[list[int]]]:
 
 
 class _Part:
-    """What one core does. ``queues``: the clients of each place, one after another."""
+    """What one core does. ``queues`` has the clients of each place, one after another."""
 
     def __init__(
         self,
         task: Task,
         dense: Values,
-        works: Mapping[int, ClientWork],
+        cohort: Sequence[ClientWork],
         orders: Sequence[Indices],
         queues: Sequence[Sequence[int]],
         settings: LocalSettings,
     ) -> None:
+        works = {client: cohort[client] for place in queues for client in place}
         self._task, self._works, self._settings = task, works, settings
-        some = next(iter(works.values()))
-        self._before = task.parameters(dense, some.values)
-        columns = joined_columns(list(works.values()), multiple=_MULTIPLE)
-        widths = {name: one.shape[1] if one.ndim == 2 else None for name, one in columns.items()}
-        plan = StackPlan.of(task, some.data.tables, widths, settings.batch_size)
+        self._before = task.parameters(dense, next(iter(works.values())).values)
+        plan, columns = joined_columns(task, list(works.values()), settings, multiple=_MULTIPLE)
         if len(plan.fetched) < len(task.tables):
             raise ValueError("a step that takes a whole table has another shape in each round")
         rows = {name: max(len(work.rows[name]) for work in works.values()) for name in plan.fetched}
-        starts = dict(zip(works, np.cumsum([0, *(len(work.data) for work in works.values())]), strict=False))
+        starts = accumulate((len(work.data) for work in works.values()), initial=0)
         self._stack = Stack(
             dense={name: torch.zeros((PLACES, *shape)) for name, shape in task.dense_shapes.items()},
             tables={one.name: torch.zeros((PLACES, rows[one.name] + 1, one.width)) for one in task.tables},
             columns=plan.pack(columns, rows),
-            order=_timetable(queues, orders, starts),
+            order=timetable(queues, orders, dict(zip(works, starts, strict=False))),
             losses=torch.zeros(PLACES),
         )
         self._changes = _changes(queues, orders)
@@ -102,9 +95,8 @@ class _Part:
         self._trainer.advance(1)
 
     def train(self, rate: float) -> dict[int, LocalUpdate]:
-        updates: dict[int, LocalUpdate] = {}
-        there: dict[int, int] = {}
-        now = 0
+        """Train the clients of all places; return what each has learned."""
+        updates, there, now = dict[int, LocalUpdate](), dict[int, int](), 0
         self._trainer.begin(rate)
         for step, changes in sorted(self._changes.items()):
             self._trainer.advance(step - now)
@@ -134,24 +126,10 @@ class _Part:
         return checked_update(self._task, work, self._settings, moved, stack.losses[place])
 
 
-def _timetable(
-    queues: Sequence[Sequence[int]], orders: Sequence[Indices], starts: Mapping[int, int]
-) -> Tensor:
-    """[places, steps, batch]: which sample of all is whose turn."""
-    empty = np.full((0, *orders[0].shape[1:]), FILLER)
-    shifted = {
-        client: np.where(orders[client] >= 0, orders[client] + start, FILLER)
-        for client, start in starts.items()
-    }
-    return torch.from_numpy(
-        filled([np.concatenate([empty, *map(shifted.__getitem__, own)]) for own in queues])
-    )
-
-
 def _changes(
     queues: Sequence[Sequence[int]], orders: Sequence[Indices]
 ) -> dict[int, list[tuple[int, int | None]]]:
-    """Before which step who takes which place; None leaves it empty."""
+    """Say before which step who takes which place; None leaves it empty."""
     changes: dict[int, list[tuple[int, int | None]]] = {}
     for place, own in enumerate(queues):
         ends = accumulate((len(orders[client]) for client in own), initial=0)

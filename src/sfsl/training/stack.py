@@ -13,14 +13,16 @@ import gc
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Self
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad_and_value, vmap
+from torch.func import grad_and_value, vmap
 
 from sfsl.training.local import LocalSettings
+from sfsl.training.local import mean_loss as mean_loss
 from sfsl.training.task import Batch, Parameters, Task, parameter_of
 
 # Steps in one graph, and how many fewer clients have graphs of their own, which take long if compiled.
@@ -31,10 +33,6 @@ _LONGEST = 0.1
 # Lookups of a step from which on it is better to have gradients of all of a client's rows.
 _MANY = 512
 
-# Kernels that do not wait for each other become one.
-_HORIZONTAL: dict[str, Any] = {"combo_kernels": True}
-
-Learn = Callable[..., tuple[Tensor, ...]]
 Slopes = Callable[[Parameters, Batch, Tensor], tuple[Parameters, Tensor]]
 
 
@@ -42,8 +40,8 @@ Slopes = Callable[[Parameters, Batch, Tensor], tuple[Parameters, Tensor]]
 class StackPlan:
     """How the columns of samples are laid out for a step.
 
-    ``widths``: of each column, the length of its sequences, or None. ``fetched``: the tables of which a
-    step looks up few rows, and the columns that hold them.
+    ``widths`` has the length of each column's sequences, or None. ``fetched`` has the tables of which a step
+    looks up few rows, and the columns that hold them.
     """
 
     widths: Mapping[str, int | None]
@@ -53,27 +51,28 @@ class StackPlan:
     def of(
         cls, task: Task, holds: Mapping[str, str], widths: Mapping[str, int | None], batch_size: int
     ) -> Self:
-        """``holds``: which columns hold rows, and of which table."""
-        fetched = {}
-        for table in task.looked_up:
-            columns = tuple(name for name, one in holds.items() if one == table)
-            if batch_size * sum(widths[name] or 1 for name in columns) <= _MANY:
-                fetched[table] = columns
-        return cls(widths, fetched)
+        """Lay out columns of these widths; ``holds`` says which of them hold rows, and of which table."""
+        columns = {
+            table: tuple(name for name, one in holds.items() if one == table) for table in task.looked_up
+        }
+        few = _MANY // batch_size
+        return cls(
+            widths,
+            {table: own for table, own in columns.items() if sum(widths[name] or 1 for name in own) <= few},
+        )
 
     def pack(self, columns: Mapping[str, Tensor], fillers: Mapping[str, int]) -> "Columns":
-        """The rows that each sample looks up of each table side by side, with -1 become the filler."""
+        """Put the rows that each sample looks up of each table side by side, the filler in place of -1."""
         packed = {}
         for table, names in self.fetched.items():
-            side_by_side = torch.cat(
-                [one.unsqueeze(1) if one.ndim == 1 else one for one in map(columns.__getitem__, names)], dim=1
-            )
-            packed[table] = torch.where(side_by_side >= 0, side_by_side, fillers[table]).to(torch.int64)
+            some = [columns[name] for name in names]
+            own = torch.cat([one.unsqueeze(1) if one.ndim == 1 else one for one in some], dim=1)
+            packed[table] = torch.where(own >= 0, own, fillers[table]).to(torch.int64)
         held = {name for names in self.fetched.values() for name in names}
         return Columns(packed, {name: one for name, one in columns.items() if name not in held})
 
     def unpack(self, table: str, slots: Tensor) -> dict[str, Tensor]:
-        """Columns again, of [clients, batch, lookups]."""
+        """Make columns again of [clients, batch, lookups]."""
         names = self.fetched[table]
         parts = torch.split(slots, [self.widths[name] or 1 for name in names], dim=2)
         return {
@@ -84,8 +83,8 @@ class StackPlan:
 
 @dataclass(frozen=True)
 class Columns:
-    """The samples of all clients. ``packed``, by table: [samples, lookups], places among the client's rows.
-    ``others``: columns as they are."""
+    """The samples of all clients: ``packed`` by table, [samples, lookups], are places among the client's
+    rows, and ``others`` are columns as they are."""
 
     packed: dict[str, Tensor]
     others: dict[str, Tensor]
@@ -95,8 +94,8 @@ class Columns:
 class Stack:
     """Buffers for a number of clients. A table has one row more than any client, which fillers point to.
 
-    ``order``: [clients, steps, batch], which of all samples each step takes; -1 fills up.
-    ``losses``: [clients], summed over samples; a trainer writes them.
+    ``order``, [clients, steps, batch], says which of all samples each step takes; -1 fills up. ``losses``,
+    [clients], are summed over samples; a trainer writes them.
     """
 
     dense: Parameters
@@ -106,22 +105,22 @@ class Stack:
     losses: Tensor
 
     def to(self, device: str) -> "Stack":
-        def there(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            return {name: one.to(device) for name, one in tensors.items()}
-
-        columns = Columns(there(self.columns.packed), there(self.columns.others))
-        order, losses = self.order.to(device), self.losses.to(device)
-        return Stack(there(self.dense), there(self.tables), columns, order, losses)
+        """Return the stack with its buffers on a device."""
+        some = ({name: one.to(device) for name, one in part.items()} for part in vars(self.columns).values())
+        return replace(self._changed(lambda one: one.to(device)), columns=Columns(*some))
 
     def first(self, clients: int, start: int = 0) -> "Stack":
-        """The same buffers, of the first clients only, or the first from ``start`` on."""
-        some = slice(start, start + clients)
+        """Return the same buffers, of the first clients only, or the first from ``start`` on."""
+        return self._changed(lambda one: one[start : start + clients])
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> "Stack":
+        """Change every buffer that has a part for each client."""
         return Stack(
-            {name: one[some] for name, one in self.dense.items()},
-            {name: one[some] for name, one in self.tables.items()},
+            {name: change(one) for name, one in self.dense.items()},
+            {name: change(one) for name, one in self.tables.items()},
             self.columns,
-            self.order[some],
-            self.losses[some],
+            change(self.order),
+            change(self.losses),
         )
 
     def turn(self, names: Iterable[str]) -> None:
@@ -136,7 +135,7 @@ class Stack:
 class StackTrainer:
     """Trains what is in a stack, in place; again and again if it is refilled.
 
-    ``compiled``: torch makes fewer and larger kernels of a step, which takes it a minute once.
+    If ``compiled``, torch makes fewer and larger kernels of a step, which takes it a minute once.
     """
 
     def __init__(
@@ -148,13 +147,14 @@ class StackTrainer:
         loss = mean_loss(task, with_embeddings(task, plan.fetched, lambda own: _Fetched(own, products)))
         captured = stack.order.is_cuda or compiled
         self._slopes: Slopes = vmap(grad_and_value(loss)) if captured else _slopes(vmap(loss))
-        self._learn: Learn = self._learned
+        self._learn: Callable[..., tuple[Tensor, ...]] = self._learned
         self._take: Callable[[Stack, Tensor], None] = self._step
         if compiled and stack.order.is_cuda:
-            # For a graph all of a step, rows fetched and put back included: what it costs is kernels.
-            self._take = torch.compile(self._step, dynamic=False, options=_HORIZONTAL)
-        elif compiled:
-            self._learn = _compiled(self._learned)
+            # For a graph all of a step, rows fetched and put back included: what it costs is kernels. Those
+            # that do not wait for each other become one.
+            self._take = torch.compile(self._step, dynamic=False, options={"combo_kernels": True})
+        elif compiled:  # one function without any Python in it, so that threads do not wait for each other
+            self._learn = torch.compile(self._learned, dynamic=False, options={"cpp_wrapper": True})
         device = stack.order.device
         self._fillers = {
             name: torch.tensor(one.shape[1] - 1, device=device) for name, one in stack.tables.items()
@@ -166,7 +166,7 @@ class StackTrainer:
         self._workers = ThreadPoolExecutor(len(self._lanes) or 1)
 
     def run(self, steps: Sequence[int], rate: float) -> None:
-        """``steps`` of each client, none with more than the one before it."""
+        """Take so many ``steps`` of each client, none of which has more than the one before it."""
         self.begin(rate)
         if self._stack.order.is_cuda:
             self._replay(steps)
@@ -177,23 +177,31 @@ class StackTrainer:
                 self._stack.turn(self._turned or ())
 
     def begin(self, rate: float) -> None:
+        """Begin a pass at this learning rate."""
         self._rate.fill_(rate)
         self._number.zero_()
         self._stack.losses.zero_()
 
     def advance(self, steps: int) -> None:
-        """So many steps of everyone, whatever else is in their order."""
+        """Take so many steps of everyone, whatever else is in their order."""
         for _ in range(steps):
             self._step(self._stack, self._number)
 
     def capture(self) -> None:
         """Make all graphs now rather than when they are first needed."""
-        for lane in self._lanes:
-            for size in lane.sizes:
-                self._graph(lane, size)
+        due = [(lane, size) for lane in self._lanes for size in lane.sizes if size not in lane.graphs]
+        for lane, size in due:
+            part = self._stack.first(size, lane.start)
+            written = [*part.dense.values(), *part.tables.values(), part.losses, lane.number]
+            kept = [one.clone() for one in written]
+            lane.number.zero_()
+            with torch._dynamo.config.patch(recompile_limit=1024):  # one for each size
+                lane.graphs[size] = captured(partial(self._take, part, lane.number), lane.stream)
+            for one, old in zip(written, kept, strict=True):
+                one.copy_(old)
 
     def _replay(self, steps: Sequence[int]) -> None:
-        """Lanes begin together and each goes at its own pace; whatever comes next waits for all."""
+        """Let lanes begin together, each at its own pace; whatever comes next waits for all."""
         self.capture()
         now = torch.cuda.current_stream()
         for lane in self._lanes:
@@ -205,19 +213,8 @@ class StackTrainer:
         for lane in self._lanes:
             now.wait_stream(lane.stream)
 
-    def _graph(self, lane: "_Lane", size: int) -> None:
-        if size not in lane.graphs:
-            part = self._stack.first(size, lane.start)
-            written = [*part.dense.values(), *part.tables.values(), part.losses, lane.number]
-            kept = [one.clone() for one in written]
-            lane.number.zero_()
-            with torch._dynamo.config.patch(recompile_limit=1024):  # one for each size
-                lane.graphs[size] = captured(lambda: self._take(part, lane.number), lane.stream)
-            for one, old in zip(written, kept, strict=True):
-                one.copy_(old)
-
     def _step(self, stack: Stack, number: Tensor) -> None:
-        """Step ``number`` of all clients of a stack."""
+        """Take step ``number`` of all clients of a stack."""
         chosen = stack.order.index_select(1, number).squeeze(1)
         at = chosen.clamp_min(0)
         places = {name: one[at] for name, one in stack.columns.packed.items()}
@@ -243,7 +240,7 @@ class StackTrainer:
         chosen: Tensor,
         rate: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Moves ``parameters`` in place; the loss of each client, and what was fetched, moved."""
+        """Move ``parameters`` in place; return the loss of each client, and what was fetched, moved."""
         weight = (chosen >= 0).to(torch.float32)
         batch = dict(others)
         for name, place in places.items():
@@ -269,25 +266,8 @@ class StackTrainer:
         return losses * weight.sum(1), *moved
 
 
-def _compiled(learn: Learn) -> Learn:
-    """For a CPU: one function without any Python in it, so that threads do not wait for each other."""
-    made: Learn = torch.compile(learn, dynamic=False, options={"cpp_wrapper": True})
-    return made
-
-
-def mean_loss(task: Task, module: nn.Module) -> Callable[[Parameters, Batch, Tensor], Tensor]:
-    """Of a batch's samples by their weights, as a function of all parameters."""
-
-    def mean(parameters: Parameters, batch: Batch, weight: Tensor) -> Tensor:
-        output = functional_call(module, parameters, (batch,))
-        # A client that is done has nothing but fillers.
-        return (task.loss(output, batch) * weight).sum() / weight.sum().clamp_min(1)
-
-    return mean
-
-
 def _slopes(losses: Callable[[Parameters, Batch, Tensor], Tensor]) -> Slopes:
-    """Gradients of each client's loss: those of their sum, since nobody has a part in another's.
+    """Return the gradients of each client's loss: those of their sum, as nobody has a part in another's.
 
     On a CPU this costs a third less in Python than gradients inside of ``vmap``, whose every operation
     passes two layers, there and back.
@@ -306,7 +286,7 @@ def _slopes(losses: Callable[[Parameters, Batch, Tensor], Tensor]) -> Slopes:
 def with_embeddings(
     task: Task, tables: Iterable[str], made: Callable[[nn.Embedding], nn.Module]
 ) -> nn.Module:
-    """The task's module, to be trained, with other layers in place of the embeddings of these tables."""
+    """Return the task's module, to be trained, with other layers as the embeddings of these tables."""
     module = copy.deepcopy(task.module)
     for table in tables:
         own = module.get_submodule(table)
@@ -331,12 +311,12 @@ class _Fetched(nn.Module):
 
 
 def _is_turned(slope: Tensor) -> bool:
-    """Whether it is a matrix that lies in memory column by column."""
+    """Say whether this is a matrix that lies in memory column by column."""
     return slope.ndim == 3 and not slope.is_contiguous() and slope.mT.is_contiguous()
 
 
 def _square(slope: Tensor) -> Tensor:
-    """The squared length of each client's gradient; on a CPU, read in the order in which it lies there."""
+    """Return the squared length of each client's gradient; a CPU reads it in the order in which it lies."""
     if slope.is_cuda:
         return slope.flatten(1).square().sum(1)
     rows = (slope.mT if _is_turned(slope) else slope).flatten(1)
@@ -345,7 +325,7 @@ def _square(slope: Tensor) -> Tensor:
 
 
 def _same(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """1 where two of a client's rows are the same, else 0."""
+    """Return 1 where two of a client's rows are the same, else 0."""
     if rows.is_cuda:
         return (rows.unsqueeze(2) == rows.unsqueeze(1)).to(dtype)
     # Numbers as small as a client's places are exact, and comparing them writes the result at once.
@@ -356,7 +336,7 @@ def _same(rows: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _fetched(table: Tensor, places: Tensor) -> Tensor:
-    """Rows of each client's part of a table. A CPU copies whole rows faster than single numbers."""
+    """Fetch rows of each client's part of a table. A CPU copies whole rows faster than single numbers."""
     if table.is_cuda:
         return table[_each(places), places]
     return table.flatten(0, 1).index_select(0, _among_all(table, places)).reshape(*places.shape, -1)
@@ -370,7 +350,7 @@ def _put_back(table: Tensor, places: Tensor, values: Tensor) -> None:
 
 
 def _each(places: Tensor) -> Tensor:
-    """The number of each client, beside its places."""
+    """Return the number of each client, to stand beside its places."""
     return torch.arange(len(places), device=places.device).unsqueeze(1)
 
 
@@ -395,7 +375,7 @@ class _Lane:
     graphs: dict[int, torch.cuda.CUDAGraph] = field(default_factory=dict)
 
     def replay(self, steps: Sequence[int]) -> None:
-        """``steps`` of all clients of the stack."""
+        """Replay the lane's part; ``steps`` are those of all clients of the stack."""
         own = steps[self.start : self.start + self.sizes[0]]
         with torch.cuda.stream(self.stream):
             for begun in range(0, max(own, default=0), STEPS_PER_GRAPH):
@@ -404,11 +384,11 @@ class _Lane:
 
 
 def _lanes(clients: int, device: torch.device, compiled: bool) -> tuple[_Lane, ...]:
-    """Those with the most steps, which nobody should have to wait for, and the others."""
+    """Make a lane of those with the most steps, which nobody should have to wait for, and of the others."""
     longest = int(clients * _LONGEST) // 8 * 8  # kernels want their operands aligned
+    shrink, count = (_SHRINK_COMPILED, 3) if compiled else (_SHRINK, 8)
     lanes = []
     for start, stop in [(0, longest), (longest, clients)] if longest else [(0, clients)]:
-        shrink, count = (_SHRINK_COMPILED, 3) if compiled else (_SHRINK, 8)
         sizes = tuple(math.ceil((stop - start) * shrink**power) for power in range(count))
         number = torch.zeros(1, dtype=torch.int64, device=device)
         stream = torch.cuda.Stream(device, priority=0 if start else -1)  # type: ignore[no-untyped-call]
@@ -417,7 +397,7 @@ def _lanes(clients: int, device: torch.device, compiled: bool) -> tuple[_Lane, .
 
 
 def captured(step: Callable[[], None], beside: torch.cuda.Stream | None = None) -> torch.cuda.CUDAGraph:
-    """``STEPS_PER_GRAPH`` steps as one graph, for a stream. A few are taken on the way."""
+    """Capture ``STEPS_PER_GRAPH`` steps as one graph, for a stream. A few are taken on the way."""
     beside = beside or torch.cuda.Stream()  # type: ignore[no-untyped-call]
     beside.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(beside):

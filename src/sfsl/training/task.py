@@ -28,26 +28,26 @@ class ClientData(Protocol):
 
     @property
     def tables(self) -> Mapping[str, str]:
-        """Which columns hold row numbers, and of which table."""
+        """The columns that hold row numbers, and of which table."""
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
 
     def rows(self) -> Rows:
-        """The rows needed of each table that is not derived."""
+        """Return the rows needed of each table that is not derived."""
 
     def keep(self, rows: Rows, /) -> "ClientData":
-        """What can be trained with these rows alone."""
+        """Return what can be trained with these rows alone."""
 
     def counts(self, rows: Rows, /) -> Rows:
-        """How many samples touch each of these rows."""
+        """Count the samples that touch each of these rows."""
 
     def local_columns(self, rows: Rows, /) -> Mapping[str, NDArray[Any]]:
-        """The samples as columns, with row numbers replaced by their positions in ``rows``."""
+        """Return the samples as columns, row numbers replaced by their positions in ``rows``."""
 
 
 def click_loss(logit: Tensor, batch: Batch) -> Tensor:
-    """Cross-entropy of each sample against its ``label``."""
+    """Return the cross-entropy of each sample against its ``label``."""
     return binary_cross_entropy_with_logits(logit, batch["label"], reduction="none")
 
 
@@ -122,24 +122,26 @@ class Task:
         return {name: one.shape for name, one in self.module.named_parameters() if name not in tables}
 
     def initial_dense(self) -> Values:
-        """The dense parameters the module was built with, as one vector."""
+        """Return the dense parameters the module was built with, as one vector."""
         own = dict(self.module.named_parameters())
         return self.dense_vector({name: own[name].detach() for name in self.dense_shapes})
 
     def dense_vector(self, parameters: Mapping[str, Tensor]) -> Values:
+        """Join the parameters outside the tables to one vector."""
         parts = [parameters[name].reshape(-1) for name in self.dense_shapes]
         return np.asarray(torch.cat([torch.zeros(0), *parts]).numpy(), dtype=np.float32)
 
+    def dense_parts(self, vector: Tensor) -> Parameters:
+        """Return views of a dense vector by the names of the parameters it consists of."""
+        shapes = self.dense_shapes.items()
+        pieces = torch.split(vector, [shape.numel() for _, shape in shapes]) if shapes else ()
+        return {name: piece.reshape(shape) for (name, shape), piece in zip(shapes, pieces, strict=True)}
+
     def parameters(self, dense: Values, values: Mapping[str, Values]) -> Parameters:
-        """Fresh tensors by name, as ``torch.func.functional_call`` takes them."""
+        """Make fresh tensors by name, as ``torch.func.functional_call`` takes them."""
         if dense.shape != (self.spec.dense,):
             raise InputError(f"the dense part is one vector of {self.spec.dense} numbers, not {dense.shape}")
-        sizes = [shape.numel() for shape in self.dense_shapes.values()]
-        pieces = torch.split(torch.tensor(dense, dtype=torch.float32), sizes) if sizes else ()
-        parameters = {
-            name: piece.reshape(shape)
-            for (name, shape), piece in zip(self.dense_shapes.items(), pieces, strict=True)
-        }
+        parameters = self.dense_parts(torch.tensor(dense, dtype=torch.float32))
         for table in self.tables:
             block = values[table.name]
             if block.ndim != 2 or block.shape[1] != table.width:
@@ -148,7 +150,7 @@ class Task:
         return parameters
 
     def needed_rows(self, data: ClientData) -> tuple[dict[str, Indices], int]:
-        """The rows a client needs of every table, and how many it named that the table does not have.
+        """Return the rows a client needs of every table, and how many it named that are not in the table.
 
         Unknown rows are left out, not refused: one bad id should not cost a client its part.
         """
@@ -163,7 +165,7 @@ class Task:
         return self.with_derived(known), unknown
 
     def with_derived(self, rows: Rows) -> dict[str, Indices]:
-        """These rows of shared and personal tables, and those of derived tables that follow from them."""
+        """Return these rows of shared and personal tables, and those of derived tables that follow."""
         return {
             table.name: rows[table.name]
             if table.source is None
@@ -173,5 +175,5 @@ class Task:
 
 
 def parameter_of(table: Table) -> str:
-    """The name of a table's parameter in the module."""
+    """Return the name of a table's parameter in the module."""
     return f"{table.name}.weight"

@@ -224,7 +224,7 @@ def test_answers_come_with_their_probabilities(fleet: ResidentClients) -> None:
     for seed in range(60):
         drawn = answers(fleet, privacy, seed, period=seed)
         own.append(drawn.about_own(rows).double().mean())
-        for _, yes in drawn.about_others(rows, union):
+        for yes in drawn.about_union(rows, union, torch.zeros_like(rows.row, dtype=torch.bool)):
             others.append(yes.sum())
     pairs = 60 * (CLIENTS * int(union.real.sum()) - len(rows.row))
     assert float(torch.stack(own).mean()) == pytest.approx(privacy.p5, abs=0.01)

@@ -77,7 +77,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_rounds_are_those_of_plain_sums(data: Interactions, device: torch.device, case: Case) -> None:
-    task, settings = case.model(data, seed=1), settings_of(case.preset, **case.sections)
+    task, settings = case.model(Catalogue.of(data), seed=1), settings_of(case.preset, **case.sections)
     update = settings.rules.update
     store = store_of(task, update.row_step.slots, update.dense_step.slots)
     devices = {name: Device(task, data.client(user, case.history)) for user, name in enumerate(NAMES)}

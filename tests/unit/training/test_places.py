@@ -19,8 +19,9 @@ from sfsl.errors import SlowerTraining
 from sfsl.models import bst, din, logistic_regression
 from sfsl.submodel import Table
 from sfsl.training import ClientWork, LocalSettings, Task, train_client, train_cohort
+from sfsl.training.joining import timetable
 from sfsl.training.local import sample_order
-from sfsl.training.places import PLACES, _changes, _deal, _timetable
+from sfsl.training.places import PLACES, _changes, _deal
 from sfsl.training.task import Batch
 
 torch.set_num_threads(1)
@@ -139,7 +140,7 @@ def test_everyone_has_a_place_and_no_place_waits(steps: list[int], cores: int) -
     assert loads[-1] <= sum(steps) / (cores * PLACES) + max(steps)
     orders = [np.full((count, 2), client) for client, count in enumerate(steps)]
     for own in dealt:
-        table = _timetable(own, orders, dict.fromkeys(chain.from_iterable(own), 0))
+        table = timetable(own, orders, dict.fromkeys(chain.from_iterable(own), 0))
         there: dict[int, int | None] = {}
         changes = _changes(own, orders)
         for step in range(table.shape[1]):

@@ -25,7 +25,7 @@ _AT_ONCE = 1 << 24
 class Union:
     """The rows of all clients, once each, in order, and then fillers up to the number of rows given.
 
-    ``at``: where each given row stands in it.
+    ``at`` says where each given row stands in it.
     """
 
     rows: Tensor
@@ -34,7 +34,7 @@ class Union:
 
     @classmethod
     def of(cls, row: Tensor, filler: int) -> "Union":
-        """Without asking the device how many there are."""
+        """Unite these rows without asking the device how many there are."""
         ordered, source = torch.sort(row)
         fresh = torch.ones_like(ordered, dtype=torch.bool)
         fresh[1:] = ordered[1:] != ordered[:-1]
@@ -45,29 +45,29 @@ class Union:
 
 
 class Answers:
-    """Of one cohort in one round. ``chances``: [clients, 4], each client's p1 to p4."""
+    """Draws the answers of one cohort in one round. ``chances``, [clients, 4], are each client's p1 to p4."""
 
     def __init__(self, keys: Tensor, chances: Tensor, generator: torch.Generator) -> None:
         self._keys, self._chances, self._generator = keys, chances, generator
 
     def about_own(self, rows: FlatRows) -> Tensor:
-        """Of each client, about rows that it really has."""
+        """Draw each client's answers about rows that it really has."""
         chances = self._chances[rows.client]
         return self._drawn(self._keys[rows.client], rows.row, chances[:, 0], chances)
 
-    def about_others(self, rows: FlatRows, union: Union) -> Iterator[tuple[slice, Tensor]]:
-        """Of some clients at a time, about rows of the union that they do not have."""
-        clients, size = len(self._keys), len(union.rows)
-        together = max(1, _AT_ONCE // max(size, 1))
+    def about_union(self, rows: FlatRows, union: Union, asked: Tensor) -> Iterator[Tensor]:
+        """Draw which rows of the union some clients at a time ask for; ``asked`` are the answers about their
+        own ``rows``."""
+        clients = len(self._keys)
+        together = max(1, _AT_ONCE // max(len(union.rows), 1))
         for start in range(0, clients, together):
-            some = slice(start, min(start + together, clients))
-            keys, chances = self._keys[some].unsqueeze(1), self._chances[some].unsqueeze(1)
-            yes = self._drawn(keys, union.rows.unsqueeze(0), chances[..., 1], chances) & union.real
-            inside = (rows.client >= some.start) & (rows.client < some.stop)
-            own = torch.where(inside, rows.client - some.start, len(yes))
-            held = torch.zeros((len(yes) + 1, size), dtype=torch.bool, device=yes.device)
-            held.index_put_((own, union.at), held.new_ones(()))  # True itself would be copied there
-            yield some, yes & ~held[:-1]
+            stop = min(start + together, clients)
+            keys, chances = self._keys[start:stop].unsqueeze(1), self._chances[start:stop].unsqueeze(1)
+            others = self._drawn(keys, union.rows.unsqueeze(0), chances[..., 1], chances) & union.real
+            inside = (rows.client >= start) & (rows.client < stop)
+            place = torch.where(inside, rows.client - start, len(others))
+            every = torch.cat([others, torch.zeros_like(others[:1])])
+            yield every.index_put_((place, union.at), asked)[:-1]
 
     def _drawn(self, keys: Tensor, rows: Tensor, permanent: Tensor, chances: Tensor) -> Tensor:
         lasting = _fraction(_mixed(keys + rows * _GOLDEN)) < permanent
@@ -76,20 +76,20 @@ class Answers:
 
 
 def client_keys(numbers: Tensor, seed: int, period: int) -> Tensor:
-    """What a client's permanent answers of a period follow from."""
+    """Make the keys from which clients' permanent answers of a period follow."""
     salt = torch.full_like(numbers, (seed * 1_000_003 + period) % 2**62)
     return _mixed(_mixed(salt) + numbers * _GOLDEN)
 
 
 def _mixed(x: Tensor) -> Tensor:
-    """splitmix64's finish, on signed numbers that wrap around."""
+    """Mix as splitmix64 finishes, on signed numbers that wrap around."""
     x = (x ^ _shifted(x, 30)) * _FIRST
     x = (x ^ _shifted(x, 27)) * _SECOND
     return x ^ _shifted(x, 31)
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """To the right, with zeros from the left."""
+    """Shift to the right, with zeros from the left."""
     return torch.bitwise_and(x >> bits, 2 ** (64 - bits) - 1)
 
 

@@ -20,7 +20,7 @@ from sfsl.data.samples import NO_ROW
 
 @dataclass(frozen=True)
 class FlatRows:
-    """Rows of one table. ``place``: among its client's rows; ``start``: where each client's begin."""
+    """Rows of one table, each with its ``place`` among its client's; each client's begin at ``start``."""
 
     row: Tensor
     client: Tensor
@@ -30,10 +30,10 @@ class FlatRows:
 
 @dataclass(frozen=True)
 class Cohort:
-    """``chosen`` clients, by their numbers, and these as ``numbers`` on the device; ``samples`` of each.
+    """The ``chosen`` clients, by their numbers, and these as ``numbers`` on the device; ``samples`` of each.
 
-    One after the other: each ``sample`` by its number in the fleet, and the place of its ``client`` here;
-    ``start``: where each client's begin.
+    Each ``sample`` is there by its number in the fleet, one after the other, and the place of its ``client``
+    here; ``start`` is where each client's begin.
     """
 
     chosen: Indices
@@ -64,10 +64,10 @@ class _Stretches:
 
 
 class ResidentClients:
+    """A fleet whose samples lie on a device."""
+
     def __init__(self, clients: CompactClients, device: torch.device) -> None:
-        self.host = clients
-        self.device = device
-        self.holds = clients.tables
+        self.host, self.device, self.holds = clients, device, clients.tables
         self._offsets = self.there(clients.offsets)
         self._singles = {name: self.there(one) for name, one in clients.singles.items()}
         self._sequences = {name: self._stretches(one) for name, one in clients.sequences.items()}
@@ -77,25 +77,24 @@ class ResidentClients:
 
     @property
     def widths(self) -> dict[str, int | None]:
-        """Of each column, the length of its sequences."""
+        """The length of each column's sequences; None where it has none."""
         host = self.host
-        known: dict[str, int | None] = dict.fromkeys(host.singles) | dict.fromkeys(
-            host.sequences, host.longest
-        )
+        known: dict[str, int | None] = dict.fromkeys(host.singles)
+        known |= dict.fromkeys(host.sequences, host.longest)
         return known | {name: known[leader] for name, leader in host.follows.items()}
 
     @property
     def kinds(self) -> dict[str, Tensor]:
-        """None of the values of each column that holds no rows."""
+        """Each column that holds no rows, without any values: its type."""
         return {name: one[:0] for name, one in self._singles.items() if name not in self.holds}
 
     def largest(self, table: str) -> int:
-        """The most rows that any client has."""
+        """Return the most rows that any client has."""
         rows = self.host.rows[table]
         return int((rows.stop - rows.start).max(initial=0))
 
     def cohort(self, chosen: Indices) -> Cohort:
-        """These clients, the one with the most samples first."""
+        """Gather these clients, the one with the most samples first."""
         chosen = chosen[np.argsort(-self.host.samples[chosen], kind="stable")]
         numbers = self.there(chosen)
         samples = self.host.samples[chosen]
@@ -109,8 +108,8 @@ class ResidentClients:
         return Cohort(chosen, numbers, samples, sample, client, start, rows)
 
     def keep(self, cohort: Cohort, asked: Mapping[str, Tensor]) -> Kept:
-        """By the rules of ``Samples.keep``: a sample whose single row is missing goes; a sequence keeps the
-        rows that are there, and one with nothing left takes its sample with it."""
+        """Keep samples by the rules of ``Samples.keep``: one whose single row is missing goes; a sequence
+        keeps the rows that are there, and one with nothing left takes its sample with it."""
         columns: dict[str, Tensor] = {}
         keep = torch.ones(len(cohort.sample), dtype=torch.bool, device=self.device)
         for name, values in self._singles.items():
@@ -120,24 +119,18 @@ class ResidentClients:
                 columns[name] = columns[name].to(torch.int64)
                 keep &= asked[table][cohort.rows[table].start[cohort.client] + columns[name]]
         for name, stretches in self._sequences.items():
-            columns[name], present = self._sequence(cohort, name, stretches, asked)
+            columns[name], present = self._sequence(cohort, self.holds[name], stretches, asked)
             keep &= present
-        for name, leader in self.host.follows.items():
-            source = self._rows[self.holds[leader]].start[cohort.numbers][cohort.client]
-            columns[name] = self._derived_places(self.holds[name], source, columns[leader])
-        return Kept(keep, columns)
+        return Kept(keep, columns | self._following(columns, cohort.numbers[cohort.client]))
 
     def everywhere(self, sample: Tensor) -> dict[str, Tensor]:
-        """Any samples of any clients, with the model's row numbers in their columns."""
+        """Return any samples of any clients, with the model's row numbers in their columns."""
         client = torch.searchsorted(self._offsets, sample, right=True) - 1
         columns = {name: values[sample] for name, values in self._singles.items()}
         for name, stretches in self._sequences.items():
-            at = stretches.start[sample].unsqueeze(1) + self._places
-            there = at < stretches.stop[sample].unsqueeze(1)
-            columns[name] = torch.where(there, stretches.values[torch.where(there, at, 0)], NO_ROW)
-        for name, leader in self.host.follows.items():
-            source = self._rows[self.holds[leader]].start[client]
-            columns[name] = self._derived_places(self.holds[name], source, columns[leader])
+            values, there = self._listed(stretches, sample)
+            columns[name] = torch.where(there, values, NO_ROW)
+        columns |= self._following(columns, client)
         for name, table in self.holds.items():
             rows = self._rows[table]
             place = columns[name].to(torch.int64)
@@ -147,12 +140,10 @@ class ResidentClients:
         return columns
 
     def _sequence(
-        self, cohort: Cohort, name: str, stretches: _Stretches, asked: Mapping[str, Tensor]
+        self, cohort: Cohort, table: str, stretches: _Stretches, asked: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        at = stretches.start[cohort.sample].unsqueeze(1) + self._places
-        there = at < stretches.stop[cohort.sample].unsqueeze(1)
-        values = stretches.values[torch.where(there, at, 0)].to(torch.int64)
-        table = self.holds[name]
+        listed, there = self._listed(stretches, cohort.sample)
+        values = listed.to(torch.int64)
         if table in asked:
             first = cohort.rows[table].start[cohort.client].unsqueeze(1)
             there &= asked[table][torch.where(there, first + values, 0)]
@@ -162,14 +153,24 @@ class ResidentClients:
         moved = torch.full((len(values), end + 1), NO_ROW, device=self.device)
         return moved.scatter_(1, to, values)[:, :end], there.any(1)
 
-    def _derived_places(self, table: str, first: Tensor, leader: Tensor) -> Tensor:
-        """Places in a derived table of what a column holds of its source."""
-        at = first.reshape(-1, *[1] * (leader.ndim - 1)) + leader.to(torch.int64)
-        found = self._derived[table][torch.where(leader >= 0, at, 0)].to(torch.int64)
-        return torch.where(leader >= 0, found, NO_ROW)
+    def _listed(self, stretches: _Stretches, sample: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the stretches of these samples hold, side by side, and which of it is there."""
+        at = stretches.start[sample].unsqueeze(1) + self._places
+        there = at < stretches.stop[sample].unsqueeze(1)
+        return stretches.values[torch.where(there, at, 0)], there
+
+    def _following(self, columns: Mapping[str, Tensor], client: Tensor) -> dict[str, Tensor]:
+        """Return the columns of derived places that follow from others; ``client`` is each sample's own."""
+        found = {}
+        for name, leader in self.host.follows.items():
+            source = columns[leader].to(torch.int64)
+            first = self._rows[self.holds[leader]].start[client].reshape(-1, *[1] * (source.ndim - 1))
+            place = self._derived[self.holds[name]][torch.where(source >= 0, first + source, 0)]
+            found[name] = torch.where(source >= 0, place.to(torch.int64), NO_ROW)
+        return found
 
     def _flat(self, start: Tensor, counts: Indices) -> tuple[Tensor, Tensor, Tensor]:
-        """Stretches one behind another: each place, the stretch it is of, and where each begins here."""
+        """Lay stretches one behind another: each place, the stretch it is of, and where each begins here."""
         total = int(counts.sum())
         owner = torch.repeat_interleave(
             torch.arange(len(counts), device=self.device), self.there(counts), output_size=total
@@ -181,7 +182,7 @@ class ResidentClients:
         return _Stretches(*(self.there(one) for one in (ragged.values, ragged.start, ragged.stop)))
 
     def there(self, array: NDArray[Any]) -> Tensor:
-        """On the device, without waiting for it."""
+        """Put an array on the device, without waiting for it."""
         own = torch.from_numpy(np.ascontiguousarray(array))
         if self.device.type == "cuda":
             own = own.pin_memory()

@@ -20,10 +20,10 @@ from sfsl.arrays import Indices
 from sfsl.errors import InputError, ParameterError
 from sfsl.privacy import IndexPrivacy
 from sfsl.simulate.resident.answers import Answers, Union, client_keys
-from sfsl.simulate.resident.clients import Cohort, FlatRows, Kept, ResidentClients
+from sfsl.simulate.resident.clients import Cohort, Kept, ResidentClients
 from sfsl.simulate.resident.model import Moved, ResidentModel, averaged, decoded, encoded
 from sfsl.simulate.settings import SimulationSettings
-from sfsl.submodel import PAPER, Table, UpdateParams
+from sfsl.submodel import PAPER, Table
 from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
 
 _NOWHERE = 1024
@@ -31,8 +31,8 @@ _NOWHERE = 1024
 
 @dataclass(frozen=True)
 class TableFigures:
-    """What happened to one table: ``union`` its rows, and fillers behind them; which of these were
-    ``opened``, and which ``moved``.
+    """What happened to one table: ``union`` has its rows, and fillers behind them; some of these were
+    ``opened``, and some ``moved``.
 
     With ``min_contributors`` 1 all of the union counts as opened, and so do the few rows that nobody asked
     for, which ``plain`` does not count: to know them, everyone's answers about the rows of others would have
@@ -65,16 +65,15 @@ class Arm:
     privacy: IndexPrivacy
 
     def __post_init__(self) -> None:
-        averaging = self.settings.rules.update.averaging
-        whole = self.settings.rules.encoding == "whole"
-        if averaging.weights == "dataset" and not whole:
+        rules = self.settings.rules
+        if rules.update.averaging.weights == "dataset" and rules.encoding != "whole":
             raise ParameterError(f"{self.name}: weights by data set are for full models here")
         if self.settings.faults.rates or self.settings.faults.late:
             raise ParameterError(f"{self.name}: a fleet on a device has no faults; take the local engine")
 
 
 class ResidentEngine:
-    """Rounds of ``clients`` clients. All arms have one task and one way of local training."""
+    """Runs rounds of ``clients`` clients. All arms have one task and one way of local training."""
 
     def __init__(
         self, fleet: ResidentClients, arms: Sequence[Arm], *, clients: int, seed: int, compiled: bool = False
@@ -91,12 +90,12 @@ class ResidentEngine:
         self._trainer = StackTrainer(self._task, self._local, self._stack, self._plan, compiled=compiled)
 
     def prepare(self) -> None:
-        """What a device takes time for once: capturing its graphs."""
+        """Do what a device takes time for once: capture its graphs."""
         if self._fleet.device.type == "cuda":
             self._trainer.capture()
 
     def run(self, number: int, chosen: Indices) -> list[Figures]:
-        """Round ``number``, counted from 1, with the chosen clients. Figures are on the device still."""
+        """Run round ``number``, counted from 1, with the chosen clients. Figures are on the device still."""
         different = len(np.unique(chosen))
         if different != self._clients or len(chosen) != self._clients:
             raise InputError(
@@ -109,15 +108,13 @@ class ResidentEngine:
         same = _Same(self._fleet, self._task.spec.summed, cohort)
         rounds = [_ArmRound(self, place, same, number) for place in range(len(self._arms))]
         steps = -(-cohort.samples // self._local.batch_size) * self._local.epochs
-        every = [int(one) for one in steps for _ in self._arms]
-        self._trainer.run(every, self._local.rate(number - 1))
+        self._trainer.run(np.repeat(steps, len(self._arms)).tolist(), self._local.rate(number - 1))
         return [one.conclude() for one in rounds]
 
     def _buffers(self) -> Stack:
-        fleet, task, arms = self._fleet, self._task, len(self._arms)
-        host, device = fleet.host, fleet.device
-        slots = self._clients * arms
-        most = sorted(host.samples.tolist())[-self._clients :]
+        fleet, task, device = self._fleet, self._task, self._fleet.device
+        slots = self._clients * len(self._arms)
+        most = sorted(fleet.host.samples.tolist())[-self._clients :]
         self._room = sum(most)
         steps = -(-most[-1] // self._local.batch_size) * self._local.epochs
         steps = -(-steps // STEPS_PER_GRAPH) * STEPS_PER_GRAPH
@@ -129,29 +126,27 @@ class ResidentEngine:
                 table.name: torch.zeros((slots, fleet.largest(table.name) + 1, table.width), device=device)
                 for table in task.tables
             },
-            columns=self._column_buffers(self._room * arms),
+            columns=self._column_buffers(self._room * len(self._arms)),
             order=torch.full((slots, steps, self._local.batch_size), -1, device=device),
             losses=torch.zeros(slots, device=device),
         )
 
     def _column_buffers(self, samples: int) -> Columns:
-        """Room for so many samples, in the shapes that packing one sample gives."""
+        """Make room for so many samples, in the shapes that packing one sample gives."""
         fleet = self._fleet
         none = torch.zeros(0, dtype=torch.int64, device=fleet.device)
         columns = {name: none.reshape(0, *([width] if width else [])) for name, width in fleet.widths.items()}
-        columns |= {name: fleet.kinds[name].reshape(0) for name in fleet.kinds}
-        like = self._plan.pack(columns, dict.fromkeys(self._plan.fetched, 0))
-        return Columns(
-            *(
-                {name: one.new_zeros((samples, *one.shape[1:])) for name, one in some.items()}
-                for some in (like.packed, like.others)
-            )
-        )
+        like = self._plan.pack(columns | fleet.kinds, dict.fromkeys(self._plan.fetched, 0))
+
+        def room(some: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: one.new_zeros((samples, *one.shape[1:])) for name, one in some.items()}
+
+        return Columns(room(like.packed), room(like.others))
 
 
 @dataclass(frozen=True)
 class _Work:
-    """What a cohort trains on: ``counts``, by table, of the kept samples that touch each row."""
+    """What a cohort trains on; ``counts`` are, by table, of the kept samples that touch each row."""
 
     keep: Tensor
     samples: Tensor
@@ -160,7 +155,7 @@ class _Work:
 
 
 class _Same:
-    """What is the same for all models of a round; ``everything``: for those whose clients ask for all."""
+    """What is the same for all models of a round; ``everything`` is for those whose clients ask for all."""
 
     def __init__(self, fleet: ResidentClients, summed: Sequence[Table], cohort: Cohort) -> None:
         self.cohort, self.samples = cohort, fleet.there(cohort.samples)
@@ -181,20 +176,16 @@ class _ArmRound:
         self._update = self._arm.settings.rules.update_in(number)
         self._summed = self._task.spec.summed
         self._shared = [table.name for table in self._summed if table.kind == "shared"]
-        period = (number - 1) // self._arm.settings.period if self._arm.settings.period else 0
-        self._answers = self._ask(engine._seed, period)
-        asked = {name: self._answers.about_own(self._cohort.rows[name]) for name in self._shared}
-        self._open = self._opened(asked)
+        every = self._arm.settings.period
+        answers = self._ask(engine._seed, (number - 1) // every if every else 0)
+        asked = {name: answers.about_own(self._cohort.rows[name]) for name in self._shared}
+        self._open = self._opened(answers, asked)
         if self._arm.privacy.p1 == self._arm.privacy.p3 == 1:
             same.everything = same.everything or self._kept(asked)
             self._work = same.everything
         else:
             self._work = self._kept(asked)
         self._fill()
-
-    @property
-    def _whole(self) -> bool:
-        return self._arm.settings.rules.encoding == "whole"
 
     def _ask(self, seed: int, period: int) -> Answers:
         privacy, cohort = self._arm.privacy, self._cohort
@@ -203,36 +194,28 @@ class _ArmRound:
         chances = torch.cat([torch.full_like(column, one) for one in four], dim=1)
         return Answers(client_keys(cohort.numbers, seed, period), chances, self._generator)
 
-    def _opened(self, asked: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Rows of each union that enough clients asked for; the others are left out by everyone."""
-        least = self._arm.settings.rules.min_contributors
-        if least <= 1 or self._whole:
+    def _opened(self, answers: Answers, asked: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Say which rows of each union enough clients asked for; the others are left out by everyone."""
+        rules = self._arm.settings.rules
+        if rules.min_contributors <= 1 or rules.encoding == "whole":
             return {name: union.real for name, union in self._unions.items()}
-        opened, cohort = {}, self._cohort
+        counts = {name: torch.zeros_like(union.rows) for name, union in self._unions.items()}
         for name in self._shared:
-            union, rows = self._unions[name], cohort.rows[name]
-            counts = torch.zeros_like(union.rows).index_add_(0, union.at, asked[name].to(torch.int64))
+            union, rows = self._unions[name], self._cohort.rows[name]
             derived = [table for table in self._summed if table.source == name]
-            also = {
-                table.name: torch.zeros(table.rows + 1, dtype=torch.int64, device=self._fleet.device)
-                for table in derived
-            }
-            for some, yes in self._answers.about_others(rows, union):
-                counts += yes.sum(0)
-                own = _matrix(yes, rows, union, asked[name], some)
+            for asks in answers.about_union(rows, union, asked[name]):
+                counts[name] += asks.sum(0)
                 for table in derived:
-                    also[table.name] += self._derived_requests(table, union, own)
-            opened[name] = union.real & (counts >= least)
-            for table in derived:
-                found = also[table.name][self._unions[table.name].rows]
-                opened[table.name] = self._unions[table.name].real & (found >= least)
-        return opened
+                    counts[table.name] += self._derived_requests(table, union, asks)
+        least = rules.min_contributors
+        return {name: union.real & (counts[name] >= least) for name, union in self._unions.items()}
 
     def _derived_requests(self, table: Table, union: Union, asked: Tensor) -> Tensor:
-        """How many of these clients ask, through rows of the source, for each row of a derived table."""
+        """Count these clients that ask, through rows of the source, for each row of a derived table."""
         of = self._arm.model.maps[table.name][union.rows]
         found = torch.zeros((len(asked), table.rows + 1), dtype=torch.int32, device=asked.device)
-        return (found.index_add_(1, of, asked.to(torch.int32)) > 0).sum(0)
+        requests = (found.index_add_(1, of, asked.to(torch.int32)) > 0).sum(0)
+        return requests[self._unions[table.name].rows]
 
     def _kept(self, asked: dict[str, Tensor]) -> _Work:
         kept = self._fleet.keep(self._cohort, asked)
@@ -245,7 +228,7 @@ class _ArmRound:
         )
 
     def _count(self, table: Table, kept: Kept) -> Tensor:
-        """How many kept samples touch each row of each client; a sample that has it twice counts once."""
+        """Count the kept samples that touch each row of each client; one that has it twice counts once."""
         rows, cohort = self._cohort.rows[table.name], self._cohort
         touched = [
             kept.columns[name].reshape(len(kept.keep), -1)
@@ -274,13 +257,12 @@ class _ArmRound:
         for table in self._task.tables:
             # A client that diverged leaves NaN in rows that the next one has not, and that fillers point to.
             stack.tables[table.name][self._place :: self._arms].zero_()
-            buffer = stack.tables[table.name].flatten(0, 1)
             row = self._cohort.rows[table.name].row
-            buffer[self._slots(table.name)] = model.tables[table.name][row]
+            stack.tables[table.name].flatten(0, 1)[self._slots(table.name)] = model.tables[table.name][row]
         self._fill_order()
 
     def _fill_order(self) -> None:
-        """The kept samples of each client in a fresh order per epoch, and fillers behind them."""
+        """Put the kept samples of each client in a fresh order per epoch, and fillers behind them."""
         cohort, keep, size = self._cohort, self._work.keep, self._local.batch_size
         own = self._stack.order[self._place :: self._arms]
         order = torch.full_like(own, -1).flatten(1)
@@ -305,32 +287,31 @@ class _ArmRound:
     def conclude(self) -> Figures:
         """Sum what clients learned, and move the model."""
         model, update, cohort = self._arm.model, self._update, self._cohort
-        before = model.dense_parameters()
+        mine, before = slice(self._place, None, self._arms), model.dense_parameters()
         dense = torch.cat(
-            [
-                (self._stack.dense[name][self._place :: self._arms] - before[name]).flatten(1)
-                for name in before
-            ],
-            dim=1,
+            [(self._stack.dense[name][mine] - one).flatten(1) for name, one in before.items()], dim=1
         )
         rows = {
             table.name: self._stack.tables[table.name].flatten(0, 1)[self._slots(table.name)]
             - model.tables[table.name][cohort.rows[table.name].row]
             for table in self._task.tables
         }
-        losses = self._stack.losses[self._place :: self._arms]
-        fine = self._finite(dense, rows, losses) & (self._work.samples > 0)
-        tables = {}
+        losses = self._stack.losses[mine]
+        total = dense.sum(1) + losses
+        for name, moved in rows.items():
+            total = total.index_add(0, cohort.rows[name].client, moved.sum(1))
+        fine = total.isfinite() & (self._work.samples > 0)
         weight = torch.where(fine, self._work.samples, 0)
+        tables = {}
         for table in self._task.tables:
             if table.kind == "personal":
                 self._move_personal(table.name, rows[table.name], fine)
-                continue
-            tables[table.name] = self._move_rows(table, rows[table.name], weight, fine, update)
-        dense_words, capped = encoded(
+            else:
+                tables[table.name] = self._move_rows(table, rows[table.name], weight, fine)
+        words, capped = encoded(
             torch.where(fine.unsqueeze(1), dense, 0.0), weight, update.dense, self._generator
         )
-        sums = Moved(dense_words.sum(0, keepdim=True), capped.sum(0, keepdim=True))
+        sums = Moved(words.sum(0, keepdim=True), capped.sum(0, keepdim=True))
         values, weights = decoded(sums, update.dense, torch.full_like(sums.weights, len(cohort)))
         model.move_dense(averaged(values, weights, PAPER)[0], weights[0] > 0, update.dense_step)
         return Figures(
@@ -340,23 +321,14 @@ class _ArmRound:
             tables=tables,
         )
 
-    def _finite(self, dense: Tensor, rows: dict[str, Tensor], losses: Tensor) -> Tensor:
-        """Which clients' training went well."""
-        total = dense.sum(1) + losses
-        for table, moved in rows.items():
-            total = total.index_add(0, self._cohort.rows[table].client, moved.sum(1))
-        return total.isfinite()
-
     def _move_personal(self, table: str, moves: Tensor, fine: Tensor) -> None:
         model, rows = self._arm.model, self._cohort.rows[table]
         kept = torch.where(fine[rows.client].unsqueeze(1), moves, 0.0)
         model.tables[table].index_add_(0, rows.row, kept)  # a personal row has one owner
         model.touched[table].index_fill_(0, rows.row, True)
 
-    def _move_rows(
-        self, table: Table, moves: Tensor, samples: Tensor, fine: Tensor, update: UpdateParams
-    ) -> TableFigures:
-        union, rows = self._unions[table.name], self._cohort.rows[table.name]
+    def _move_rows(self, table: Table, moves: Tensor, samples: Tensor, fine: Tensor) -> TableFigures:
+        update, union, rows = self._update, self._unions[table.name], self._cohort.rows[table.name]
         counts = torch.where(fine[rows.client], self._work.counts[table.name], 0)
         weights = counts
         if update.averaging.weights == "owners":
@@ -381,12 +353,3 @@ class _ArmRound:
             table.name, union.rows, averaged(values, total, update.averaging), moved, update.row_step
         )
         return TableFigures(union.rows, union.real, opened, moved)
-
-
-def _matrix(others: Tensor, rows: FlatRows, union: Union, asked: Tensor, some: slice) -> Tensor:
-    """Who of ``some`` clients asks for which row of the union, their own rows included."""
-    inside = (rows.client >= some.start) & (rows.client < some.stop) & asked
-    own = torch.where(inside, rows.client - some.start, len(others))
-    every = torch.cat([others, torch.zeros_like(others[:1])])
-    every.index_put_((own, union.at), every.new_ones(()))
-    return every[:-1]

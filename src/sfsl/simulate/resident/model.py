@@ -22,7 +22,7 @@ class Moved:
 
 
 class ResidentModel:
-    """Tables have one row more than the model, which fillers point to and nobody reads.
+    """A model on a device. Its tables have one row more, which fillers point to and nobody reads.
 
     ``touched`` says which rows any round moved since the last ``changes``.
     """
@@ -43,24 +43,22 @@ class ResidentModel:
         self.dense_state = torch.from_numpy(dense.state).to(device)
 
     def dense_parameters(self) -> Parameters:
-        """The dense part by name."""
-        shapes = self.task.dense_shapes
-        pieces = torch.split(self.dense, [shape.numel() for shape in shapes.values()])
-        return {name: one.reshape(shape) for (name, shape), one in zip(shapes.items(), pieces, strict=True)}
+        """Return the dense part by name: views of it."""
+        return self.task.dense_parts(self.dense)
 
     def state(self) -> dict[str, NDArray[np.float32]]:
-        """Everything about the model, as arrays of this machine."""
+        """Return everything about the model, as arrays of this machine."""
         return {name: one.cpu().numpy() for name, one in self._parts().items()}
 
     def restore(self, arrays: Mapping[str, NDArray[np.float32]]) -> None:
-        """What ``state`` gave, in place."""
+        """Take up what ``state`` gave, in place."""
         for name, one in self._parts().items():
             if arrays[name].shape != tuple(one.shape):
                 raise ValueError(f"{name} has shape {arrays[name].shape}, not {tuple(one.shape)}")
             one.copy_(torch.from_numpy(arrays[name]))
 
     def move_rows(self, table: str, rows: Tensor, moves: Tensor, moved: Tensor, step: ServerStep) -> None:
-        """``rows`` once each; those of which ``moved`` is false stay as they are."""
+        """Move ``rows``, each given once; those of which ``moved`` is false stay as they are."""
         own, state = self.tables[table], self.states[table]
         values, new = stepped(step, own[rows], state[rows], moves)
         keep = moved.unsqueeze(1)
@@ -75,7 +73,7 @@ class ResidentModel:
         self.dense_state.copy_(torch.where(moved, state[0], self.dense_state))
 
     def changes(self) -> dict[str, tuple[Indices, NDArray[np.float32], NDArray[np.float32]]]:
-        """By table: rows that moved since this was last asked, ascending, their values and their state."""
+        """Return, by table, rows that moved since this was last asked, ascending, with values and state."""
         found = {}
         for name, touched in self.touched.items():
             rows = torch.nonzero(touched[:-1]).flatten()
@@ -92,8 +90,8 @@ class ResidentModel:
         return parts
 
     def _map(self, table: Table) -> Tensor:
-        """The row of a derived table for each row of its source, and for a filler."""
-        source = next(one for one in self.task.tables if one.name == table.source)
+        """Return the row of a derived table for each row of its source, and for a filler."""
+        source = self.task.spec.table(str(table.source))
         rows = self.task.row_maps.rows_of(table.name, np.arange(source.rows))
         return torch.from_numpy(np.append(rows, table.rows)).to(self.device)
 
@@ -105,7 +103,7 @@ class ResidentModel:
 def encoded(
     deltas: Tensor, weights: Tensor, how: Quantization, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Weighted updates as whole numbers, rounded by chance, and the weights: ``Quantization.encode``."""
+    """Return weighted updates as whole numbers, rounded by chance, and weights: ``Quantization.encode``."""
     capped = weights.clamp_max(how.max_weight)
     scaled = deltas.to(torch.float64).clamp(-how.clip, how.clip) / how.clip
     scaled *= (capped * how.levels).unsqueeze(1)
@@ -115,7 +113,7 @@ def encoded(
 
 
 def decoded(sums: Moved, how: Quantization, contributors: Tensor) -> tuple[Tensor, Tensor]:
-    """Summed words as numbers, and weights: ``Quantization.decode``."""
+    """Return summed words as numbers, and weights, as ``Quantization.decode`` does."""
     largest = contributors.clamp_max(how.cohort) * how.max_weight
     weights = torch.where((sums.weights < 0) | (sums.weights > largest), 0, sums.weights)
     bound = (weights * how.levels).to(torch.float64).unsqueeze(1)
@@ -123,12 +121,12 @@ def decoded(sums: Moved, how: Quantization, contributors: Tensor) -> tuple[Tenso
 
 
 def wrapped(values: Tensor, ring: str) -> Tensor:
-    """As the ring has them: signed numbers of 32 bits, or of 64 as they are."""
+    """Return values as the ring has them: signed numbers of 32 bits, or of 64 as they are."""
     return values.to(torch.int32).to(torch.int64) if ring == "z32" else values
 
 
 def averaged(values: Tensor, weights: Tensor, how: Averaging) -> Tensor:
-    """``Averaging.moves``."""
+    """Return what ``Averaging.moves`` does."""
     moves = values / weights.to(torch.float64).clamp_min(how.kappa).unsqueeze(1)
     moves = torch.where((weights == 0).unsqueeze(1), 0.0, moves)
     if how.max_move is not None:
@@ -137,15 +135,16 @@ def averaged(values: Tensor, weights: Tensor, how: Averaging) -> Tensor:
 
 
 def stepped(step: ServerStep, values: Tensor, state: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
-    """``ServerStep.apply``."""
-    old = state.to(torch.float64)
+    """Return what ``ServerStep.apply`` does."""
     if step.kind == "add":
         return (values + step.rate * moves).to(torch.float32), state
+    old = state.to(torch.float64)
     if step.kind == "adagrad":
-        second = old[:, 0] + moves**2
-        move, new = step.rate * moves / (second.sqrt() + step.tau), second.unsqueeze(1)
+        first, second = moves, old[:, 0] + moves**2
+        new = second.unsqueeze(1)
     else:
         first = step.beta1 * old[:, 0] + (1 - step.beta1) * moves
         second = step.beta2 * old[:, 1] + (1 - step.beta2) * moves**2
-        move, new = step.rate * first / (second.sqrt() + step.tau), torch.stack([first, second], dim=1)
+        new = torch.stack([first, second], dim=1)
+    move = step.rate * first / (second.sqrt() + step.tau)
     return (values + move).to(torch.float32), new.to(torch.float32)

@@ -20,8 +20,8 @@ from sfsl.training.task import Task
 
 
 class ResidentRounds(Engine):
-    """``numbers`` says which client of the fleet each name is. The store is only read, and must get every
-    commit that comes of it."""
+    """Runs rounds on a device. ``numbers`` says which client of the fleet each name is. The store is only
+    read, and must get every commit that comes of it."""
 
     def __init__(
         self,
@@ -57,18 +57,19 @@ class ResidentRounds(Engine):
         return self._test.auc(self._model)
 
     def _commit(self, number: int) -> Commit:
-        blocks = {}
-        for name, (rows, values, state) in self._model.changes().items():
-            blocks[name] = RowBlock(RowSet(rows), values, state)
+        changes = self._model.changes().items()
+        blocks = {name: RowBlock(RowSet(rows), values, state) for name, (rows, values, state) in changes}
         dense = DenseBlock(self._model.dense.cpu().numpy(), self._model.dense_state.cpu().numpy())
-        if not all(
-            np.isfinite(one).all() for one in [dense.values, *(one.values for one in blocks.values())]
-        ):
+        parts = [dense.values, *(block.values for block in blocks.values())]
+        if not all(np.isfinite(one).all() for one in parts):
             raise NotFinite(f"round {number} made numbers that are not finite; lower the learning rate")
         return Commit(number, blocks, dense, self.store.selection)
 
     def _outcome(self, cohort: Sequence[str], figures: Figures, commit: Commit) -> RoundOutcome:
-        tables = {name: _on_host(one) for name, one in figures.tables.items()}
+        tables = {
+            name: TableFigures(*(part.cpu() for part in vars(one).values()))
+            for name, one in figures.tables.items()
+        }
         return RoundOutcome(
             applied=Applied(
                 commit,
@@ -83,7 +84,3 @@ class ResidentRounds(Engine):
             },
             scores=None,
         )
-
-
-def _on_host(figures: TableFigures) -> TableFigures:
-    return TableFigures(*(one.cpu() for one in (figures.union, figures.real, figures.opened, figures.moved)))

@@ -17,7 +17,7 @@ _LOADED_AT_ONCE = 1 << 16
 
 
 class ResidentTest:
-    """Some or all of a pool: with more samples than ``most``, a sample of them that ``seed`` draws."""
+    """A pool to test on, or, of more samples than ``most``, some of them that ``seed`` draws."""
 
     def __init__(self, task: Task, pool: Pool, device: torch.device, *, most: int, seed: int) -> None:
         chosen = np.arange(len(pool))
@@ -38,8 +38,8 @@ class ResidentTest:
         return len(next(iter(self._columns.values()), ()))
 
     def auc(self, model: ResidentModel) -> float:
-        """NaN where it is not defined: without samples, with one kind of label only, or with scores that are
-        not finite."""
+        """Return the AUC; NaN where it is not defined: without samples, with one kind of label only, or with
+        scores that are not finite."""
         if not len(self):  # and no columns
             return float("nan")
         task = model.task
@@ -57,7 +57,7 @@ class ResidentTest:
 
 
 def _auc(scores: Tensor, clicked: Tensor) -> Tensor:
-    """The chance that a click scores above a non-click, a tie counting half."""
+    """Return the chance that a click scores above a non-click, a tie counting half."""
     clicks, others = scores[clicked], scores[~clicked].sort().values
     below = torch.searchsorted(others, clicks).to(torch.float64)
     upto = torch.searchsorted(others, clicks, right=True).to(torch.float64)
@@ -66,7 +66,7 @@ def _auc(scores: Tensor, clicked: Tensor) -> Tensor:
 
 
 def _joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """One behind another; sequences are filled up to the longest."""
+    """Join columns one behind another; sequences are filled up to the longest."""
     columns = {}
     for name in parts[0] if parts else ():
         each = [part[name] for part in parts]
@@ -78,7 +78,7 @@ def _joined(parts: list[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 
 def _on(column: Tensor, device: torch.device) -> Tensor:
-    """Row numbers take half the room as long as they lie there."""
+    """Put a column on a device; row numbers take half the room as long as they lie there."""
     return column.to(torch.int32 if column.dtype == torch.int64 else column.dtype).to(device)
 
 
