@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfsl.arrays import Indices
 from sfsl.data.assemble import require_usable
 from sfsl.data.lines import LoadReport, numbered_lines, shown
-from sfsl.data.samples import NO_ROW, Column, Samples
+from sfsl.data.samples import Column, Samples, tails
 from sfsl.errors import InputError
 
 # Letters, and apostrophes and hyphens between them.
@@ -140,12 +140,8 @@ class Windows:
         chosen = np.asarray(positions, dtype=np.int64)
         at, offered, spoken = self.at[chosen], self.offered[chosen], self.speech.spoken
         first = self.speech.offsets[np.searchsorted(self.speech.offsets, at, side="right") - 1]
-        length = np.minimum(at - first, self.context)
-        place = np.arange(max(int(length.max(initial=0)), 1))
-        inside = place < length[:, None]
-        before = spoken[np.where(inside, (at - length)[:, None] + place, 0)] if len(spoken) else place
         columns: dict[str, Column] = {
-            "context": np.where(inside, before, NO_ROW).astype(np.int64),
+            "context": tails(spoken, at, np.minimum(at - first, self.context)),
             "target": spoken[offered].astype(np.int64),
             "label": (at == offered).astype(np.float32),
         }

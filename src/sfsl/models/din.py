@@ -1,11 +1,11 @@
 """Deep Interest Network for click prediction (paper §V; Zhou et al., KDD 2018)."""
 
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from sfsl.models.items import WIDTH, ItemModel, click_logit, tower
+from sfsl.models.items import ItemModel
 from sfsl.training.task import Batch
 
 ATTENTION = (80, 40)
@@ -29,18 +29,7 @@ class DIN(ItemModel):
     categories g is 18, which leaves 44,023 dense parameters.
     """
 
-    def __init__(
-        self,
-        users: int,
-        items: int,
-        categories: int | None,
-        *,
-        width: int = WIDTH,
-        slopes: Literal["dice", "prelu"] = "dice",
-        device: str | None = None,
-    ) -> None:
-        super().__init__(users, items, categories, width, device)
-        size = self.size
+    def add_layers(self, size: int, inputs: int) -> None:
         self.attention = nn.Sequential(
             nn.Linear(4 * size, ATTENTION[0]),
             nn.Sigmoid(),
@@ -48,9 +37,8 @@ class DIN(ItemModel):
             nn.Sigmoid(),
             nn.Linear(ATTENTION[1], 1),
         )
-        self.scale = nn.Parameter(torch.ones(width + 4 * size))
-        self.shift = nn.Parameter(torch.zeros(width + 4 * size))
-        self.tower = tower(width + 4 * size, slopes)
+        self.scale = nn.Parameter(torch.ones(inputs))
+        self.shift = nn.Parameter(torch.zeros(inputs))
 
     def forward(self, batch: Batch) -> Tensor:
         """The logit of a click."""
@@ -62,7 +50,7 @@ class DIN(ItemModel):
         share = torch.softmax(relevance.masked_fill(~present, -1e9), dim=-2)
         interest, total = (share * past).sum(dim=-2), past.sum(dim=-2)
         entry = torch.cat([self.user(batch["user"]), item, total, item * total, interest], dim=-1)
-        return click_logit(self.tower(entry * self.scale + self.shift))
+        return self.click_logit(entry * self.scale + self.shift)
 
     def _compared(self, item: Tensor, past: Tensor) -> Tensor:
         """The first layer of the attention, on (item, past, item - past, item x past).

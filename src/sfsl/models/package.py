@@ -5,7 +5,7 @@ parameters and rows come with each round. Its digest is the model's name.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -14,7 +14,6 @@ from sfsl.codec import Codec, Message
 from sfsl.crypto.secret import digest
 from sfsl.data.catalogue import CATEGORY, ITEM, WORD, Catalogue, CatalogueTable
 from sfsl.errors import InputError, InvalidMessage, ParameterError
-from sfsl.models.click_task import Slopes
 from sfsl.models.items import Dice
 from sfsl.models.kinds import KINDS, build_task, kind_of
 from sfsl.models.lstm import UNITS
@@ -57,6 +56,7 @@ class WordPackage(Message, frozen=True, tag="word-model-package"):
     """A model of words, of which there are ``words``. A row is ``width`` numbers and a bias; ``units`` is the
     size of the state. ``model`` repeats what follows from the rest."""
 
+    slopes: ClassVar[str] = ""
     kind: KindName
     width: Width
     units: Width
@@ -78,16 +78,6 @@ class Limits:
     width: int = 512
 
 
-@dataclass(frozen=True)
-class _Values:
-    """What a package says of a model besides its catalogue."""
-
-    kind: str
-    width: int
-    slopes: Slopes
-    initial: float
-
-
 _CODEC = Codec(Package, WordPackage)
 
 
@@ -106,11 +96,8 @@ def describe(task: Task) -> bytes:
             "joins"
         )
     if KINDS[kind].about == "words":
-        word = tables[WORD]
-        units = int(task.module.units)  # type: ignore[arg-type]
-        return _CODEC.encode(
-            WordPackage(kind, word.width - 1, units, word.initial, word.rows, model=task.spec)
-        )
+        word, units = tables[WORD], int(task.module.units)  # type: ignore[arg-type]
+        return _CODEC.encode(WordPackage(kind, word.width - 1, units, word.initial, word.rows, task.spec))
     categories = tables[CATEGORY].rows if CATEGORY in tables else 0
     return _CODEC.encode(
         Package(
@@ -181,10 +168,8 @@ def _require_clicks(package: Package) -> None:
 def build(data: bytes, limits: Limits | None = None) -> Task:
     """The task that a package describes. Its tables have no memory, and its dense part no meaning."""
     package = read_package(data, limits)
-    slopes: Slopes = "prelu" if isinstance(package, Package) and package.slopes == "prelu" else "dice"
     try:
-        values = _Values(package.kind, package.width, slopes, package.initial)
-        task = build_task(package.catalogue, values, seed=0)
+        task = build_task(package.catalogue, package, seed=0)
         _ = task.row_maps  # reads the map: a category that is not there shows here
     except (ParameterError, InputError) as error:
         raise InvalidMessage(f"a package that describes no model: {error}") from None
