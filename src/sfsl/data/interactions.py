@@ -13,6 +13,10 @@ from sfsl.errors import InputError
 
 # The last fifty clicks say what a user is after; longer histories cost time in proportion.
 MAX_HISTORY = 50
+# The columns that hold rows, and of which table; those of categories stand in step with others.
+TABLES = {"user": "user", "item": "item", "history": "item"}
+CATEGORY_TABLES = {"item_category": "category", "history_category": "category"}
+CATEGORY_FOLLOWS = {"item_category": "item", "history_category": "history"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -74,15 +78,12 @@ class Interactions:
             "history": tails(self.clicks, self.click_offsets[user] + stop, length),
             "label": self.label[chosen].astype(np.float32),
         }
-        tables = {"user": "user", "item": "item", "history": "item"}
-        follows = {}
         if self.category_of is not None:
             columns["item_category"] = self.category_of[columns["item"]].astype(np.int64)
             history = columns["history"]
             columns["history_category"] = np.where(history >= 0, self.category_of[history], NO_ROW)
-            tables |= {"item_category": "category", "history_category": "category"}
-            follows = {"item_category": "item", "history_category": "history"}
-        return Samples(columns, tables, follows)
+            return Samples(columns, TABLES | CATEGORY_TABLES, CATEGORY_FOLLOWS)
+        return Samples(columns, TABLES)
 
     def select(self, chosen: Bits) -> "Interactions":
         """Only the chosen samples. All users stay, so that their numbers do."""

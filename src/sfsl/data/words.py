@@ -30,7 +30,7 @@ class Role(msgspec.Struct, frozen=True):
 
 
 def words_of(lines: Sequence[str]) -> list[str]:
-    """In small letters; punctuation and numbers are no words."""
+    """What these lines say, word by word, in small letters; punctuation and numbers are no words."""
     return [word for line in lines for word in _WORD.findall(line.lower())]
 
 
@@ -101,10 +101,8 @@ class Speech:
             tested = every[len(every) - held :]
             test += [tested, tested] if held > 1 else [tested]
             offered += [tested, np.roll(tested, held // 2)] if held > 1 else [tested]
-        at = np.concatenate(train)
-        return Windows(self, at, at, context), Windows(
-            self, np.concatenate(test), np.concatenate(offered), context
-        )
+        trained, at, other = map(np.concatenate, (train, test, offered))
+        return Windows(self, trained, trained, context), Windows(self, at, other, context)
 
 
 _NONE = np.zeros(0, np.int64)
@@ -129,7 +127,7 @@ class Windows:
 
     @property
     def clients(self) -> Indices:
-        """Those that have samples."""
+        """The clients that have samples."""
         return np.flatnonzero(np.diff(self._offsets))
 
     def client(self, number: int) -> NextWords:

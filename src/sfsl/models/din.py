@@ -1,5 +1,6 @@
 """Deep Interest Network for click prediction (paper §V; Zhou et al., KDD 2018)."""
 
+from itertools import pairwise
 from typing import cast
 
 import torch
@@ -30,13 +31,10 @@ class DIN(ItemModel):
     """
 
     def add_layers(self, size: int, inputs: int) -> None:
-        self.attention = nn.Sequential(
-            nn.Linear(4 * size, ATTENTION[0]),
-            nn.Sigmoid(),
-            nn.Linear(ATTENTION[0], ATTENTION[1]),
-            nn.Sigmoid(),
-            nn.Linear(ATTENTION[1], 1),
-        )
+        layers: list[nn.Module] = []
+        for before, units in pairwise((4 * size, *ATTENTION)):
+            layers += [nn.Linear(before, units), nn.Sigmoid()]
+        self.attention = nn.Sequential(*layers, nn.Linear(ATTENTION[-1], 1))
         self.scale = nn.Parameter(torch.ones(inputs))
         self.shift = nn.Parameter(torch.zeros(inputs))
 

@@ -71,7 +71,7 @@ class ItemModel(nn.Module):
         raise NotImplementedError
 
     def click_logit(self, entry: Tensor) -> Tensor:
-        """The logit of a click. The tower's outputs are for no click and for a click, and the softmax over two
+        """The logit of a click. The softmax over the tower's two outputs, of which the second is for a click,
         is the sigmoid of their difference."""
         pair: Tensor = self.tower(entry)
         return pair[..., 1] - pair[..., 0]
