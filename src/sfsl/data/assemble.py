@@ -90,7 +90,7 @@ def require_usable(report: LoadReport, samples: Sequence[object]) -> None:
     """Raise if nothing was usable, with the first reason; else note how much was."""
     report.samples = len(samples)
     if not samples:
-        reason = report.first if report.problems else "it has no lines with samples"
+        reason = next(iter(report.examples.values()), "it has no lines with samples")
         raise InputError(f"{report.source}: nothing in it can be used: {reason}")
 
 

@@ -124,5 +124,5 @@ def _covered(start: Indices, stop: Indices, length: int) -> Bits:
 
 
 def _small(places: Indices) -> NDArray[Any]:
-    """As int16 where that is enough: most clients have fewer than 32,768 rows."""
+    """These places as int16 where that is enough: most clients have fewer than 32,768 rows."""
     return places.astype(np.int16 if places.max(initial=0) < 2**15 else np.int32)

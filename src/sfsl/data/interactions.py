@@ -86,7 +86,7 @@ class Interactions:
         return Samples(columns, TABLES)
 
     def select(self, chosen: Bits) -> "Interactions":
-        """Only the chosen samples. All users stay, so that their numbers do."""
+        """Keep only the chosen samples. All users stay, so that their numbers do."""
         return self.at(chosen, np.concatenate([[0], np.cumsum(chosen)])[self.offsets])
 
     def at(self, chosen: Bits | Indices, offsets: Indices) -> "Interactions":

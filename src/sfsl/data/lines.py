@@ -32,11 +32,6 @@ class LoadReport:
         self.problems[problem] = self.problems.get(problem, 0) + count
         self.examples.setdefault(problem, example)
 
-    @property
-    def first(self) -> str:
-        """The first problem met, in words."""
-        return next(iter(self.examples.values()), "no problem was found")
-
     def __str__(self) -> str:
         head = f"{self.source}: {self.samples:,} samples from {self.lines:,} lines"
         kinds = (f"{count:,} x {kind} ({self.examples[kind]})" for kind, count in self.problems.items())

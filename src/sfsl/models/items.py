@@ -58,6 +58,7 @@ class ItemModel(nn.Module):
         self.item = nn.Embedding(items, width, device=device)
         self.category = nn.Embedding(categories, width, device=device) if categories else None
         self.size = 2 * width if categories else width
+        self.slopes = slopes
         inputs = width + self.parts * self.size
         self.add_layers(self.size, inputs)
         layers: list[nn.Module] = []
