@@ -43,14 +43,14 @@ def fleet(seed: int) -> Fleet:
     own = Table(name="user", rows=USERS, width=WIDTH, kind="personal", initial=1.0)
     films = Table(name="film", rows=FILMS, width=WIDTH, initial=1.0)
     train, held_out = {}, {}
-    for user, (seen, liked) in enumerate(made_up_likes(seed)):
+    for user, (seen, liked) in enumerate(simulated_likes(seed)):
         train[f"user-{user}"] = samples(user, seen[:45], liked[:45])
         held_out[f"user-{user}"] = samples(user, seen[45:], liked[45:])
     return Fleet.of(Task(MatrixFactorization(), (own, films)), train, held_out)
 
 
 # That is all you bring, with data of yours in place of these.
-def made_up_likes(seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def simulated_likes(seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
     rng = np.random.default_rng(seed)
     taste, kind = rng.standard_normal((USERS, 2)), rng.standard_normal((FILMS, 2))
     likes = []

@@ -42,7 +42,7 @@ def test_nodes_with_files_and_folders_of_their_own(tmp_path: Path, monkeypatch: 
     import films.model
 
     for place in range(NODES):
-        seen, liked = films.data.made_up(place)
+        seen, liked = films.data.simulated(place)
         rows = "\n".join(f"{film},{like}" for film, like in zip(seen, liked, strict=True))
         (tmp_path / f"{place}.csv").write_text(f"film,liked\n{rows}\n")
 

@@ -17,7 +17,7 @@ SEEN, HELD_OUT = 60, 15
 def load(node: Node, state: ClientState) -> tuple[Samples, Samples]:
     """To train on, and held out. A period keeps the data that it began with: ``samples`` sees to it."""
     if node.simulated:
-        seen, liked = made_up(node.partition)
+        seen, liked = simulated(node.partition)
     else:
         copy, _ = node.home.samples(Path(node.terms.data), state, node.today())
         seen, liked = read(copy)
@@ -41,7 +41,7 @@ def columns(films: np.ndarray, liked: np.ndarray) -> Samples:
     return Samples(own, tables={"taste": "taste", "film": "film"})
 
 
-def made_up(node: int) -> tuple[np.ndarray, np.ndarray]:
+def simulated(node: int) -> tuple[np.ndarray, np.ndarray]:
     """For a simulation: films have two kinds of appeal, nodes a taste for each."""
     kind = np.random.default_rng(0).standard_normal((FILMS, 2))
     rng = np.random.default_rng([1, node])

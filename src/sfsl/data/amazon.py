@@ -12,42 +12,34 @@ import numpy as np
 from sfsl.arrays import Indices
 from sfsl.data.assemble import offsets_of, require_usable
 from sfsl.data.interactions import Interactions
-from sfsl.data.lines import BadField, LoadReport, binary_label, number_id, numbered_lines, shown
+from sfsl.data.lines import BadField, LoadReport, Rows, checked_rows, number_id, numbered_lines, reader, shown
 
 EMPTY = "0"
 
 
 def load_amazon(path: str | Path) -> tuple[Interactions, LoadReport]:
     report = LoadReport(str(path))
-    label, user, item = array("b"), array("q"), array("q")
-    start, stop = array("i"), array("i")
+    readers = {field: reader(field) for field in ("label", "user", "item")} | {"history": str}
+    kept = array("b"), array("q"), array("q"), array("i"), array("i")
     clicks: dict[int, list[int]] = {}
     begins: dict[int, int] = {}
-    named, heard = set(), set()
-    for number, line in numbered_lines(Path(path), report):
-        fields = line.split("\t")
-        if len(fields) != 4:
-            report.note("not four fields", f"line {number}: {shown(line)}")
-            continue
-        named.add(fields[1])
-        try:
-            sample = binary_label(fields[0]), number_id(fields[1], "user"), number_id(fields[2], "item")
-        except BadField as bad:
-            report.note(bad.problem, f"line {number}: {bad}")
-            continue
-        heard.add(fields[1])
-        history = _history(fields[3], number, report)
-        for store, value in zip((label, user, item), sample, strict=True):
+    for number, (label, user, item, text) in checked_rows(_rows(Path(path), report), readers, report):
+        history = _history(text, number, report)
+        begin = _remember(clicks.setdefault(user, []), history, begins.get(user, 0))
+        begins[user] = begin
+        for store, value in zip(kept, (label, user, item, begin, begin + len(history)), strict=True):
             store.append(value)
-        begin = _remember(clicks.setdefault(sample[1], []), history, begins.get(sample[1], 0))
-        begins[sample[1]] = begin
-        start.append(begin)
-        stop.append(begin + len(history))
-    require_usable(report, user)
-    for lost in sorted(named - heard):
-        report.note("user without a usable sample", f"user {shown(lost)}")
-    columns = (np.array(column, dtype=np.int64) for column in (label, user, item, start, stop))
-    return _in_user_order(clicks, *columns), report
+    require_usable(report, kept[0])
+    return _in_user_order(clicks, *(np.array(column, dtype=np.int64) for column in kept)), report
+
+
+def _rows(path: Path, report: LoadReport) -> Rows:
+    for number, line in numbered_lines(path, report):
+        fields = line.split("\t")
+        if len(fields) == 4:
+            yield number, fields
+        else:
+            report.note("not four fields", f"line {number}: {shown(line)}")
 
 
 def _history(text: str, number: int, report: LoadReport) -> list[int]:

@@ -37,12 +37,11 @@ def assemble(
     order = np.lexsort((stamps, user_row))
     user_row, item_row, labels, stamps = user_row[order], item_row[order], labels[order], stamps[order]
     clicked = labels == 1
-    offsets = offsets_of(user_row, len(users))
     click_offsets = offsets_of(user_row[clicked], len(users))
     return Interactions(
         users=users,
         items=items,
-        offsets=offsets,
+        offsets=offsets_of(user_row, len(users)),
         item=item_row.astype(np.int32),
         label=labels,
         time=stamps,
@@ -91,7 +90,7 @@ def require_usable(report: LoadReport, samples: Sequence[object]) -> None:
     """Raise if nothing was usable, with the first reason; else note how much was."""
     report.samples = len(samples)
     if not samples:
-        reason = report.first if report.problems else "it has no lines with samples"
+        reason = next(iter(report.examples.values()), "it has no lines with samples")
         raise InputError(f"{report.source}: nothing in it can be used: {reason}")
 
 
@@ -107,32 +106,20 @@ def with_negatives(interactions: Interactions, per_click: int = 1, *, seed: int)
     if per_click < 1:
         raise InputError(f"{per_click} negatives per click cannot be drawn; take at least 1")
     rng = np.random.default_rng(seed)
-    click = np.flatnonzero(interactions.label == 1)
-    beside = np.repeat(click, per_click)
-    drawn = _not_clicked(interactions, interactions.user[beside], rng)
+    places = np.arange(len(interactions))
+    beside = np.repeat(places[interactions.label == 1], per_click)
     # A stable sort by the sample they belong to puts negatives right behind their click.
-    order = np.argsort(np.concatenate([np.arange(len(interactions)), beside]), kind="stable")
-    source = np.concatenate([np.arange(len(interactions)), beside])[order]
-    fresh = np.concatenate([np.zeros(len(interactions), dtype=bool), np.ones(len(beside), dtype=bool)])[order]
-    item = interactions.item[source]
-    item[fresh] = drawn
-    label = interactions.label[source]
-    label[fresh] = 0
-    return replace(
-        interactions,
-        offsets=np.searchsorted(source, interactions.offsets).astype(np.int64),
-        item=item,
-        label=label,
-        time=interactions.time[source],
-        history_start=interactions.history_start[source],
-        history_stop=interactions.history_stop[source],
-        probability=None,
-    )
+    source = np.concatenate([places, beside])
+    order = np.argsort(source, kind="stable")
+    source, fresh = source[order], order >= len(interactions)
+    both = interactions.at(source, np.searchsorted(source, interactions.offsets).astype(np.int64))
+    both.item[fresh] = _not_clicked(interactions, interactions.user[beside], rng)
+    both.label[fresh] = 0
+    return replace(both, probability=None)
 
 
 def _not_clicked(interactions: Interactions, user: Indices, rng: np.random.Generator) -> Indices:
-    items = len(interactions.items)
-    clicked = interactions.label == 1
+    items, clicked = len(interactions.items), interactions.label == 1
     known = np.unique(interactions.user[clicked] * items + interactions.item[clicked])
     drawn = rng.integers(0, items, len(user))
     for _ in range(TRIES):

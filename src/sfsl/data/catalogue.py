@@ -4,7 +4,7 @@ one follow from rows of another. There are no samples in it (spec catalogue).
 A catalogue grows: rows are appended, and those that were there keep their numbers, their ids and their maps.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -88,9 +88,8 @@ class CatalogueTable:
 
     def names(self) -> list[Any]:
         """What data call the rows, where that is not their numbers as well."""
-        if self.ids is None:
-            return list(range(self.rows))
-        return list(self.ids) if isinstance(self.ids, tuple) else self.ids.tolist()
+        ids = range(self.rows) if self.ids is None else self.ids
+        return ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
 
     def first(self, rows: int, of_source: int | None) -> Self:
         """What it says of its first ``rows`` rows and of the first ``of_source`` rows of its source."""
@@ -100,9 +99,8 @@ class CatalogueTable:
     @property
     def content(self) -> TableContent:
         ids = None if self.ids is None else self.names()
-        return TableContent(
-            self.name, self.rows, ids, self.source, None if self.map is None else self.map.tolist()
-        )
+        follows = None if self.map is None else self.map.tolist()
+        return TableContent(self.name, self.rows, ids, self.source, follows)
 
     def __repr__(self) -> str:
         return f"CatalogueTable({self.name!r}, <{self.rows} rows>)"
@@ -154,13 +152,14 @@ class Catalogue:
     @classmethod
     def of(cls, data: Interactions, *, statistics: bool = False) -> Self:
         """The public side of these interactions; with ``statistics`` also what planning needs of them."""
-        category_of = None if data.category_of is None else np.asarray(data.category_of)
+        known = None
+        if statistics:
+            clients = compact(data)
+            rows = {name: some for name, some in clients.rows.items() if name in (ITEM, CATEGORY)}
+            sizes = (rows[ITEM].stop - rows[ITEM].start)[data.clients]
+            known = _statistics(sizes, {name: some.values for name, some in rows.items()})
         return cls.of_items(
-            data.items,
-            data.categories,
-            category_of,
-            users=len(data.users),
-            statistics=_statistics(data) if statistics else None,
+            data.items, data.categories, data.category_of, users=len(data.users), statistics=known
         )
 
     @classmethod
@@ -173,38 +172,44 @@ class Catalogue:
         users: int = 1,
         statistics: CatalogueStatistics | None = None,
     ) -> Self:
-        """A click model's, from the ids of its items and categories in the order of their rows."""
+        """Make that of a model of clicks, from the ids of items and categories in the order of their rows."""
         tables = [_named(ITEM, items)]
         if categories is not None and category_of is not None:
-            tables.append(replace(_named(CATEGORY, categories), source=ITEM, map=category_of))
+            tables.append(replace(_named(CATEGORY, categories), source=ITEM, map=np.asarray(category_of)))
         return cls(tuple(tables), users, statistics=statistics)
 
     @classmethod
     def of_words(cls, vocabulary: Iterable[str], speech: Speech | None = None) -> Self:
-        """A word model's. ``speech``: what clients said in these words, where planning should know."""
-        words = tuple(vocabulary)
-        return cls(
-            (CatalogueTable(WORD, len(words), words),),
-            statistics=None if speech is None else _speech_statistics(speech),
-        )
+        """Make that of a model of words. ``speech``: what clients said in them, if planning should know."""
+        words, known = tuple(vocabulary), None
+        if speech is not None:
+            count = len(speech.vocabulary)
+            client = np.repeat(np.arange(len(speech.offsets) - 1), np.diff(speech.offsets))
+            pairs = np.unique(client * np.int64(count) + speech.spoken)
+            sizes = np.unique(pairs // count, return_counts=True)[1]
+            known = _statistics(sizes, {WORD: pairs % count})
+        return cls((CatalogueTable(WORD, len(words), words),), statistics=known)
 
     @classmethod
     def sized(cls, users: int = 0, /, **rows: int) -> Self:
-        """Tables of so many rows, called by their numbers."""
+        """Make one with tables of so many rows, which are called by their numbers."""
         return cls(tuple(CatalogueTable(name, count) for name, count in rows.items()), users)
 
     def __repr__(self) -> str:
         return f"Catalogue(version {self.version}, {', '.join(map(repr, self.tables))})"
 
+    @cached_property
+    def _by_name(self) -> dict[str, CatalogueTable]:
+        return {table.name: table for table in self.tables}
+
     def table(self, name: str) -> CatalogueTable:
-        for table in self.tables:
-            if table.name == name:
-                return table
-        raise InputError(f"this catalogue has no table {name!r}; it has {[one.name for one in self.tables]}")
+        if name not in self._by_name:
+            raise InputError(f"this catalogue has no table {name!r}; it has {[*self._by_name]}")
+        return self._by_name[name]
 
     def rows(self, name: str) -> int | None:
         """The number of rows of a table, None where there is no such table."""
-        return next((table.rows for table in self.tables if table.name == name), None)
+        return self._by_name[name].rows if name in self._by_name else None
 
     @cached_property
     def contents(self) -> bytes:
@@ -216,21 +221,16 @@ class Catalogue:
         for table in self.tables:
             if not 1 <= rows.get(table.name, 0) <= table.rows:
                 raise InputError(f"table {table.name!r} has {table.rows} rows, not {rows.get(table.name)}")
-        return replace(
-            self,
-            tables=tuple(
-                table.first(rows[table.name], None if table.source is None else rows[table.source])
-                for table in self.tables
-            ),
-        )
+        tables = (table.first(rows[table.name], rows.get(str(table.source))) for table in self.tables)
+        return replace(self, tables=tuple(tables))
 
     def require_extends(self, old: "Catalogue") -> None:
         """Raise ``InputError`` unless everything that ``old`` says still holds here."""
         sizes = {table.name: table.rows for table in old.tables}
-        if [table.name for table in self.tables] != [*sizes] or self.users < old.users:
+        if [*self._by_name] != [*sizes] or self.users < old.users:
             raise InputError(
-                f"it has the tables {[table.name for table in self.tables]} and {self.users} users, the "
-                f"older one {[*sizes]} and {old.users}"
+                f"it has the tables {[*self._by_name]} and {self.users} users, the older one {[*sizes]} and "
+                f"{old.users}"
             )
         try:
             same = self.first(sizes).contents == old.contents
@@ -244,20 +244,17 @@ class Catalogue:
 
         Its statistics are those of ``data`` where that has any, else these.
         """
-        if [table.name for table in self.tables] != [table.name for table in data.tables]:
+        if [*self._by_name] != [*data._by_name]:
             raise InputError(
-                f"the data have the tables {[table.name for table in data.tables]}, the catalogue "
-                f"{[table.name for table in self.tables]}: growth adds rows, not tables"
+                f"the data have the tables {[*data._by_name]}, the catalogue {[*self._by_name]}: growth adds "
+                "rows, not tables"
             )
         grown: dict[str, CatalogueTable] = {}
         for own, given in zip(self.tables, data.tables, strict=True):
             merged = _with_names(own, given)
             if own.source is not None:
-                merged = replace(
-                    merged,
-                    source=own.source,
-                    map=_grown_map(own, given, merged, self.table(own.source), grown[own.source], data),
-                )
+                sources = self.table(own.source), data.table(own.source), grown[own.source]
+                merged = replace(merged, source=own.source, map=_grown_map(own, given, merged, sources))
             grown[own.name] = merged
         if all(grown[table.name].rows == table.rows for table in self.tables):
             raise InputError("nothing in the data is new: the catalogue stays as it is")
@@ -285,14 +282,9 @@ class Catalogue:
         return msgspec.json.encode(self._written(self.statistics))
 
     def _written(self, statistics: CatalogueStatistics | None) -> "CatalogueContent":
-        return CatalogueContent(
-            FORMAT,
-            self.version,
-            None if self.parent is None else self.parent.hex(),
-            self.users,
-            [table.content for table in self.tables],
-            statistics,
-        )
+        parent = None if self.parent is None else self.parent.hex()
+        tables = [table.content for table in self.tables]
+        return CatalogueContent(FORMAT, self.version, parent, self.users, tables, statistics)
 
 
 FORMAT = "sfsl catalogue 1"
@@ -322,9 +314,8 @@ def _named(name: str, ids: ArrayLike) -> CatalogueTable:
 
 def unless_plain(ids: Ids) -> Ids | None:
     """None where rows are called by their numbers."""
-    if isinstance(ids, tuple) or not np.array_equal(ids, np.arange(len(ids))):
-        return ids
-    return None
+    plain = not isinstance(ids, tuple) and np.array_equal(ids, np.arange(len(ids)))
+    return None if plain else ids
 
 
 def _with_names(own: CatalogueTable, given: CatalogueTable) -> CatalogueTable:
@@ -342,61 +333,30 @@ def _with_names(own: CatalogueTable, given: CatalogueTable) -> CatalogueTable:
 
 
 def _grown_map(
-    own: CatalogueTable,
-    given: CatalogueTable,
-    merged: CatalogueTable,
-    own_source: CatalogueTable,
-    source: CatalogueTable,
-    data: Catalogue,
+    own: CatalogueTable, given: CatalogueTable, merged: CatalogueTable, sources: Sequence[CatalogueTable]
 ) -> Indices:
-    """The map of the grown table. An old row of its source must not be in another row of it than before."""
-    their_source = data.table(own_source.name)
-    place = merged._places
-    told = {
-        name: place[follows]
-        for name, follows in zip(
-            their_source.names(), np.array(given.names(), object)[np.asarray(given.map)], strict=True
-        )
-    }
-    before = np.asarray(own.map, np.int64)
-    changed = [
-        (name, row)
-        for row, name in enumerate(own_source.names())
-        if told.get(name, before[row]) != before[row]
-    ]
+    """The map of the grown table, from the source of each of the three. A row that the source had before must
+    keep its row here."""
+    old, theirs, new = (source.names() for source in sources)
+    before, names = np.asarray(own.map, np.int64), merged.names()
+    follows = np.array([merged._places[name] for name in given.names()])[np.asarray(given.map)]
+    told = dict(zip(theirs, follows.tolist(), strict=True))
+    changed = [row for row, name in enumerate(old) if told.get(name, before[row]) != before[row]]
     if changed:
-        name, row = changed[0]
+        name, row = old[changed[0]], changed[0]
         raise InputError(
-            f"{own_source.name} {name!r} has {own.name} {merged.names()[before[row]]!r} in the catalogue "
-            f"and {merged.names()[told[name]]!r} in the data ({len(changed)} such rows): growth keeps old "
-            f"rows as they are. Give it its old {own.name}, or a new id"
+            f"{own.source} {name!r} has {own.name} {names[before[row]]!r} in the catalogue and "
+            f"{names[told[name]]!r} in the data ({len(changed)} such rows): growth keeps old rows as they "
+            f"are. Give it its old {own.name}, or a new id"
         )
-    fresh = [told[name] for name in source.names()[own_source.rows :]]
-    return np.concatenate([before, np.array(fresh, np.int64)])
+    return np.concatenate([before, np.array([told[name] for name in new[len(old) :]], np.int64)])
 
 
-def _statistics(data: Interactions) -> CatalogueStatistics:
-    clients = compact(data)
-    rows = clients.rows[ITEM]
-    sizes = (rows.stop - rows.start)[data.clients]
-    owners = {name: _owners(clients.rows[name].values) for name in (ITEM, CATEGORY) if name in clients.rows}
-    return CatalogueStatistics(len(sizes), _quantiles(sizes), owners)
-
-
-def _speech_statistics(speech: Speech) -> CatalogueStatistics:
-    words = len(speech.vocabulary)
-    client = np.repeat(np.arange(len(speech.offsets) - 1), np.diff(speech.offsets))
-    pairs = np.unique(client * np.int64(words) + speech.spoken)
-    sizes = np.unique(pairs // words, return_counts=True)[1]
-    return CatalogueStatistics(len(sizes), _quantiles(sizes), {WORD: _owners(pairs % words)})
-
-
-def _quantiles(sizes: Indices) -> dict[str, int]:
-    at = np.quantile(sizes, list(_QUANTILES.values()), method="higher")
-    return dict(zip(_QUANTILES, at.astype(int).tolist(), strict=True))
-
-
-def _owners(rows: NDArray[Any]) -> list[tuple[int, int]]:
-    """How many rows have so many owners, of each client's rows one after the other."""
-    owners, counts = np.unique(np.unique(rows, return_counts=True)[1], return_counts=True)
-    return list(zip(owners.tolist(), counts.tolist(), strict=True))
+def _statistics(sizes: Indices, held: Mapping[str, NDArray[Any]]) -> CatalogueStatistics:
+    """What is said of clients with so many rows each. ``held``: the rows of each client in turn, by table."""
+    at = np.quantile(sizes, list(_QUANTILES.values()), method="higher").astype(int).tolist()
+    owners = {}
+    for name, rows in held.items():
+        counted = np.unique(np.unique(rows, return_counts=True)[1], return_counts=True)
+        owners[name] = list(zip(*(one.tolist() for one in counted), strict=True))
+    return CatalogueStatistics(len(sizes), dict(zip(_QUANTILES, at, strict=True)), owners)

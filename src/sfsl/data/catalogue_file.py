@@ -44,7 +44,7 @@ def read_catalogue(path: str | Path) -> Catalogue:
 
 
 def write_catalogue(catalogue: Catalogue, path: str | Path) -> None:
-    """A name that ends in .gz is compressed, the same bytes each time."""
+    """Write a file whole; one whose name ends in .gz is compressed, to the same bytes each time."""
     path, data = Path(path), catalogue.whole
     try:
         write_whole(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data + b"\n")
@@ -69,13 +69,9 @@ def decode_catalogue(data: bytes, where: str, limit: int = MOST_BYTES) -> Catalo
     try:
         if found.statistics is not None:
             _require_statistics(found.statistics, found.tables)
-        return Catalogue(
-            tuple(_table(table) for table in found.tables),
-            found.users,
-            found.version,
-            None if found.parent is None else bytes.fromhex(found.parent),
-            found.statistics,
-        )
+        tables = tuple(_table(table) for table in found.tables)
+        parent = None if found.parent is None else bytes.fromhex(found.parent)
+        return Catalogue(tables, found.users, found.version, parent, found.statistics)
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 

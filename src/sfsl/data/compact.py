@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfsl.arrays import Bits, Indices
-from sfsl.data.interactions import MAX_HISTORY, Interactions
+from sfsl.data.interactions import CATEGORY_FOLLOWS, CATEGORY_TABLES, MAX_HISTORY, TABLES, Interactions
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,7 +56,7 @@ class CompactClients:
 
     @cached_property
     def samples(self) -> Indices:
-        """Of each client."""
+        """How many each client has."""
         return np.diff(self.offsets)
 
 
@@ -73,32 +73,28 @@ def compact(data: Interactions, max_history: int = MAX_HISTORY) -> CompactClient
     pairs = _once(np.concatenate([item, click[seen]]))
     rows, owner = (pairs % len(data.items)).astype(np.int32), pairs // len(data.items)
     first = np.searchsorted(owner, np.arange(users + 1))
-    places = {
-        "item": np.searchsorted(pairs, item) - first[user],
-        # Where nobody clicked there is one all the same: a device looks somewhere, and leaves it out.
-        "history": np.append(np.where(seen, np.searchsorted(pairs, click) - first[clicker], 0), 0),
-    }
+    # Where nobody clicked there is a place all the same: a device looks somewhere, and leaves it out.
+    history = np.append(np.where(seen, np.searchsorted(pairs, click) - first[clicker], 0), 0)
     listed = {
         "user": Ragged(np.arange(users, dtype=np.int32), np.arange(users), np.arange(1, users + 1)),
         "item": Ragged(rows, first[:-1], first[1:]),
     }
-    derived, tables, follows = {}, {"user": "user", "item": "item", "history": "item"}, {}
+    derived, tables, follows = {}, TABLES, {}
     if data.category_of is not None and data.categories is not None:
         category = _keys(owner, data.category_of[rows], len(data.categories))
         known = _once(category)
         begin = np.searchsorted(known // len(data.categories), np.arange(users + 1))
         listed["category"] = Ragged((known % len(data.categories)).astype(np.int32), begin[:-1], begin[1:])
         derived["category"] = _small(np.searchsorted(known, category) - begin[owner])
-        tables |= {"item_category": "category", "history_category": "category"}
-        follows = {"item_category": "item", "history_category": "history"}
+        tables, follows = TABLES | CATEGORY_TABLES, CATEGORY_FOLLOWS
     return CompactClients(
         offsets=data.offsets,
         singles={
             "user": np.zeros(len(data), np.int16),
-            "item": _small(places["item"]),
+            "item": _small(np.searchsorted(pairs, item) - first[user]),
             "label": data.label.astype(np.float32),
         },
-        sequences={"history": Ragged(_small(places["history"]), start, stop)},
+        sequences={"history": Ragged(_small(history), start, stop)},
         rows=listed,
         derived=derived,
         tables=tables,
@@ -112,7 +108,7 @@ def _keys(user: Indices, row: NDArray[Any], rows: int) -> Indices:
 
 
 def _once(keys: Indices) -> Indices:
-    """``np.unique``, which hashes: of ten million numbers that takes three times as long as sorting them."""
+    """Each key once, in order. ``np.unique`` hashes, which takes three times as long for ten million."""
     ordered = np.sort(keys)
     fresh = np.ones(len(ordered), bool)
     fresh[1:] = ordered[1:] != ordered[:-1]
@@ -128,5 +124,5 @@ def _covered(start: Indices, stop: Indices, length: int) -> Bits:
 
 
 def _small(places: Indices) -> NDArray[Any]:
-    """As int16 where that is enough: most clients have fewer than 32,768 rows."""
+    """These places as int16 where that is enough: most clients have fewer than 32,768 rows."""
     return places.astype(np.int16 if places.max(initial=0) < 2**15 else np.int32)

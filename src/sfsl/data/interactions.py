@@ -2,16 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Bits, Indices, Reals
-from sfsl.data.samples import NO_ROW, Column, Samples
+from sfsl.data.samples import NO_ROW, Column, Samples, tails
 from sfsl.errors import InputError
 
 # The last fifty clicks say what a user is after; longer histories cost time in proportion.
 MAX_HISTORY = 50
+# The columns that hold rows, and of which table; those of categories stand in step with others.
+TABLES = {"user": "user", "item": "item", "history": "item"}
+CATEGORY_TABLES = {"item_category": "category", "history_category": "category"}
+CATEGORY_FOLLOWS = {"item_category": "item", "history_category": "history"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,52 +70,36 @@ class Interactions:
         """Any samples, by their positions, with the last ``max_history`` items of each history."""
         chosen = np.asarray(positions, dtype=np.int64)
         user = np.searchsorted(self.offsets, chosen, side="right") - 1
+        stop = self.history_stop[chosen].astype(np.int64)
+        length = np.minimum(stop - self.history_start[chosen], max_history)
         columns: dict[str, Column] = {
             "user": user,
             "item": self.item[chosen].astype(np.int64),
-            "history": self._histories(chosen, user, max_history),
+            "history": tails(self.clicks, self.click_offsets[user] + stop, length),
             "label": self.label[chosen].astype(np.float32),
         }
-        tables = {"user": "user", "item": "item", "history": "item"}
-        follows = {}
         if self.category_of is not None:
             columns["item_category"] = self.category_of[columns["item"]].astype(np.int64)
             history = columns["history"]
             columns["history_category"] = np.where(history >= 0, self.category_of[history], NO_ROW)
-            tables |= {"item_category": "category", "history_category": "category"}
-            follows = {"item_category": "item", "history_category": "history"}
-        return Samples(columns, tables, follows)
+            return Samples(columns, TABLES | CATEGORY_TABLES, CATEGORY_FOLLOWS)
+        return Samples(columns, TABLES)
 
     def select(self, chosen: Bits) -> "Interactions":
-        """Only the chosen samples. All users stay, so that their numbers do."""
-        kept = np.concatenate([[0], np.cumsum(chosen)])
-        return replace(
-            self,
-            offsets=kept[self.offsets],
-            item=self.item[chosen],
-            label=self.label[chosen],
-            time=self.time[chosen],
-            history_start=self.history_start[chosen],
-            history_stop=self.history_stop[chosen],
-            probability=None if self.probability is None else self.probability[chosen],
-        )
+        """Keep only the chosen samples. All users stay, so that their numbers do."""
+        return self.at(chosen, np.concatenate([[0], np.cumsum(chosen)])[self.offsets])
+
+    def at(self, chosen: Bits | Indices, offsets: Indices) -> "Interactions":
+        """The samples at these places, user after user: ``offsets`` says where each user's begin now."""
+        columns = ("item", "label", "time", "history_start", "history_stop", "probability")
+        held: dict[str, Any] = {name: getattr(self, name) for name in columns}
+        taken: dict[str, Any] = {name: one if one is None else one[chosen] for name, one in held.items()}
+        return replace(self, offsets=offsets, **taken)
 
     def chunks(self, size: int = 4096, max_history: int = MAX_HISTORY) -> Iterator[Samples]:
         """All samples in turn, some at a time: histories filled up to equal length take room."""
         for start in range(0, len(self), size):
             yield self.samples(np.arange(start, min(start + size, len(self))), max_history)
-
-    def _histories(self, chosen: Indices, user: Indices, max_history: int) -> Indices:
-        stop = self.history_stop[chosen].astype(np.int64)
-        length = np.minimum(stop - self.history_start[chosen], max_history)
-        place = np.arange(max(int(length.max(initial=0)), 1))
-        # Sequences begin at the front; what lies beyond a history's end is looked up at 0 and masked.
-        inside = place < length[:, None]
-        first = self.click_offsets[user] + stop - length
-        flat = np.where(inside, first[:, None] + place, 0)
-        if not len(self.clicks):
-            return np.full(flat.shape, NO_ROW, dtype=np.int64)
-        return np.where(inside, self.clicks[flat], NO_ROW).astype(np.int64)
 
 
 def hold_out_last(interactions: Interactions, share: float = 0.2) -> tuple[Interactions, Interactions]:

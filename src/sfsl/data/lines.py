@@ -5,9 +5,12 @@ import gzip
 import io
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from sfsl.errors import InputError
 
@@ -29,11 +32,6 @@ class LoadReport:
         self.problems[problem] = self.problems.get(problem, 0) + count
         self.examples.setdefault(problem, example)
 
-    @property
-    def first(self) -> str:
-        """The first problem met, in words."""
-        return next(iter(self.examples.values()), "no problem was found")
-
     def __str__(self) -> str:
         head = f"{self.source}: {self.samples:,} samples from {self.lines:,} lines"
         kinds = (f"{count:,} x {kind} ({self.examples[kind]})" for kind, count in self.problems.items())
@@ -43,6 +41,10 @@ class LoadReport:
 GZIP_MAGIC = b"\x1f\x8b"
 SHOWN = 60
 LARGEST_ID = 2**62
+
+Columns = Mapping[str, str]
+Reader = Callable[[str], Any]
+Rows = Iterable[tuple[int, Sequence[str]]]  # with their numbers
 
 
 def numbered_lines(path: Path, report: LoadReport) -> Iterator[tuple[int, str]]:
@@ -92,6 +94,88 @@ def split_fields(line: str, separator: str, needed: int, most: int) -> list[str]
     return fields
 
 
+def column_names(line: str, separator: str = ",") -> list[str]:
+    """The names in a header."""
+    return [name.strip().strip('"') for name in line.split(separator)]
+
+
+def column_places(
+    names: Sequence[str], where: str, fields: Sequence[str], optional: Collection[str], columns: Columns
+) -> dict[str, int]:
+    """Where each field stands among ``names``. Only an optional one that the caller does not name, in
+    ``columns``, may be missing."""
+    wanted = [one for one in fields if one not in optional or one in columns or one in names]
+    missing = [one for one in wanted if columns.get(one, one) not in names]
+    if missing:
+        raise InputError(f"{where} names no column for {', '.join(missing)}")
+    return {one: names.index(columns.get(one, one)) for one in wanted}
+
+
+def read_table(
+    path: str | Path,
+    report: LoadReport,
+    fields: Sequence[str],
+    optional: Collection[str] = (),
+    columns: Columns = MappingProxyType({}),
+    separator: str = ",",
+) -> tuple[list[str], Rows]:
+    """Which of these fields a file with a header has, and what each line says in them. ``columns`` says what
+    fields are called there, if not as here. The report takes note of a line that lacks some."""
+    lines = numbered_lines(Path(path), report)
+    number, first = next(lines, (0, ""))
+    needed = [columns.get(one, one) for one in fields if one not in optional]
+    if not number:
+        raise InputError(f"{report.source}: it is empty; its first line should name {', '.join(needed)}")
+    names = column_names(first, separator)
+    if not {*needed} <= {*names} and ("\0" in first or "\ufffd" in first):
+        raise InputError(f"{report.source} is not text in UTF-8; it must be a CSV with {', '.join(needed)}")
+    where = f"{report.source}: line {number} {shown(first)}"
+    places = column_places(names, where, fields, optional, columns)
+
+    def rows() -> Rows:
+        for number, line in lines:
+            try:
+                values = split_fields(line, separator, max(places.values()) + 1, len(names))
+            except BadField as bad:
+                report.note(bad.problem, f"line {number}: {shown(line)}")
+            else:
+                yield number, [values[place].strip('" ') for place in places.values()]
+
+    return list(places), rows()
+
+
+def checked_rows(
+    rows: Rows, readers: Mapping[str, Reader], report: LoadReport
+) -> Iterator[tuple[int, list[Any]]]:
+    """What the reader of each field makes of it, row by row. The report takes note of rows that one refuses,
+    and of users who are left with none."""
+    user = [*readers].index("user") if "user" in readers else None
+    named, usable = set(), set()
+    for number, fields in rows:
+        try:
+            values = [read(text) for read, text in zip(readers.values(), fields, strict=True)]
+        except BadField as bad:
+            report.note(bad.problem, f"line {number}: {bad}")
+            if user is not None:
+                named.add(fields[user])
+            continue
+        if user is not None:
+            usable.add(fields[user])
+        yield number, values
+    for lost in sorted(named - usable):
+        report.note("user without a usable sample", f"user {shown(lost)}")
+
+
+def reader(field: str, text_ids: bool = False) -> Reader:
+    """What reads a field: an id, unless it is a label or a time."""
+    match field:
+        case "label":
+            return binary_label
+        case "time":
+            return finite_time
+    return partial(text_id if text_ids else number_id, what=field)
+
+
 def number_id(text: str, what: str) -> int:
     try:
         value = int(text)
@@ -110,20 +194,22 @@ def text_id(text: str, what: str) -> str:
 
 
 def binary_label(text: str) -> int:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _real(text)
     if value not in (0, 1):
         raise BadField("label is not 0 or 1", text)
     return int(value)
 
 
 def finite_time(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _real(text)
     if not math.isfinite(value):
         raise BadField("time is not a finite number", text)
     return value
+
+
+def _real(text: str) -> float:
+    """The number that a text says, NaN where it says none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,7 +1,7 @@
 """One client's samples as columns, some of which hold row numbers of the model's tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -76,14 +76,16 @@ class Samples:
             stays &= present.any(axis=1)
             for other in [name, *(one for one, leader in self.follows.items() if leader == name)]:
                 columns[other] = _closed_up(columns[other], present)
-        return Samples(
-            {name: column[stays] for name, column in columns.items()}, self.tables, self.follows
-        )._trimmed()
+        columns = {name: column[stays] for name, column in columns.items()}
+        for name in self.tables:
+            if columns[name].ndim == 2:  # without the tail that no sample reaches any more
+                longest = int((columns[name] >= 0).sum(axis=1).max(initial=1))
+                columns[name] = columns[name][:, :longest]
+        return replace(self, columns=columns)
 
     def at(self, positions: Indices) -> "Samples":
         """Some of the samples, by their positions."""
-        columns = {name: column[positions] for name, column in self.columns.items()}
-        return Samples(columns, self.tables, self.follows)
+        return replace(self, columns={name: column[positions] for name, column in self.columns.items()})
 
     def counts(self, rows: Mapping[str, Indices]) -> dict[str, Indices]:
         """How many samples touch each of these rows; a sample that has a row twice counts once."""
@@ -114,21 +116,22 @@ class Samples:
             raise InputError(f"no column of these samples holds rows of table {table!r}")
         return np.concatenate([one if one.ndim == 2 else one[:, None] for one in blocks], axis=1)
 
-    def _trimmed(self) -> "Samples":
-        """Without the tail of sequences that no sample reaches."""
-        columns = dict(self.columns)
-        for name in self.tables:
-            if columns[name].ndim == 2:
-                longest = int((columns[name] >= 0).sum(axis=1).max(initial=0))
-                columns[name] = columns[name][:, : max(longest, 1)]
-        return Samples(columns, self.tables, self.follows)
-
 
 def _closed_up(sequences: Column, present: Bits) -> Column:
     """What is present, in its order and moved to the front; the rest filled up."""
     order = np.argsort(~present, axis=1, kind="stable")
-    moved = np.take_along_axis(np.where(present, sequences, NO_ROW), order, axis=1)
-    return np.asarray(moved)
+    return np.asarray(np.take_along_axis(np.where(present, sequences, NO_ROW), order, axis=1))
+
+
+def tails(values: Column, stop: Indices, length: Indices) -> Indices:
+    """The ``length`` values before each ``stop`` as a sequence, filled up behind its end."""
+    place = np.arange(int(length.max(initial=1)))
+    inside = place < length[:, None]
+    if not len(values):
+        return np.full(inside.shape, NO_ROW, dtype=np.int64)
+    # What lies beyond a sequence's end is looked up at 0 and masked.
+    found = values[np.where(inside, (stop - length)[:, None] + place, 0)]
+    return np.where(inside, found, NO_ROW).astype(np.int64)
 
 
 def _positions(values: Column, rows: Indices, table: str) -> Indices:
@@ -147,12 +150,11 @@ def joined(parts: Sequence[Samples]) -> Samples:
     if any((one.columns.keys(), one.tables) != (first.columns.keys(), first.tables) for one in parts):
         raise InputError("clients' samples differ in their columns")
     columns: dict[str, Column] = {}
-    for name in first.columns:
+    for name, column in first.columns.items():
         each = [one.columns[name] for one in parts]
-        if each[0].ndim == 2:
-            longest = max(column.shape[1] for column in each)
-            each = [
-                np.pad(one, ((0, 0), (0, longest - one.shape[1])), constant_values=NO_ROW) for one in each
-            ]
+        if column.ndim == 2:
+            longest = max(one.shape[1] for one in each)
+            fill = [((0, 0), (0, longest - one.shape[1])) for one in each]
+            each = [np.pad(*one, constant_values=NO_ROW) for one in zip(each, fill, strict=True)]
         columns[name] = np.concatenate(each)
-    return Samples(columns, first.tables, first.follows)
+    return replace(first, columns=columns)

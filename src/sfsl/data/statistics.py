@@ -23,21 +23,21 @@ class Statistics:
 
 
 def describe(data: Interactions, *, cohort: int = 100, cohorts: int = 30, seed: int = 0) -> Statistics:
-    clients = data.clients
-    held = [items_of(data, int(user)) for user in clients]
+    """What data look like to a cohort of so many clients, from ``cohorts`` random ones."""
+    held = [items_of(data, int(user)) for user in data.clients]
     rng = np.random.default_rng(seed)
     owners = [
         np.unique(np.concatenate([held[one] for one in chosen]), return_counts=True)[1]
         for _ in range(cohorts)
         for chosen in [rng.choice(len(held), min(cohort, len(held)), replace=False)]
     ]
-    categories = data.category_of
+    category_of, categories = data.category_of, None
+    if category_of is not None:
+        categories = float(np.mean([len(np.unique(category_of[one])) for one in held]))
     return Statistics(
-        samples=len(data) / len(clients),
+        samples=len(data) / len(held),
         items=float(np.mean([len(one) for one in held])),
-        categories=None
-        if categories is None
-        else float(np.mean([len(np.unique(categories[one])) for one in held])),
+        categories=categories,
         union=float(np.mean([len(one) for one in owners])),
         single=float(np.mean([(one == 1).mean() for one in owners])),
         owners=float(np.mean([one.mean() for one in owners])),

@@ -91,9 +91,7 @@ def _mapped(path: Path, known: _File) -> NDArray[Any]:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}") from None
     if (array.dtype.str, array.shape) != (known.dtype, known.shape):
-        raise InputError(
-            f"{path} holds {array.dtype} of shape {array.shape}, and its manifest says otherwise"
-        )
+        raise InputError(f"{path} holds {array.dtype} of shape {array.shape}; its manifest says otherwise")
     return array
 
 

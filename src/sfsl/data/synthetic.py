@@ -1,4 +1,4 @@
-"""Clicks like Taobao's, made up: lazily per user, from (seed, user) alone, with a signal of known strength.
+"""Simulated clicks like Taobao's, user by user from (seed, user) alone, with a signal of known strength.
 
 A world of items is drawn from the seed: each item has a category, a popularity and an appeal, each
 category an appeal of its own. A user is interested in some categories, likes them more or less, is shown
@@ -90,6 +90,8 @@ class _Shown:
 
 
 class SyntheticTaobao:
+    """A world of items, and users who click in it; a user's samples are drawn when they are asked for."""
+
     def __init__(self, settings: SyntheticSettings | None = None, *, seed: int) -> None:
         self.settings = settings or SyntheticSettings()
         self.seed = seed

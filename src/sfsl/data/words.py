@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfsl.arrays import Indices
 from sfsl.data.assemble import require_usable
 from sfsl.data.lines import LoadReport, numbered_lines, shown
-from sfsl.data.samples import NO_ROW, Column, Samples
+from sfsl.data.samples import Column, Samples, tails
 from sfsl.errors import InputError
 
 # Letters, and apostrophes and hyphens between them.
@@ -30,7 +30,7 @@ class Role(msgspec.Struct, frozen=True):
 
 
 def words_of(lines: Sequence[str]) -> list[str]:
-    """In small letters; punctuation and numbers are no words."""
+    """What these lines say, word by word, in small letters; punctuation and numbers are no words."""
     return [word for line in lines for word in _WORD.findall(line.lower())]
 
 
@@ -101,10 +101,8 @@ class Speech:
             tested = every[len(every) - held :]
             test += [tested, tested] if held > 1 else [tested]
             offered += [tested, np.roll(tested, held // 2)] if held > 1 else [tested]
-        at = np.concatenate(train)
-        return Windows(self, at, at, context), Windows(
-            self, np.concatenate(test), np.concatenate(offered), context
-        )
+        trained, at, other = map(np.concatenate, (train, test, offered))
+        return Windows(self, trained, trained, context), Windows(self, at, other, context)
 
 
 _NONE = np.zeros(0, np.int64)
@@ -129,7 +127,7 @@ class Windows:
 
     @property
     def clients(self) -> Indices:
-        """Those that have samples."""
+        """The clients that have samples."""
         return np.flatnonzero(np.diff(self._offsets))
 
     def client(self, number: int) -> NextWords:
@@ -140,12 +138,8 @@ class Windows:
         chosen = np.asarray(positions, dtype=np.int64)
         at, offered, spoken = self.at[chosen], self.offered[chosen], self.speech.spoken
         first = self.speech.offsets[np.searchsorted(self.speech.offsets, at, side="right") - 1]
-        length = np.minimum(at - first, self.context)
-        place = np.arange(max(int(length.max(initial=0)), 1))
-        inside = place < length[:, None]
-        before = spoken[np.where(inside, (at - length)[:, None] + place, 0)] if len(spoken) else place
         columns: dict[str, Column] = {
-            "context": np.where(inside, before, NO_ROW).astype(np.int64),
+            "context": tails(spoken, at, np.minimum(at - first, self.context)),
             "target": spoken[offered].astype(np.int64),
             "label": (at == offered).astype(np.float32),
         }

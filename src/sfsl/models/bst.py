@@ -1,11 +1,9 @@
 """Behaviour Sequence Transformer for click prediction (Chen et al., 2019)."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
-from sfsl.models.items import WIDTH, ItemModel, click_logit, tower
+from sfsl.models.items import ItemModel
 from sfsl.training.task import Batch
 
 HEADS = 4
@@ -56,20 +54,11 @@ class BST(ItemModel):
     are DIN's: user, item, sum of pasts, and item x sum.
     """
 
-    def __init__(
-        self,
-        users: int,
-        items: int,
-        categories: int | None,
-        *,
-        width: int = WIDTH,
-        slopes: Literal["dice", "prelu"] = "dice",
-        device: str | None = None,
-    ) -> None:
-        super().__init__(users, items, categories, width, device)
-        self.position = nn.Parameter(0.05 * torch.randn(POSITIONS, self.size))
-        self.block = Block(self.size)
-        self.tower = tower(width + 5 * self.size, slopes)
+    parts = 5
+
+    def add_layers(self, size: int, inputs: int) -> None:
+        self.position = nn.Parameter(0.05 * torch.randn(POSITIONS, size))
+        self.block = Block(size)
 
     def forward(self, batch: Batch) -> Tensor:
         """The logit of a click."""
@@ -85,4 +74,4 @@ class BST(ItemModel):
         interest = interest / held.sum(dim=-1, keepdim=True).clamp_min(1)
         user, total = self.user(batch["user"]), past.sum(dim=-2)
         entry = torch.cat([user, item, total, item * total, after[..., -1, :], interest], dim=-1)
-        return click_logit(self.tower(entry))
+        return self.click_logit(entry)

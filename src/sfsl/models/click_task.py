@@ -1,34 +1,17 @@
 """The tables of models that predict clicks: users, items, and categories where items have them."""
 
-from typing import Literal, Protocol
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from sfsl.data.catalogue import CATEGORY, ITEM, Catalogue
 from sfsl.errors import ParameterError
-from sfsl.models.items import WIDTH
+from sfsl.models.items import WIDTH, Slopes
 from sfsl.submodel.tables import Table
 from sfsl.training.task import Task
 
 INITIAL = 0.05
-
-Slopes = Literal["dice", "prelu"]
-
-
-class ClickFactory(Protocol):
-    """Makes a model for the users, items and categories of a catalogue."""
-
-    def __call__(
-        self,
-        catalogue: Catalogue,
-        *,
-        seed: int,
-        width: int = WIDTH,
-        slopes: Slopes = "dice",
-        initial: float = INITIAL,
-    ) -> Task:
-        """The dense part begins as ``seed`` says, rows within plus or minus ``initial``."""
 
 
 def click_rows(catalogue: Catalogue) -> tuple[int, int, int | None]:
@@ -63,10 +46,14 @@ def click_task(module: nn.Module, catalogue: Catalogue, *, user: int, item: int,
     return Task(module, tuple(tables), maps={CATEGORY: follows}, looked_up=("user", ITEM, CATEGORY))
 
 
-def recommender(model: type[nn.Module]) -> ClickFactory:
-    """What makes models of this class. Its constructor takes the numbers of users, items and categories."""
+@dataclass(frozen=True)
+class ClickFactory:
+    """Makes models of one class, whose constructor takes the numbers of users, items and categories."""
 
-    def make(
+    module: type[nn.Module]
+
+    def __call__(
+        self,
         catalogue: Catalogue,
         *,
         seed: int,
@@ -74,14 +61,9 @@ def recommender(model: type[nn.Module]) -> ClickFactory:
         slopes: Slopes = "dice",
         initial: float = INITIAL,
     ) -> Task:
+        """A model for the users, items and categories of a catalogue; the dense part begins as ``seed`` says,
+        rows within plus or minus ``initial``."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = model(*click_rows(catalogue), width=width, slopes=slopes, device="meta")
+            module = self.module(*click_rows(catalogue), width=width, slopes=slopes, device="meta")
         return click_task(module, catalogue, user=width, item=width, initial=initial)
-
-    make.__name__ = model.__name__.lower()
-    make.__doc__ = (
-        f"{model.__name__} for the users, items and categories of a catalogue; the dense part begins as "
-        "``seed`` says, rows within plus or minus ``initial``."
-    )
-    return make

@@ -1,11 +1,9 @@
 """Deep Interest Evolution Network for click prediction (Zhou et al., AAAI 2019)."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
-from sfsl.models.items import WIDTH, ItemModel, click_logit, tower
+from sfsl.models.items import ItemModel
 from sfsl.training.task import Batch
 
 
@@ -49,22 +47,10 @@ class DIEN(ItemModel):
     history and a second output per sample.
     """
 
-    def __init__(
-        self,
-        users: int,
-        items: int,
-        categories: int | None,
-        *,
-        width: int = WIDTH,
-        slopes: Literal["dice", "prelu"] = "dice",
-        device: str | None = None,
-    ) -> None:
-        super().__init__(users, items, categories, width, device)
-        size = self.size
+    def add_layers(self, size: int, inputs: int) -> None:
         self.extractor = GatedUnit(size, size)
         self.relevance = nn.Linear(size, size, bias=False)
         self.evolution = GatedUnit(size, size)
-        self.tower = tower(width + 4 * size, slopes)
 
     def forward(self, batch: Batch) -> Tensor:
         """The logit of a click."""
@@ -76,4 +62,4 @@ class DIEN(ItemModel):
         share = torch.softmax(compared.masked_fill(~present, -1e9), dim=-2) * present
         interest, total = self.evolution(interests, share)[..., -1, :], past.sum(dim=-2)
         entry = torch.cat([self.user(batch["user"]), item, total, item * total, interest], dim=-1)
-        return click_logit(self.tower(entry))
+        return self.click_logit(entry)

@@ -1,11 +1,12 @@
 """Deep Interest Network for click prediction (paper §V; Zhou et al., KDD 2018)."""
 
-from typing import Literal, cast
+from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from sfsl.models.items import WIDTH, ItemModel, click_logit, tower
+from sfsl.models.items import ItemModel
 from sfsl.training.task import Batch
 
 ATTENTION = (80, 40)
@@ -29,28 +30,13 @@ class DIN(ItemModel):
     categories g is 18, which leaves 44,023 dense parameters.
     """
 
-    def __init__(
-        self,
-        users: int,
-        items: int,
-        categories: int | None,
-        *,
-        width: int = WIDTH,
-        slopes: Literal["dice", "prelu"] = "dice",
-        device: str | None = None,
-    ) -> None:
-        super().__init__(users, items, categories, width, device)
-        size = self.size
-        self.attention = nn.Sequential(
-            nn.Linear(4 * size, ATTENTION[0]),
-            nn.Sigmoid(),
-            nn.Linear(ATTENTION[0], ATTENTION[1]),
-            nn.Sigmoid(),
-            nn.Linear(ATTENTION[1], 1),
-        )
-        self.scale = nn.Parameter(torch.ones(width + 4 * size))
-        self.shift = nn.Parameter(torch.zeros(width + 4 * size))
-        self.tower = tower(width + 4 * size, slopes)
+    def add_layers(self, size: int, inputs: int) -> None:
+        layers: list[nn.Module] = []
+        for before, units in pairwise((4 * size, *ATTENTION)):
+            layers += [nn.Linear(before, units), nn.Sigmoid()]
+        self.attention = nn.Sequential(*layers, nn.Linear(ATTENTION[-1], 1))
+        self.scale = nn.Parameter(torch.ones(inputs))
+        self.shift = nn.Parameter(torch.zeros(inputs))
 
     def forward(self, batch: Batch) -> Tensor:
         """The logit of a click."""
@@ -62,7 +48,7 @@ class DIN(ItemModel):
         share = torch.softmax(relevance.masked_fill(~present, -1e9), dim=-2)
         interest, total = (share * past).sum(dim=-2), past.sum(dim=-2)
         entry = torch.cat([self.user(batch["user"]), item, total, item * total, interest], dim=-1)
-        return click_logit(self.tower(entry * self.scale + self.shift))
+        return self.click_logit(entry * self.scale + self.shift)
 
     def _compared(self, item: Tensor, past: Tensor) -> Tensor:
         """The first layer of the attention, on (item, past, item - past, item x past).

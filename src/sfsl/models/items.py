@@ -1,5 +1,8 @@
 """What the recommenders share: embeddings of users, items and categories, activations, a tower on top."""
 
+from itertools import pairwise
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -25,28 +28,54 @@ class Dice(nn.Module):
         return x * (gate + self.alpha * (1 - gate))
 
 
-def activation(name: str, units: int) -> nn.Module:
-    return Dice(units) if name == "dice" else nn.PReLU(units, init=0.1)
-
-
 WIDTH = 18
 TOWER = (200, 80)
+
+Slopes = Literal["dice", "prelu"]
 
 
 class ItemModel(nn.Module):
     """An item is the embeddings of its row and of its category's side by side, ``size`` numbers in all.
 
-    ``device`` is that of the tables; on ``meta`` they have a shape and no values.
+    ``device`` is that of the tables; on ``meta`` they have a shape and no values. A model of this kind adds
+    its own layers in ``add_layers``; its tower reads a user and ``parts`` vectors as wide as an item.
     """
 
+    parts = 4
+
     def __init__(
-        self, users: int, items: int, categories: int | None, width: int, device: str | None
+        self,
+        users: int,
+        items: int,
+        categories: int | None,
+        *,
+        width: int = WIDTH,
+        slopes: Slopes = "dice",
+        device: str | None = None,
     ) -> None:
         super().__init__()
         self.user = nn.Embedding(users, width, device=device)
         self.item = nn.Embedding(items, width, device=device)
         self.category = nn.Embedding(categories, width, device=device) if categories else None
         self.size = 2 * width if categories else width
+        self.slopes = slopes
+        inputs = width + self.parts * self.size
+        self.add_layers(self.size, inputs)
+        layers: list[nn.Module] = []
+        for before, units in pairwise((inputs, *TOWER)):
+            slope = Dice(units) if slopes == "dice" else nn.PReLU(units, init=0.1)
+            layers += [nn.Linear(before, units), slope]
+        self.tower = nn.Sequential(*layers, nn.Linear(TOWER[-1], 2))
+
+    def add_layers(self, size: int, inputs: int) -> None:
+        """Make the layers below the tower, for items of ``size`` numbers and a tower of ``inputs``."""
+        raise NotImplementedError
+
+    def click_logit(self, entry: Tensor) -> Tensor:
+        """The logit of a click. The softmax over the tower's two outputs, of which the second is for a click,
+        is the sigmoid of their difference."""
+        pair: Tensor = self.tower(entry)
+        return pair[..., 1] - pair[..., 0]
 
     def items(self, batch: Batch, name: str) -> Tensor:
         """The items of a column. Fillers are some item or other: whoever asks masks them."""
@@ -54,19 +83,3 @@ class ItemModel(nn.Module):
         if self.category is None:
             return items
         return torch.cat([items, self.category(batch[f"{name}_category"].clamp_min(0))], dim=-1)
-
-
-def tower(inputs: int, slopes: str) -> nn.Sequential:
-    """Two hidden layers, and two outputs whose softmax is the chance of no click and of a click."""
-    return nn.Sequential(
-        nn.Linear(inputs, TOWER[0]),
-        activation(slopes, TOWER[0]),
-        nn.Linear(TOWER[0], TOWER[1]),
-        activation(slopes, TOWER[1]),
-        nn.Linear(TOWER[1], 2),
-    )
-
-
-def click_logit(pair: Tensor) -> Tensor:
-    """The softmax over two outputs is the sigmoid of their difference."""
-    return pair[..., 1] - pair[..., 0]

@@ -9,25 +9,27 @@ from torch import nn
 from sfsl.data.catalogue import Catalogue
 from sfsl.errors import ParameterError
 from sfsl.models.bst import BST
-from sfsl.models.click_task import ClickFactory, Slopes, recommender
+from sfsl.models.click_task import ClickFactory
 from sfsl.models.dien import DIEN
 from sfsl.models.din import DIN
+from sfsl.models.items import Slopes
 from sfsl.models.logistic import LogisticRegression, logistic_regression
 from sfsl.models.lstm import NextWordLSTM, next_word_lstm
 from sfsl.training.task import Task
 
-din, dien, bst = recommender(DIN), recommender(DIEN), recommender(BST)
+din, dien, bst = ClickFactory(DIN), ClickFactory(DIEN), ClickFactory(BST)
 
 
 class ModelValues(Protocol):
-    """What settings, or a package, say of a model besides its catalogue. A kind ignores what it lacks."""
+    """What settings, or a package, say of a model besides its catalogue. A kind ignores what it lacks; its
+    slopes are those of Dice unless ``prelu`` is said."""
 
     @property
     def kind(self) -> str: ...
     @property
     def width(self) -> int: ...
     @property
-    def slopes(self) -> Slopes: ...
+    def slopes(self) -> str: ...
     @property
     def initial(self) -> float: ...
 
@@ -41,28 +43,24 @@ class Kind:
     make: Callable[[Catalogue, ModelValues, int], Task]
 
 
-def _clicks(module: type[nn.Module], factory: ClickFactory) -> Kind:
-    return Kind(
-        module,
-        "clicks",
-        lambda catalogue, values, seed: factory(
-            catalogue, seed=seed, width=values.width, slopes=values.slopes, initial=values.initial
-        ),
-    )
+def _clicks(factory: ClickFactory) -> Kind:
+    def make(catalogue: Catalogue, values: ModelValues, seed: int) -> Task:
+        slopes: Slopes = "prelu" if values.slopes == "prelu" else "dice"
+        return factory(catalogue, seed=seed, width=values.width, slopes=slopes, initial=values.initial)
+
+    return Kind(factory.module, "clicks", make)
+
+
+def _words(catalogue: Catalogue, values: ModelValues, seed: int) -> Task:
+    return next_word_lstm(catalogue, seed=seed, width=values.width, initial=values.initial)
 
 
 KINDS = {
-    "din": _clicks(DIN, din),
-    "dien": _clicks(DIEN, dien),
-    "bst": _clicks(BST, bst),
+    "din": _clicks(din),
+    "dien": _clicks(dien),
+    "bst": _clicks(bst),
     "logistic": Kind(LogisticRegression, "clicks", lambda catalogue, _, __: logistic_regression(catalogue)),
-    "lstm": Kind(
-        NextWordLSTM,
-        "words",
-        lambda catalogue, values, seed: next_word_lstm(
-            catalogue, seed=seed, width=values.width, initial=values.initial
-        ),
-    ),
+    "lstm": Kind(NextWordLSTM, "words", _words),
 }
 
 

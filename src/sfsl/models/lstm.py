@@ -41,7 +41,7 @@ class NextWordLSTM(nn.Module):
         return self.chances(batch).gather(-1, target).squeeze(-1) + batch["known"].clamp_min(1).log()
 
     def chances(self, batch: Batch) -> Tensor:
-        """Their logarithms, of every row at hand: [..., rows]."""
+        """The logarithm of the chance that each row at hand comes next: [..., rows]."""
         rows, known = self.word.weight, batch["known"].clamp_min(1)
         fit = self.meant(self._read(batch["context"])) @ rows[:, :-1].mT + rows[:, -1]
         absent = torch.arange(rows.shape[0], device=rows.device) >= known.unsqueeze(-1)

@@ -5,7 +5,7 @@ parameters and rows come with each round. Its digest is the model's name.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from msgspec import Meta
@@ -14,8 +14,6 @@ from sfsl.codec import Codec, Message
 from sfsl.crypto.secret import digest
 from sfsl.data.catalogue import CATEGORY, ITEM, WORD, Catalogue, CatalogueTable
 from sfsl.errors import InputError, InvalidMessage, ParameterError
-from sfsl.models.click_task import Slopes
-from sfsl.models.items import Dice
 from sfsl.models.kinds import KINDS, build_task, kind_of
 from sfsl.models.lstm import UNITS
 from sfsl.submodel import ModelSpec
@@ -33,6 +31,7 @@ class Package(Message, frozen=True, tag="model-package"):
     allows. Logistic regression has width 2, no slopes and rows that begin at 0. ``model`` repeats what
     follows from the rest, so that a misunderstanding shows at once."""
 
+    about: ClassVar = "clicks"
     kind: KindName
     width: Width
     slopes: Literal["dice", "prelu", ""]
@@ -52,11 +51,27 @@ class Package(Message, frozen=True, tag="model-package"):
             tables.append(CatalogueTable(CATEGORY, self.categories, source=ITEM, map=follows))
         return Catalogue(tuple(tables), self.users)
 
+    def require_possible(self) -> None:
+        """Raise ``InvalidMessage`` where parts of it contradict each other."""
+        if self.kind == "logistic":
+            if (self.width, self.slopes, self.initial) != (2, "", 0):
+                raise InvalidMessage("logistic regression has rows of width 2 that begin at 0, and no slopes")
+        elif not self.slopes:
+            raise InvalidMessage(f"a {self.kind} without slopes")
+        rows = max(self.users, self.items, self.categories)
+        if not (self.users and self.items) or rows * self.width >= 2**62:
+            raise InvalidMessage(f"tables of {self.users} users and {self.items} items cannot be")
+        expected = self.items * _number(self.categories).itemsize if self.categories else 0
+        if (given := len(self.category_of)) != expected:
+            raise InvalidMessage(f"{given} bytes of categories for {self.items} items; {expected} are due")
+
 
 class WordPackage(Message, frozen=True, tag="word-model-package"):
     """A model of words, of which there are ``words``. A row is ``width`` numbers and a bias; ``units`` is the
     size of the state. ``model`` repeats what follows from the rest."""
 
+    about: ClassVar = "words"
+    slopes: ClassVar[str] = ""
     kind: KindName
     width: Width
     units: Width
@@ -68,6 +83,13 @@ class WordPackage(Message, frozen=True, tag="word-model-package"):
     def catalogue(self) -> Catalogue:
         return Catalogue.sized(word=self.words)
 
+    def require_possible(self) -> None:
+        """Raise ``InvalidMessage`` for what this version cannot build."""
+        if self.units != UNITS:
+            raise InvalidMessage(f"a model of words with {self.units} units; this client knows {UNITS}")
+        if not self.words or self.words * (self.width + 1) >= 2**62:
+            raise InvalidMessage(f"a table of {self.words} words cannot be")
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -78,20 +100,11 @@ class Limits:
     width: int = 512
 
 
-@dataclass(frozen=True)
-class _Values:
-    """What a package says of a model besides its catalogue."""
-
-    kind: str
-    width: int
-    slopes: Slopes
-    initial: float
-
-
 _CODEC = Codec(Package, WordPackage)
 
 
 def package_digest(data: bytes) -> bytes:
+    """The name of the model that a package describes."""
     return digest("model package", data)
 
 
@@ -106,17 +119,14 @@ def describe(task: Task) -> bytes:
             "joins"
         )
     if KINDS[kind].about == "words":
-        word = tables[WORD]
-        units = int(task.module.units)  # type: ignore[arg-type]
-        return _CODEC.encode(
-            WordPackage(kind, word.width - 1, units, word.initial, word.rows, model=task.spec)
-        )
+        word, units = tables[WORD], int(task.module.units)  # type: ignore[arg-type]
+        return _CODEC.encode(WordPackage(kind, word.width - 1, units, word.initial, word.rows, task.spec))
     categories = tables[CATEGORY].rows if CATEGORY in tables else 0
     return _CODEC.encode(
         Package(
             kind=kind,
             width=tables[ITEM].width,
-            slopes=_slopes(task),
+            slopes=getattr(task.module, "slopes", ""),
             initial=tables[ITEM].initial,
             users=tables["user"].rows,
             items=tables[ITEM].rows,
@@ -127,64 +137,27 @@ def describe(task: Task) -> bytes:
     )
 
 
-def _slopes(task: Task) -> Literal["dice", "prelu", ""]:
-    layers = getattr(task.module, "tower", ())
-    if not len(layers):
-        return ""
-    return "dice" if any(isinstance(layer, Dice) for layer in layers) else "prelu"
-
-
 def read_package(data: bytes, limits: Limits | None = None) -> Package | WordPackage:
     """A package that can be built, or ``InvalidMessage``; checked before anything of its size is made."""
     limits = limits or Limits()
     package = _CODEC.decode(data, limit=limits.bytes)
     assert isinstance(package, Package | WordPackage)  # noqa: S101 -- the codec knows no other type
-    about = "words" if isinstance(package, WordPackage) else "clicks"
-    if package.kind not in KINDS or KINDS[package.kind].about != about:
+    if package.kind not in KINDS or KINDS[package.kind].about != package.about:
         raise InvalidMessage(
-            f"a package of {about} for a model that this client does not know; it knows {', '.join(KINDS)}. "
-            "Is it older than the server?"
+            f"a package of {package.about} for a model that this client does not know; it knows "
+            f"{', '.join(KINDS)}. Is it older than the server?"
         )
     if package.width > limits.width:
         raise InvalidMessage(f"a model of width {package.width}; this client takes up to {limits.width}")
-    if isinstance(package, WordPackage):
-        _require_words(package)
-    else:
-        _require_clicks(package)
+    package.require_possible()
     return package
-
-
-def _require_words(package: WordPackage) -> None:
-    if package.units != UNITS:
-        raise InvalidMessage(f"a model of words with {package.units} units; this client knows {UNITS}")
-    if not package.words or package.words * (package.width + 1) >= 2**62:
-        raise InvalidMessage(f"a table of {package.words} words cannot be")
-
-
-def _require_clicks(package: Package) -> None:
-    width = package.width
-    if package.kind == "logistic":
-        if (width, package.slopes, package.initial) != (2, "", 0):
-            raise InvalidMessage("logistic regression has rows of width 2 that begin at 0, and no slopes")
-    elif not package.slopes:
-        raise InvalidMessage(f"a {package.kind} without slopes")
-    rows = max(package.users, package.items, package.categories)
-    if not (package.users and package.items) or rows * width >= 2**62:
-        raise InvalidMessage(f"tables of {package.users} users and {package.items} items cannot be")
-    expected = package.items * _number(package.categories).itemsize if package.categories else 0
-    if len(package.category_of) != expected:
-        raise InvalidMessage(
-            f"{len(package.category_of)} bytes of categories for {package.items} items; {expected} are due"
-        )
 
 
 def build(data: bytes, limits: Limits | None = None) -> Task:
     """The task that a package describes. Its tables have no memory, and its dense part no meaning."""
     package = read_package(data, limits)
-    slopes: Slopes = "prelu" if isinstance(package, Package) and package.slopes == "prelu" else "dice"
     try:
-        values = _Values(package.kind, package.width, slopes, package.initial)
-        task = build_task(package.catalogue, values, seed=0)
+        task = build_task(package.catalogue, package, seed=0)
         _ = task.row_maps  # reads the map: a category that is not there shows here
     except (ParameterError, InputError) as error:
         raise InvalidMessage(f"a package that describes no model: {error}") from None
