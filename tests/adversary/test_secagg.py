@@ -233,8 +233,8 @@ def one_key_in_two_places_of_the_roster() -> bool:
     start = sfsl.secagg.client.Start(Layout(dense=8), (0, 1, 2))
     masked = client.create_masked(start, np.zeros(8, np.uint32))
     only_self_mask = Z32.zeros(8)
-    context = sfsl.secagg.client.sum_context("sum", Layout(dense=8), (0, 1, 2), b"")
-    key = sfsl.secagg.client.self_mask_key(shared.secrets[0].seed, binding(roster), context, 1)
+    context = sfsl.secagg.transcript.sum_context("sum", Layout(dense=8), (0, 1, 2), b"")
+    key = sfsl.secagg.transcript.self_mask_key(shared.secrets[0].seed, binding(roster), context, 1)
     sfsl.secagg.client.Masker(Z32, only_self_mask, Layout(dense=8)).add(key)
     return bool(answer.boxes) and masked.words == only_self_mask.tobytes()
 

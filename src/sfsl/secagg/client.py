@@ -27,7 +27,7 @@ from sfsl.secagg.masking import Masker, own_rows, parse_request, parse_requester
 from sfsl.secagg.messages import MAX_ID, Keys, Roster
 from sfsl.secagg.moves import Machine, State
 from sfsl.secagg.params import Layout, Policy, ascending, require_policy
-from sfsl.secagg.transcript import requests_digest, require_members
+from sfsl.secagg.transcript import requests_digest, require_members, sum_context, verify_request
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class Client(Machine[State]):
         for table, (values, part, keep) in enumerate(zip(tables, masker.tables, kept, strict=True)):
             part[:] = _checked(ring, values, (len(keep), part.shape[1]), f"table {table}")[keep]
         listed = start.participants if place.params.neighbours is None else None
-        context = transcript.sum_context(params.label, start.layout, listed, start.context, start.requests)
+        context = sum_context(params.label, start.layout, listed, start.context, start.requests)
         own, *later = state.secrets
         masker.add(transcript.self_mask_key(own.seed, place.binding, context, place.own), [None] * len(kept))
         for index, peer in enumerate(peer for peer in start.participants if peer != place.own):
@@ -205,7 +205,7 @@ class Client(Machine[State]):
         bitmaps = {place.own: request_bitmaps(layout, rows)}
         for other, request in zip(others, signed, strict=True):
             public = (self._identities or {})[place.members[other].client]
-            transcript.verify_request(public, place.binding, state.sum, request.bitmaps, request.signature)
+            verify_request(public, place.binding, state.sum, request.bitmaps, request.signature)
             asked.append(parse_request(layout, request.bitmaps))
             bitmaps[other] = request.bitmaps
         matrices = tuple(

@@ -36,7 +36,7 @@ from sfsl.secagg.messages import CODEC, Keys, Roster
 from sfsl.secagg.moves import Machine, require_round, require_same
 from sfsl.secagg.params import Layout, SessionParams
 from sfsl.secagg.server_states import Phase as Phase
-from sfsl.secagg.transcript import require_distinct, require_key_pair, require_seed
+from sfsl.secagg.transcript import require_distinct, require_key_pair, require_seed, verify_request
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class Server(Machine[at.ServerState]):
         signed = None
         if layout.tables and self._identities is not None:
             signature = message.request_signature
-            transcript.verify_request(self._public(position), self.binding, 0, message.request, signature)
+            verify_request(self._public(position), self.binding, 0, message.request, signature)
             signed = messages.SignedRequest(message.request, signature or b"")
         return at.Sealed(dict(zip(group, message.boxes, strict=True)), request, signed)
 
