@@ -170,18 +170,14 @@ def coordinator_settings(config: ServeConfig, run: RunConfig, largest: int) -> S
     own = config.serve
     return service_settings(
         run,
+        own,
         threshold=None if config.run.round.threshold == "auto" else run.round.threshold_clients,
         min_cohort=config.min_cohort,
         largest_set=largest,
         active=own.active,
-        check_in_seconds=own.check_in_seconds,
-        phase_seconds=own.phase_seconds,
-        training_seconds=own.training_seconds,
         poll_seconds=own.poll_seconds,
         grace_seconds=own.grace_seconds,
-        period_days=own.period_days,
         most_clients=own.most_clients,
-        rounds=own.rounds,
     )
 
 

@@ -85,15 +85,21 @@ def _value(text: str) -> Any:
 
 def to_toml(config: RunConfig) -> str:
     """Every key with its value and what it means. It reads back as the same settings."""
-    lines = [HEAD]
+    written = [HEAD]
     for section in msgspec.structs.fields(RunConfig):
-        settings = getattr(config, section.name)
-        lines += [f"# {description(section)}", f"[{section.name}]"]
-        for field in msgspec.structs.fields(settings):
-            lines += [f"# {line}" for line in textwrap.wrap(description(field), _COMMENT_WIDTH)]
-            lines.append(f"{field.encode_name} = {_written(getattr(settings, field.name))}")
-        lines.append("")
-    return "\n".join(lines)
+        own = getattr(config, section.name)
+        values = msgspec.structs.asdict(own)
+        written.append(written_section(section.name, description(section), type(own), values))
+    return "\n".join(written)
+
+
+def written_section(name: str, title: str, kind: type[msgspec.Struct], values: Mapping[str, Any]) -> str:
+    """Write one section with every key, its value and what it means."""
+    lines = [f"# {title}", f"[{name}]"]
+    for field in msgspec.structs.fields(kind):
+        lines += [f"# {line}" for line in textwrap.wrap(description(field), _COMMENT_WIDTH)]
+        lines.append(f"{field.encode_name} = {_written(values[field.name])}")
+    return "\n".join([*lines, ""])
 
 
 def default_toml() -> str:
