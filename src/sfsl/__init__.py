@@ -48,34 +48,10 @@ if TYPE_CHECKING:
     from sfsl.training import Task
     from sfsl.union import UnionResult, private_set_union
 
-__all__ = [
-    "Aggregate",
-    "Attempt",
-    "Event",
-    "Fleet",
-    "Model",
-    "RoundRecord",
-    "Samples",
-    "SecureMean",
-    "Serving",
-    "SfslError",
-    "StopTraining",
-    "Table",
-    "Task",
-    "Terms",
-    "TrainedRun",
-    "UnionResult",
-    "__version__",
-    "aggregate",
-    "join",
-    "join_async",
-    "load",
-    "private_set_union",
-    "secure_mean",
-    "serve",
-    "serve_async",
-    "train",
-]
+__all__ = ["Aggregate", "SecureMean", "UnionResult", "aggregate", "private_set_union", "secure_mean"]
+__all__ += ["Fleet", "Model", "RoundRecord", "Samples", "StopTraining", "Table", "Task", "TrainedRun"]
+__all__ += ["Attempt", "Event", "Serving", "Terms", "join", "join_async", "serve", "serve_async"]
+__all__ += ["SfslError", "__version__", "load", "train"]
 
 # Where each name is, and the extra that holds what it needs.
 _ROOMS = {
@@ -99,24 +75,22 @@ _NEEDS = {"train": "torch", "store": "lmdb", "network": "httpx"}
 
 
 def __getattr__(name: str) -> Any:
-    for room, (extras, names) in _ROOMS.items():
-        if name not in names:
-            continue
-        try:
-            value = getattr(import_module(room), name)
-        except ImportError as error:
-            if not extras:
-                raise
-            raise ImportError(
-                f"sfsl.{name} needs more packages ({error}); install them with: pip install 'sfsl[{extras}]'"
-            ) from error
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'sfsl' has no attribute {name!r}")
+    room = next((room for room, (_, names) in _ROOMS.items() if name in names), None)
+    if room is None:
+        raise AttributeError(f"module 'sfsl' has no attribute {name!r}")
+    try:
+        value = globals()[name] = getattr(import_module(room), name)
+    except ImportError as error:
+        if not (extras := _ROOMS[room][0]):
+            raise
+        raise ImportError(
+            f"sfsl.{name} needs more packages ({error}); install them with: pip install 'sfsl[{extras}]'"
+        ) from error
+    return value
 
 
 def __dir__() -> list[str]:
-    """The names that can be used here, with what is installed."""
+    """List the names that can be used here, with what is installed."""
     usable = [
         name
         for extras, names in _ROOMS.values()

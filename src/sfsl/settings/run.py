@@ -92,7 +92,7 @@ class PrivacySettings(Checked, frozen=True):
 
     @property
     def index_privacy(self) -> IndexPrivacy:
-        """What clients choose; of a mix, what the least private of them do."""
+        """The choice of clients; where they are a mix, that of the least private of them."""
         if self.mix:
             chosen = (PRESETS[name] for name, share in self.mix.items() if share)
             return max(chosen, key=lambda one: one.epsilon_infinity)
@@ -161,12 +161,12 @@ class RoundSettings(Checked, frozen=True):
 
     @property
     def stands_in(self) -> bool:
-        """Plain sums in place of masked ones: the same model, and costs that say nothing."""
+        """Whether plain sums stand in for masked ones: the same model, and costs that say nothing."""
         return self.scheme in SECURE and not self.masked
 
     @property
     def all_clients(self) -> int:
-        """Of a round."""
+        """The clients of all cohorts of a round."""
         return self.clients * self.cohorts
 
     @property
@@ -258,13 +258,13 @@ class FaultSettings(Checked, frozen=True, rename="kebab"):
 
     @property
     def rates(self) -> dict[str, float]:
-        """By exchange, where anyone vanishes."""
+        """The shares that vanish by exchange, where anyone does."""
         found = msgspec.to_builtins(self)
         return {exchange: rate for exchange, rate in found.items() if rate and exchange != "late"}
 
     @property
     def lost(self) -> dict[str, float]:
-        """By exchange: who vanishes or is too late."""
+        """The shares that vanish or are too late, by exchange."""
         found = msgspec.to_builtins(self)
         late = found.pop("late")
         return {exchange: 1 - (1 - rate) * (1 - late) for exchange, rate in found.items() if rate or late}
@@ -356,21 +356,16 @@ class RunConfig(Checked, frozen=True):
                 f'run.selection = "{self.run.selection}" with run.period = {self.run.period}: "period" needs '
                 'the number of rounds in a period, and "uniform" has none (0)'
             )
-        least = self.round.min_contributors
-        if least != "auto" and least > self.round.clients:
+        clients, least, wanted = self.round.clients, self.round.min_contributors, self.round.threshold_clients
+        there = f"but a round has {clients} clients (round.clients)"
+        if least != "auto" and least > clients:
+            raise ParameterError(f"round.min_contributors = {least}, {there}: no row could ever move")
+        if wanted > clients:
+            raise ParameterError(f"round.threshold = {wanted}, {there}")
+        if 2 * wanted <= clients:
             raise ParameterError(
-                f"round.min_contributors = {least}, but a round has {self.round.clients} clients "
-                "(round.clients): no row could ever move"
-            )
-        wanted = self.round.threshold_clients
-        if wanted > self.round.clients:
-            raise ParameterError(
-                f"round.threshold = {wanted}, but a round has {self.round.clients} clients (round.clients)"
-            )
-        if 2 * wanted <= self.round.clients:
-            raise ParameterError(
-                f"round.threshold = {wanted} of {self.round.clients} clients: more than half must last, or "
-                'two halves could open two different sums; "auto" is a safe choice'
+                f"round.threshold = {wanted} of {clients} clients: more than half must last, or two halves "
+                'could open two different sums; "auto" is a safe choice'
             )
         if self.run.device:
             self._require_device()
@@ -395,7 +390,7 @@ class RunConfig(Checked, frozen=True):
         return [key for key, is_wrong in lacking.items() if is_wrong]
 
     def _require_device(self) -> None:
-        """What it cannot do is refused, not left out."""
+        """Refuse what a device cannot do, rather than leave it out."""
         if wrong := self.not_on_a_device:
             raise ParameterError(
                 f'run.device = "{self.run.device}" runs plain sums of federated schemes on clicks data, '
@@ -404,7 +399,7 @@ class RunConfig(Checked, frozen=True):
             )
 
     def _require_cluster(self) -> None:
-        """Workers carry the protocol's clients; what has none is quick in one process."""
+        """Refuse what has no clients of the protocol for workers: it is quick in one process."""
         if self.run.device:
             raise ParameterError(
                 f'run.engine = "ray" with run.device = "{self.run.device}", which keeps the fleet on one '
@@ -440,7 +435,7 @@ class RunConfig(Checked, frozen=True):
 
 
 def from_sections(sections: Mapping[str, object]) -> RunConfig:
-    """Settings from nested mappings as TOML gives them; what is not there has its default."""
+    """Read settings from nested mappings as TOML gives them; what is not there has its default."""
     known = {section.name: type(section.default) for section in msgspec.structs.fields(RunConfig)}
     if unknown := [name for name in sections if name not in known]:
         raise ParameterError(f"there is no section [{unknown[0]}]; there are {', '.join(known)}")

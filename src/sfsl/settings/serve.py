@@ -21,7 +21,6 @@ SECTION = "serve"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # A cohort this much smaller than planned is still worth a round.
 _LEAST_SHARE = 0.8
-_LEAST_COHORT = 3
 
 
 @explained
@@ -100,14 +99,13 @@ class ServeSettings(Checked, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.plain:
-            if self.certificate or self.key:
-                raise ParameterError("serve.plain = true and a certificate contradict each other")
-            if self.host not in _LOOPBACK:
-                raise ParameterError(
-                    f"serve.plain = true on {self.host}: without TLS only loopback, {_LOOPBACK[0]}"
-                )
-        elif not ((self.certificate and self.key) or self.own_tls):
+        if self.plain and (self.certificate or self.key):
+            raise ParameterError("serve.plain = true and a certificate contradict each other")
+        if self.plain and self.host not in _LOOPBACK:
+            raise ParameterError(
+                f"serve.plain = true on {self.host}: without TLS only loopback, {_LOOPBACK[0]}"
+            )
+        if not self.plain and not ((self.certificate and self.key) or self.own_tls):
             raise ParameterError(
                 "serve.certificate and serve.key are needed for TLS; make them with: sfsl keys authority tls "
                 "&& sfsl keys server tls --host NAME"
@@ -132,26 +130,25 @@ class ServeConfig(Checked, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.run.round.scheme != "sfsl":
-            raise ParameterError(
-                f'round.scheme = "{self.run.round.scheme}" is for simulations; a server runs "sfsl"'
-            )
-        if self.run.round.sums == "plain":
+        one, engine = self.run.round, self.run.run.engine
+        if one.scheme != "sfsl":
+            raise ParameterError(f'round.scheme = "{one.scheme}" is for simulations; a server runs "sfsl"')
+        if one.sums == "plain":
             raise ParameterError('round.sums = "plain" hides nothing; clients on a network refuse it')
-        if self.run.round.cohorts > 1 or self.run.run.engine != "local":
+        if one.cohorts > 1 or engine != "local":
             raise ParameterError(
-                f"round.cohorts = {self.run.round.cohorts} and run.engine = "
-                f'"{self.run.run.engine}" are for simulations; a server runs one cohort at a time'
+                f'round.cohorts = {one.cohorts} and run.engine = "{engine}" are for simulations; a server '
+                "runs one cohort at a time"
             )
         if self.serve.largest_set == "auto" and not self.serve.catalogue:
             raise ParameterError(
                 'serve.largest_set = "auto" is read from the statistics of serve.catalogue; give one, or '
                 "write a number"
             )
-        if not 2 <= self.min_cohort <= self.run.round.clients:
+        if not 2 <= self.min_cohort <= one.clients:
             raise ParameterError(
-                f"serve.min_cohort = {self.min_cohort}, but a round has at most {self.run.round.clients} "
-                "clients (round.clients)"
+                f"serve.min_cohort = {self.min_cohort}, but a round has at most {one.clients} clients "
+                "(round.clients)"
             )
 
     @property
@@ -160,10 +157,8 @@ class ServeConfig(Checked, frozen=True):
 
 
 def least_cohort(clients: int, chosen: int | Literal["auto"]) -> int:
-    """Of a round that is to have so many clients."""
-    if chosen != "auto":
-        return chosen
-    return min(clients, max(_LEAST_COHORT, math.ceil(_LEAST_SHARE * clients)))
+    """Return the least clients of a round that is to have so many."""
+    return min(clients, max(3, math.ceil(_LEAST_SHARE * clients))) if chosen == "auto" else chosen
 
 
 Given = ServeConfig | Mapping[str, Any] | str | Path
