@@ -96,13 +96,14 @@ class Settings:
 
 @dataclass
 class Participant:
-    """``pinned`` are the identities of all clients by name, where it insists on active mode. ``worker`` runs
-    the protocol's arithmetic, ``training`` the trainer; None: threads of the event loop.
+    """One client on a network. ``pinned`` are the identities of all clients by name, where it insists on
+    active mode. ``worker`` runs the protocol's arithmetic, ``training`` the trainer; None: threads of the
+    event loop.
 
     ``run`` is a coroutine to cancel at any time: a round under way goes on without this client, what was
     debited stays debited, and what it learned about itself is kept. ``ended`` is how the last attempts of a
-    ``run`` ended, also of one that raised. ``now`` is in the time zone of the
-    memory's days. ``clock`` counts seconds, ``cpu`` those that the thread it is asked in has computed.
+    ``run`` ended, also of one that raised. ``now`` is in the time zone of the memory's days. ``clock`` counts
+    seconds, ``cpu`` those that the thread it is asked in has computed.
     """
 
     link: Link
@@ -162,7 +163,7 @@ class Participant:
         self.notify(Event("enrolled", f"Enrolled as client {self.link.client}"))
 
     async def take_part(self) -> Attempt:
-        """One check-in with new keys, and the round that comes of it, if any.
+        """Check in with new keys, and take part in the round that comes of it, if any.
 
         Raises ``Declined`` where this client's own limits forbid any round for now, ``StateError`` where
         its memory cannot be trusted, ``WrongModel`` where the server has another model by now,
@@ -216,8 +217,8 @@ class Participant:
         return Attempt("declined", why, number)
 
     async def rest(self) -> bool:
-        """Until the next period, and a little longer: not all clients come back at midnight sharp. False
-        where that would change nothing."""
+        """Wait until the next period, and a little longer: not all clients come back at midnight sharp.
+        Return False where that would change nothing."""
         until, most = self.memory.rests_until, self.settings.longest_pause_s
         if until is None:
             return False
@@ -229,7 +230,7 @@ class Participant:
         return True
 
     async def _steadily(self, act: Callable[..., Result], *given: Any) -> Result:
-        """In a thread, and to its end even if this task is cancelled: files are being written."""
+        """Act in a thread, and to the end even if this task is cancelled: files are being written."""
         running = asyncio.get_running_loop().run_in_executor(self.worker, partial(act, *given))
         try:
             return await asyncio.shield(running)

@@ -1,4 +1,4 @@
-"""Beginning a run, and going on with one."""
+"""How a run begins, and how one goes on."""
 
 from pathlib import Path
 

@@ -81,7 +81,7 @@ class FlowerConfig(Checked, frozen=True):
 
 
 def read_config(run_config: Mapping[str, Any]) -> FlowerConfig:
-    """From a run's flat configuration: ``round.clients`` is the key ``clients`` of the section ``round``."""
+    """Read a run's flat configuration: ``round.clients`` is the key ``clients`` of the section ``round``."""
     sections: dict[str, dict[str, Any]] = {}
     for key, value in run_config.items():
         section, dot, name = key.partition(".")

@@ -165,7 +165,7 @@ Given = ServeConfig | Mapping[str, Any] | str | Path
 
 
 def from_all_sections(sections: Mapping[str, object]) -> ServeConfig:
-    """Settings from nested mappings as TOML gives them; what is not there has its default."""
+    """Read settings from nested mappings as TOML gives them; what is not there has its default."""
     serve = section_from(SECTION, ServeSettings, sections.get(SECTION, {}))
     rest = {name: content for name, content in sections.items() if name != SECTION}
     if serve.catalogue:
@@ -195,6 +195,6 @@ def serve_settings(
 
 
 def section_toml() -> str:
-    """The section with every key, its default and what it means, to put into a run file."""
+    """Write the section with every key, its default and what it means, to put into a run file."""
     defaults = {field.name: field.default for field in msgspec.structs.fields(ServeSettings)}
     return written_section(SECTION, "How the model is served: sfsl serve THIS_FILE", ServeSettings, defaults)
