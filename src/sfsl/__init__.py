@@ -101,24 +101,22 @@ _NEEDS = {"train": "torch", "store": "lmdb", "network": "httpx"}
 
 
 def __getattr__(name: str) -> Any:
-    for room, (extras, names) in _ROOMS.items():
-        if name not in names:
-            continue
-        try:
-            value = getattr(import_module(room), name)
-        except ImportError as error:
-            if not extras:
-                raise
-            raise ImportError(
-                f"sfsl.{name} needs more packages ({error}); install them with: pip install 'sfsl[{extras}]'"
-            ) from error
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module 'sfsl' has no attribute {name!r}")
+    room = next((room for room, (_, names) in _ROOMS.items() if name in names), None)
+    if room is None:
+        raise AttributeError(f"module 'sfsl' has no attribute {name!r}")
+    try:
+        value = globals()[name] = getattr(import_module(room), name)
+    except ImportError as error:
+        if not (extras := _ROOMS[room][0]):
+            raise
+        raise ImportError(
+            f"sfsl.{name} needs more packages ({error}); install them with: pip install 'sfsl[{extras}]'"
+        ) from error
+    return value
 
 
 def __dir__() -> list[str]:
-    """The names that can be used here, with what is installed."""
+    """List the names that can be used here, with what is installed."""
     usable = [
         name
         for extras, names in _ROOMS.values()

@@ -14,19 +14,5 @@ from sfsl.client.participant import Attempt, Participant, Settings
 from sfsl.client.personal import PersonalRows
 from sfsl.client.trainer import ClientModel, Lesson, Trainer
 
-__all__ = [
-    "Attempt",
-    "Backoff",
-    "ClientModel",
-    "DurableMemory",
-    "Event",
-    "Lesson",
-    "Link",
-    "LinkLimits",
-    "Memory",
-    "Participant",
-    "PersonalRows",
-    "Settings",
-    "Trainer",
-    "trusted",
-]
+__all__ = ["Attempt", "Backoff", "DurableMemory", "Event", "Link", "LinkLimits", "Memory", "Participant"]
+__all__ += ["ClientModel", "Lesson", "PersonalRows", "Settings", "Trainer", "trusted"]

@@ -19,7 +19,7 @@ class Backoff:
     most_obeyed: float = 3600.0
 
     def delay(self, attempt: int, asked: float = 0.0) -> float:
-        """Before try number ``attempt`` + 2. ``asked``: what the server wants, obeyed within reason."""
+        """Return the seconds before try ``attempt`` + 2. ``asked``: what the server wants, within reason."""
         own = min(self.longest, self.first * 2.0 ** min(attempt, 32))
         least = min(max(asked, 0.0), self.most_obeyed)
         share = int.from_bytes(self.randomness.bytes(4), "big") / 2**32

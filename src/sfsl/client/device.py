@@ -28,8 +28,8 @@ from sfsl.training.task import ClientData, Rows, Task
 
 @dataclass(frozen=True)
 class Learned:
-    """What training made of one client, besides its upload. ``personal``: by table the rows that never
-    leave it, and how far each moved."""
+    """What training made of one client, besides its upload. ``personal``: by table the rows that never leave
+    it, and how far each moved."""
 
     samples: int
     loss: float
@@ -40,7 +40,7 @@ class Learned:
 
 @dataclass(frozen=True)
 class Device:
-    """``train`` and ``held_out`` are the samples of one client."""
+    """One client's samples, to train on and to test with, and the task that they are for."""
 
     task: Task
     train: ClientData
@@ -48,48 +48,39 @@ class Device:
 
     @property
     def needed(self) -> dict[str, Indices]:
-        """Its real rows of every table; ids that the model does not have are left out."""
+        """The rows of every table that its data names; those that the model does not have are left out."""
         return self._named[0]
 
     @property
     def unknown(self) -> int:
-        """How many rows its data names that the model does not have."""
+        """The number of rows that its data names and the model does not have."""
         return self._named[1]
 
     @cached_property
     def personal(self) -> dict[str, Indices]:
         """The rows of personal tables that it keeps: those it trains, and those it is tested on."""
-        named = [self.needed]
-        if self.held_out is not None:
-            named.append(self.task.needed_rows(self.held_out)[0])
-        return {
-            table.name: np.unique(np.concatenate([rows[table.name] for rows in named]))
-            for table in self.task.tables
-            if table.kind == "personal"
-        }
+        tested = self.needed if self.held_out is None else self.task.needed_rows(self.held_out)[0]
+        own = [table.name for table in self.task.tables if table.kind == "personal"]
+        return {name: np.union1d(self.needed[name], tested[name]) for name in own}
 
     @cached_property
     def _named(self) -> tuple[dict[str, Indices], int]:
         return self.task.needed_rows(self.train)
 
     def work(self, download: Download, personal: Mapping[str, Values], seed: int) -> ClientWork:
-        """The succinct part of a submodel, and the samples that can be trained on it."""
+        """Return the succinct part of a submodel, and the samples that can be trained on it."""
         kept = self.train.keep(self._asked(download))
         rows = self.task.needed_rows(kept)[0]
         return ClientWork(rows, self._values(rows, download, personal), kept, seed)
 
     def trained(
-        self,
-        work: ClientWork,
-        update: LocalUpdate,
-        download: Download,
-        personal: Mapping[str, Values],
+        self, work: ClientWork, update: LocalUpdate, download: Download, personal: Mapping[str, Values]
     ) -> Trained:
+        """Return what the client uploads: how far everything moved, and scores where they are asked for."""
+        summed = [table.name for table in self.task.spec.summed]
         rows = {
-            table.name: TrainedRows(
-                RowSet(work.rows[table.name]), update.rows[table.name], update.counts[table.name]
-            )
-            for table in self.task.spec.summed
+            name: TrainedRows(RowSet(work.rows[name]), update.rows[name], update.counts[name])
+            for name in summed
         }
         scores = None if download.scores is None else self._scores(download, personal, download.scores)
         return Trained(update.dense, update.samples, rows, scores)
@@ -97,7 +88,7 @@ class Device:
     def _scores(
         self, download: Download, personal: Mapping[str, Values], bins: ScoreBins
     ) -> tuple[Indices, Indices]:
-        """Histograms of scores on held-out samples, of which only rows asked for can be scored."""
+        """Return histograms of scores on held-out samples, of which only rows asked for can be scored."""
         kept = self.held_out.keep(self._asked(download)) if self.held_out is not None else None
         if kept is None or not len(kept):
             return np.zeros(bins.bins, np.int64), np.zeros(bins.bins, np.int64)
@@ -120,8 +111,7 @@ class Device:
             if table.kind == "personal":
                 values[table.name] = personal[table.name][np.searchsorted(self.personal[table.name], own)]
             else:
-                at = download.asked[table.name].positions_of(own)
-                values[table.name] = download.rows[table.name][at]
+                values[table.name] = download.rows[table.name][download.asked[table.name].positions_of(own)]
         return values
 
 
@@ -168,17 +158,13 @@ class DeviceTrainer:
     def _local(self, asked: Mapping[str, float]) -> LocalSettings:
         own, limits = self.settings, self.limits
         rate = asked.get("rate", own.learning_rate)
-        batch, epochs, clip = (
-            asked.get(name, getattr(own, name)) for name in ("batch_size", "epochs", "clip")
-        )
+        batch, epochs, clip = (asked.get(key, getattr(own, key)) for key in ("batch_size", "epochs", "clip"))
         if not (0 < rate <= limits.rate and 0 < clip < math.inf):
             raise Refused(
                 f"a learning rate of {rate:g} and a clip of {clip:g}, which this client does not take"
             )
-        for name, value, most in (
-            ("batch_size", batch, limits.batch_size),
-            ("epochs", epochs, limits.epochs),
-        ):
+        bounded = (("batch_size", batch, limits.batch_size), ("epochs", epochs, limits.epochs))
+        for name, value, most in bounded:
             if not 1 <= value <= most or value != int(value):
                 raise Refused(f"{name} = {value:g}; this client takes whole numbers up to {most}")
         return LocalSettings(int(batch), int(epochs), rate, 1.0, clip)

@@ -5,25 +5,11 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Literal
 
-Kind = Literal[
-    "data",
-    "model",
-    "connected",
-    "enrolled",
-    "checked-in",
-    "invited",
-    "exposed",
-    "training",
-    "uploaded",
-    "committed",
-    "aborted",
-    "left-out",
-    "not-chosen",
-    "restarted",
-    "declined",
-    "waiting",
-    "offline",
-]
+from sfsl.client.replies import Outcome
+
+_Around = Literal["data", "model", "connected", "enrolled", "checked-in", "declined", "waiting", "offline"]
+_InRound = Literal["invited", "exposed", "training", "uploaded"]
+Kind = _Around | _InRound | Outcome
 
 
 @dataclass(frozen=True)
@@ -51,4 +37,4 @@ Notify = Callable[[Event], None]
 
 
 def nobody(event: Event) -> None:
-    """Where nobody listens."""
+    """Hear of an event and do nothing: where nobody listens."""

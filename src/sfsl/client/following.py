@@ -45,7 +45,7 @@ class ServedModel:
 
 
 async def fetch_model(link: Link, about: About) -> ServedModel:
-    """The model that ``about`` announces, or that which the server announces by now."""
+    """Fetch the model that ``about`` announces, or that which the server announces by now."""
     while True:
         try:
             return await _fetched(link, about)
@@ -77,10 +77,9 @@ async def _fetched(link: Link, about: About) -> ServedModel:
 
 
 def _require_one_model(sizes: Catalogue, catalogue: Catalogue) -> None:
-    """Package and catalogue speak of the same tables."""
-    told = [(table.name, table.rows, table.source) for table in catalogue.tables]
-    same = told == [(table.name, table.rows, table.source) for table in sizes.tables]
-    if not same or catalogue.users != sizes.users:
+    """Refuse a package and a catalogue that speak of different tables."""
+    told, packed = ([(one.name, one.rows, one.source) for one in of.tables] for of in (catalogue, sizes))
+    if told != packed or catalogue.users != sizes.users:
         raise InvalidMessage("the server's catalogue has other tables than its model")
     for one, other in zip(sizes.tables, catalogue.tables, strict=True):
         if one.map is not None and not np.array_equal(one.map, np.asarray(other.map)):
@@ -88,8 +87,8 @@ def _require_one_model(sizes: Catalogue, catalogue: Catalogue) -> None:
 
 
 class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``spec`` and ``contents`` are the model's and the catalogue's that this client knew last. ``period``:
-    by shared table, the rows that count in the period under way."""
+    """The model and the contents of the catalogue that this client knew last. ``period``: by shared table,
+    the rows that count in the period under way."""
 
     format: Literal["sfsl known model 1"]
     spec: ModelSpec
@@ -97,27 +96,24 @@ class _Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     period: dict[str, Annotated[int, Meta(ge=1)]]
 
 
+@dataclass(frozen=True)
 class KnownModel:
     """What a client remembers of the model, in a file of its own: so much is still so, whoever says what."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    path: Path
 
     def require_extends(self, served: ServedModel) -> None:
         """Raise ``WrongModel`` unless all that was known still holds: tables, widths and kinds are the same,
         no row is gone, and rows that were there have their ids and maps."""
         known = self._read()
-        if known is None:
-            return
-        why = _difference(known, served)
-        if why:
+        if known is not None and (why := _difference(known, served)):
             raise WrongModel(
-                f"the server's model does not continue the one that this client knows ({self._path}): {why}. "
+                f"the server's model does not continue the one that this client knows ({self.path}): {why}. "
                 "A model only grows; ask who runs the server. For another model take another folder"
             )
 
     def settle(self, served: ServedModel, *, going_on: bool) -> dict[str, int]:
-        """How many rows of each shared table count now; durable before anything is answered for them.
+        """Settle how many rows of each shared table count now, durably, before anything is answered for them.
 
         ``going_on``: the client's period began before, so that its rows are those of then.
         """
@@ -126,35 +122,33 @@ class KnownModel:
             rows = {name: min(known.period.get(name, count), count) for name, count in rows.items()}
         settled = _Known("sfsl known model 1", served.task.spec, served.catalogue.contents.hex(), rows)
         if settled != known:
-            replace_file(self._path, msgspec.json.encode(settled))
+            replace_file(self.path, msgspec.json.encode(settled))
         return rows
 
     def _read(self) -> _Known | None:
         try:
-            with self._path.open("rb") as file:
+            with self.path.open("rb") as file:
                 return msgspec.json.decode(file.read(_LARGEST), type=_Known)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError, ValueError) as error:
             raise StateError(
-                f"{self._path} does not hold what this client knows of its model: {error}"
+                f"{self.path} does not hold what this client knows of its model: {error}"
             ) from None
 
 
 def _difference(known: _Known, served: ServedModel) -> str:
-    """In words; empty where everything that was known holds."""
-    spec = served.task.spec
-    now = {table.name: table for table in spec.tables}
-    if [*now] != [table.name for table in known.spec.tables] or spec.dense != known.spec.dense:
+    """Say in words what no longer holds; empty where everything that was known does."""
+    now, then = served.task.spec, known.spec
+    if [one.name for one in now.tables] != [one.name for one in then.tables] or now.dense != then.dense:
         return "it has other tables, or another dense part"
-    for table in known.spec.tables:
-        rows = now[table.name].rows
-        if msgspec.structs.replace(now[table.name], rows=table.rows) != table:
-            return f"table {table.name!r} has another width, kind, source or start"
-        if rows < table.rows:
-            return f"table {table.name!r} had {table.rows} rows and has {rows}"
+    for new, old in zip(now.tables, then.tables, strict=True):
+        if msgspec.structs.replace(new, rows=old.rows) != old:
+            return f"table {old.name!r} has another width, kind, source or start"
+        if new.rows < old.rows:
+            return f"table {old.name!r} had {old.rows} rows and has {new.rows}"
     try:
-        first = served.catalogue.first({table.name: table.rows for table in known.spec.tables})
+        first = served.catalogue.first({table.name: table.rows for table in then.tables})
     except InputError as error:
         return str(error)
     return "" if first.contents.hex() == known.contents else "rows that were there have other ids or maps"

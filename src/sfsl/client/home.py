@@ -27,8 +27,9 @@ _LARGEST_DATA = 1 << 30
 
 
 class Home:
+    """The folder of one client, which is made if it is not there, for its owner only."""
+
     def __init__(self, folder: Path, randomness: Randomness) -> None:
-        """Made if it is not there, for its owner only."""
         self.folder = folder
         self._randomness = randomness
         try:
@@ -37,14 +38,14 @@ class Home:
             raise StateError(f"cannot make the folder {folder}: {error.strerror}") from None
 
     def identity(self, path: Path | None = None) -> Identity:
-        """That in ``path``, or this client's own, which is made on first use."""
+        """Read the identity in ``path``, or this client's own, which is made on first use."""
         own = path or self.folder / "identity.key"
         if path is None and not own.exists():
             return write_identity(own, Secret(self._randomness.bytes(32)))
         return read_identity(own)
 
     def deployment(self) -> bytes | None:
-        """The one it joined, None before the first time."""
+        """Return the deployment that it joined, None before the first time."""
         path = self.folder / "deployment"
         try:
             return bytes.fromhex(path.read_text("ascii").strip()) if path.exists() else None
@@ -72,12 +73,9 @@ class Home:
         return PersonalRows.open(self.folder / "rows", model, self._randomness)
 
     def samples(self, source: Path | bytes, state: ClientState, today: date) -> tuple[Path, bool]:
-        """The samples to take part with today: a copy of ``source``, a file or its content, as it was when
-        the period began here.
-
-        Also whether ``source`` has changed since. New data waits: answers that changed with the data would
-        betray the change.
-        """
+        """Return the samples to take part with today, a copy of ``source`` (a file or its content) as it was
+        when the period began here, and whether ``source`` has changed since. New data waits: answers that
+        changed with the data would betray the change."""
         copy = self.folder / "data"
         try:
             data = source if isinstance(source, bytes) else _read(source)
@@ -98,7 +96,7 @@ def _read(source: Path) -> bytes:
 
 
 def require_readable(source: Path) -> None:
-    """Before anybody is asked for anything."""
+    """Refuse a file that cannot be read, before anybody is asked for anything."""
     try:
         with source.open("rb") as file:
             file.read(1)
@@ -107,7 +105,7 @@ def require_readable(source: Path) -> None:
 
 
 def read_roster(path: Path) -> dict[str, bytes]:
-    """The public keys of all clients by their ids, from a list as a server has it: one key a line."""
+    """Read the public keys of all clients by their ids, from a list as a server has it: one key a line."""
     return {client_id(public): public for public in Enrolment.listed(path).read()}
 
 

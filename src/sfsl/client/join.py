@@ -4,9 +4,13 @@
 """
 
 import asyncio
+import inspect
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import wraps
 from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
 
 from sfsl.client.backoff import Backoff
 from sfsl.client.device import DeviceTrainer
@@ -24,61 +28,8 @@ from sfsl.errors import InputError, WrongModel
 from sfsl.privacy import ClientState
 from sfsl.settings.terms import Terms
 
-
-def join(
-    server: str,
-    data: Data,
-    state: str | Path,
-    *,
-    terms: Terms | None = None,
-    ca: str | Path | None = None,
-    identity: str | Path | None = None,
-    rounds: int | None = None,
-    wait: bool = True,
-    held_out: float = 0.2,
-    plain: bool = False,
-    on_event: Notify | None = None,
-) -> list[Attempt]:
-    """Take part in a deployment's rounds with data that stays here, until ``rounds`` are done.
-
-    Blocks; Ctrl-C stops it. Inside an event loop, or to stop it from elsewhere, use ``join_async``, which
-    explains the arguments. A server and three clients, each in a thread:
-
-    >>> import queue, tempfile, sfsl
-    >>> from concurrent.futures import ThreadPoolExecutor
-    >>> settings = {
-    ...     "data": {"users": 12, "scale": 0.03}, "model": {"kind": "logistic"},
-    ...     "round": {"clients": 3, "threshold": 3, "min_contributors": 2},
-    ...     "serve": {"enrolment": "open", "port": 0, "rounds": 1, "period_days": 0},
-    ... }
-    >>> def client(serving, folder, number):
-    ...     with open(f"{folder}/{number}.csv", "w") as file:
-    ...         file.writelines(["item,label,time\\n", *(f"{n},{n % 2},{n}\\n" for n in range(20))])
-    ...     return sfsl.join(serving.url, f"{folder}/{number}.csv", f"{folder}/client-{number}",
-    ...                      ca=serving.authority, rounds=1)[-1].outcome
-    >>> with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
-    ...     ready = queue.Queue()
-    ...     server = pool.submit(sfsl.serve, settings, out=f"{folder}/server", ready=ready.put)
-    ...     serving = ready.get(timeout=60)
-    ...     clients = [pool.submit(client, serving, folder, number) for number in range(3)]
-    ...     [one.result() for one in clients], server.result()
-    (['committed', 'committed', 'committed'], 1)
-    """
-    return asyncio.run(
-        join_async(
-            server,
-            data,
-            state,
-            terms=terms,
-            ca=ca,
-            identity=identity,
-            rounds=rounds,
-            wait=wait,
-            held_out=held_out,
-            plain=plain,
-            on_event=on_event,
-        )
-    )
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 async def join_async(
@@ -107,7 +58,7 @@ async def join_async(
 
     Cancel it at any time: a round under way goes on without this client, and what was spent stays spent.
 
-    >>> import asyncio, tempfile, sfsl
+    >>> import asyncio, pathlib, tempfile, sfsl
     >>> settings = {
     ...     "data": {"users": 12, "scale": 0.03}, "model": {"kind": "logistic"},
     ...     "round": {"clients": 3, "threshold": 3, "min_contributors": 2},
@@ -115,14 +66,12 @@ async def join_async(
     ... }
     >>> async def deployment(folder):
     ...     ready = asyncio.get_running_loop().create_future()
-    ...     server = asyncio.create_task(
-    ...         sfsl.serve_async(settings, out=f"{folder}/server", ready=ready.set_result))
-    ...     serving = await ready
-    ...     with open(f"{folder}/clicks.csv", "w") as file:
-    ...         file.writelines(["item,label,time\\n", *(f"{n},{n % 2},{n}\\n" for n in range(20))])
-    ...     clients = (sfsl.join_async(serving.url, f"{folder}/clicks.csv", f"{folder}/client-{n}",
-    ...                                rounds=1, plain=True) for n in range(3))
-    ...     ended = await asyncio.gather(*clients)
+    ...     server = asyncio.create_task(sfsl.serve_async(settings, out=folder, ready=ready.set_result))
+    ...     clicks = pathlib.Path(folder, "clicks.csv")
+    ...     clicks.write_text("item,label,time\\n" + "".join(f"{n},{n % 2},{n}\\n" for n in range(20)))
+    ...     url = (await ready).url
+    ...     ended = await asyncio.gather(*(
+    ...         sfsl.join_async(url, clicks, f"{folder}/{n}", rounds=1, plain=True) for n in range(3)))
     ...     return [one.outcome for attempts in ended for one in attempts], await server
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     asyncio.run(deployment(folder))
@@ -147,6 +96,48 @@ async def join_async(
         served = await client.model()
         home.pin(link.deployment or b"")  # which it met when it was asked for its model
         return await client.take_part(served, rounds, wait)
+
+
+def blocking(
+    asynchronous: Callable[Given, Coroutine[Any, Any, Result]],
+) -> Callable[[Callable[[], None]], Callable[Given, Result]]:
+    """Make of a name and its docstring the function that runs ``asynchronous``, and takes what it takes."""
+
+    def made(named: Callable[[], None]) -> Callable[Given, Result]:
+        @wraps(named)
+        def run(*given: Given.args, **more: Given.kwargs) -> Result:
+            return asyncio.run(asynchronous(*given, **more))
+
+        run.__signature__ = inspect.signature(asynchronous)  # type: ignore[attr-defined]
+        return run
+
+    return made
+
+
+@blocking(join_async)
+def join() -> None:
+    """Take part in a deployment's rounds with data that stays here, until ``rounds`` are done.
+
+    Blocks; Ctrl-C stops it. Inside an event loop, or to stop it from elsewhere, use ``join_async``, which
+    explains the arguments. A server and three clients, each in a thread:
+
+    >>> import pathlib, queue, tempfile, sfsl
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> settings = {
+    ...     "data": {"users": 12, "scale": 0.03}, "model": {"kind": "logistic"},
+    ...     "round": {"clients": 3, "threshold": 3, "min_contributors": 2},
+    ...     "serve": {"enrolment": "open", "port": 0, "rounds": 1, "period_days": 0},
+    ... }
+    >>> with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(4) as pool:
+    ...     ready, clicks = queue.Queue(), pathlib.Path(folder, "clicks.csv")
+    ...     _ = clicks.write_text("item,label,time\\n" + "".join(f"{n},{n % 2},{n}\\n" for n in range(20)))
+    ...     server = pool.submit(sfsl.serve, settings, out=f"{folder}/server", ready=ready.put)
+    ...     serving = ready.get(timeout=60)
+    ...     clients = [pool.submit(sfsl.join, serving.url, clicks, f"{folder}/{number}", rounds=1,
+    ...                            ca=serving.authority) for number in range(3)]
+    ...     [one.result()[-1].outcome for one in clients], server.result()
+    (['committed', 'committed', 'committed'], 1)
+    """
 
 
 def require_held_out(share: float) -> None:
@@ -198,8 +189,9 @@ class _Client:
                     if grown.digest == served.digest:
                         raise
                     served = grown
-                    version = served.catalogue.version
-                    self.notify(Event("model", f"The catalogue has grown to version {version}"))
+                    self.notify(
+                        Event("model", f"The catalogue has grown to version {grown.catalogue.version}")
+                    )
                     continue
             if not wait or (rounds is not None and sum(one.whole for one in ended) >= rounds):
                 return ended
@@ -209,17 +201,12 @@ class _Client:
     def _participant(self, served: ServedModel, state: ClientState, personal: PersonalRows) -> Participant:
         model, trainer = served.client_model, self._trainer(served, state)
         shared = {name: trainer.device.needed[name] for name in model.tables.shared}
+        privacy, randomness = self.terms.index_privacy, self.randomness
+        memory = DurableMemory(state, privacy, model.tables, shared, today=_today, randomness=randomness)
         return Participant(
             link=self.link,
             model=model,
-            memory=DurableMemory(
-                state,
-                self.terms.index_privacy,
-                model.tables,
-                shared,
-                today=_today,
-                randomness=self.randomness,
-            ),
+            memory=memory,
             trainer=trainer,
             personal=personal,
             policy=self.terms.policy,
@@ -239,8 +226,8 @@ class _Client:
             self.notify(Event("waiting", f"{what} has changed; this period goes on with what it froze"))
         rows = self._known.settle(served, going_on=going_on)
         device, report = build_device(served, rows, frozen, source, self.held_out)
-        samples = f"{len(device.train):,} samples to train on"
-        self.notify(Event("data", samples if report is None else str(report)))
+        said = f"{len(device.train):,} samples to train on" if report is None else str(report)
+        self.notify(Event("data", said))
         return DeviceTrainer(device, lambda number: int.from_bytes(self.randomness.bytes(4), "big") >> 1)
 
     @property

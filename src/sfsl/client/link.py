@@ -9,10 +9,8 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import KW_ONLY, InitVar, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -77,6 +75,26 @@ class _Reply:
     def problem(self) -> Problem:
         return read_problem(self.body)
 
+    @property
+    def content(self) -> bytes:
+        """The body of an answer that is one; otherwise the server's refusal is raised."""
+        if self.status != 200:
+            raise self.refusal
+        return self.body
+
+    @property
+    def refusal(self) -> RemoteError:
+        why = self.problem.message or self.problem.error or "no reason"
+        kind = AuthenticationFailed if self.status in (401, 403) else InvalidMessage
+        return kind(f"the server refuses (status {self.status}): {why}")
+
+    @property
+    def over(self) -> Over | None:
+        """How the conversation ended, where it did."""
+        problem = self.problem
+        ended = self.status in (404, 410)
+        return Over(shown(problem.outcome[:32]) or "over", problem.round, problem.message) if ended else None
+
 
 def trusted(ca: str | Path | None) -> ssl.SSLContext:
     """Trust this authority and no other; without one, those of the system."""
@@ -86,41 +104,47 @@ def trusted(ca: str | Path | None) -> ssl.SSLContext:
         raise KeyFileError(f"cannot read the certificate authority {ca}: {error}") from None
 
 
-class Link:
-    """``deployment`` pins the server's; None takes the one met first and keeps to it.
+@dataclass(frozen=True)
+class _Request:
+    """One question to the server. ``limit``: the most bytes of its answer; ``seconds``: for all of it."""
 
-    Retries for ever what a bad link or a busy server spoils, and says so to ``notify``; raises what no
-    retry mends. ``transport`` replaces the sockets, ``sleep``, ``wall`` and ``steady`` the clocks.
+    method: str
+    target: str
+    body: bytes = b""
+    signed: bool = True
+    limit: int = MOST_JSON
+    seconds: float | None = None
+
+
+@dataclass(repr=False, eq=False)
+class Link:
+    """One client's connection to its server.
+
+    ``deployment`` pins the server's; None takes the one met first and keeps to it. Retries for ever what a
+    bad link or a busy server spoils, and says so to ``notify``; raises what no retry mends. ``transport``
+    replaces the sockets, ``sleep``, ``wall`` and ``steady`` the clocks.
     """
 
-    def __init__(
-        self,
-        server: str,
-        identity: Identity,
-        *,
-        backoff: Backoff,
-        randomness: Randomness,
-        tls: ssl.SSLContext | None = None,
-        plain: bool = False,
-        deployment: bytes | None = None,
-        limits: LinkLimits | None = None,
-        notify: Notify = nobody,
-        transport: httpx.AsyncBaseTransport | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        wall: Callable[[], float] = time.time,
-        steady: Callable[[], float] = time.monotonic,
+    server: str
+    identity: Identity
+    _: KW_ONLY
+    backoff: Backoff
+    randomness: Randomness
+    tls: InitVar[ssl.SSLContext | None] = None
+    plain: InitVar[bool] = False
+    deployment: bytes | None = None
+    limits: LinkLimits = LinkLimits()
+    notify: Notify = nobody
+    transport: InitVar[httpx.AsyncBaseTransport | None] = None
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    wall: Callable[[], float] = time.time
+    steady: Callable[[], float] = time.monotonic
+
+    def __post_init__(
+        self, tls: ssl.SSLContext | None, plain: bool, transport: httpx.AsyncBaseTransport | None
     ) -> None:
-        self._base = address(server, plain)
-        self._identity = identity
-        self.client = client_id(identity.public)
-        self.deployment = deployment
-        self._backoff = backoff
-        self._randomness = randomness
-        self._limits = limits or LinkLimits()
-        self._notify = notify
-        self._sleep = sleep
-        self._wall = wall
-        self._steady = steady
+        self._base = address(self.server, plain)
+        self.client = client_id(self.identity.public)
         self._ahead_ms = 0
         self._http = httpx.AsyncClient(
             verify=tls or trusted(None),
@@ -129,12 +153,13 @@ class Link:
             transport=transport,
             headers={"Accept-Encoding": "identity"},
             # Each request has one deadline for all of it; to connect takes no poll.
-            timeout=httpx.Timeout(None, connect=self._limits.connect_s),
+            timeout=httpx.Timeout(None, connect=self.limits.connect_s),
         )
 
     async def about(self) -> About:
         """What is served; also sets our idea of the server's clock."""
-        about = await self._ask("GET", "/v1/about", partial(read_json, About), signed=False)
+        request = _Request("GET", "/v1/about", signed=False)
+        about = await self._insist(request, lambda reply: read_json(About, reply.content))
         if about.protocol != PROTOCOL:
             raise WrongVersion(f"the server speaks protocol {about.protocol}, this client {PROTOCOL}")
         found = bytes.fromhex(about.deployment)
@@ -143,64 +168,66 @@ class Link:
                 f"this is deployment {about.deployment}; this client joined {self.deployment.hex()}"
             )
         self.deployment = found
-        self._ahead_ms = about.time - round(self._wall() * 1000)
+        self._ahead_ms = about.time - round(self.wall() * 1000)
         return about
 
     async def model(self) -> bytes:
-        """The package of the model, for the caller to check and build."""
-        return await self._ask("GET", "/v1/model", bytes, signed=False, limit=self._limits.model_bytes)
+        """Fetch the package of the model, for the caller to check and build."""
+        return await self._file("/v1/model", self.limits.model_bytes)
 
     async def catalogue(self) -> bytes:
-        """What the rows of the model are called, for the caller to check."""
-        limit = self._limits.catalogue_bytes
-        return await self._ask("GET", "/v1/catalogue", bytes, signed=False, limit=limit)
+        """Fetch what the rows of the model are called, for the caller to check."""
+        return await self._file("/v1/catalogue", self.limits.catalogue_bytes)
+
+    async def _file(self, target: str, limit: int) -> bytes:
+        request = _Request("GET", target, signed=False, limit=limit)
+        return await self._insist(request, lambda reply: reply.content)
 
     async def enrol(self) -> None:
-        body = CODEC.encode(Enrol(self._identity.public))
-        named = await self._ask("POST", "/v1/enrol", partial(read_json, Enrolled), body)
+        request = _Request("POST", "/v1/enrol", CODEC.encode(Enrol(self.identity.public)))
+        named = await self._insist(request, lambda reply: read_json(Enrolled, reply.content))
         if named.client != self.client:
             raise InvalidMessage("the server enrolled this client under another name than its key gives it")
 
     async def check_in(self, body: bytes) -> CheckedIn:
-        message = await self._ask("POST", "/v1/check-in", partial(_frame, limit=MOST_JSON), body)
+        request = _Request("POST", "/v1/check-in", body)
+        message = await self._insist(request, lambda reply: _frame(reply.content, MOST_JSON))
         if not isinstance(message, CheckedIn):
             raise InvalidMessage(f"{type(message).__name__} in answer to a check-in")
         return message
 
     async def next(self, ticket: bytes, after: int, *, limit: int) -> Message | Over:
-        """Message ``after`` + 1, as soon as there is one."""
+        """Wait for message ``after`` + 1."""
 
         def read(reply: _Reply) -> Message | Over | None:
-            if reply.status in (404, 410):
-                return _over(reply)
-            if reply.status == 204:
-                return None
-            if self._ok(reply).headers.get("sfsl-sequence") != str(after + 1):
+            if reply.over or reply.status == 204:
+                return reply.over
+            body = reply.content
+            if reply.headers.get("sfsl-sequence") != str(after + 1):
                 raise WrongRound(f"the server sent another message than number {after + 1}, which is due")
-            return _frame(reply.body, limit)
+            return _frame(body, limit)
 
         target, quick = f"/v1/next/{ticket.hex()}?after={after}", 0
+        request = _Request("GET", target, limit=limit, seconds=self.limits.poll_s)
         while True:
-            asked = self._steady()
-            got = await self._insist("GET", target, read, limit=limit, seconds=self._limits.poll_s)
+            asked = self.steady()
+            got = await self._insist(request, read)
             if got is not None:
                 return got
             # A server that holds no poll open is not asked without end.
-            quick = quick + 1 if self._steady() - asked < 1.0 else 0
+            quick = quick + 1 if self.steady() - asked < 1.0 else 0
             if quick:
-                await self._sleep(self._backoff.delay(quick))
+                await self.sleep(self.backoff.delay(quick))
 
     async def answer(self, ticket: bytes, number: int, body: bytes) -> Over | None:
         """Hand over the answer to message ``number``. A late one is no error here: the next poll says so."""
 
         def read(reply: _Reply) -> Over | None:
-            if reply.status in (404, 410):
-                return _over(reply)
-            if reply.status not in (204, 409):
-                raise self._refused(reply)
-            return None
+            if reply.status not in (204, 404, 409, 410):
+                raise reply.refusal
+            return reply.over
 
-        return await self._insist("POST", f"/v1/answer/{ticket.hex()}/{number}", read, body)
+        return await self._insist(_Request("POST", f"/v1/answer/{ticket.hex()}/{number}", body), read)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -208,46 +235,17 @@ class Link:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    # ------------------------------------------------------------------------------------------
-
-    async def _ask(
-        self,
-        method: str,
-        target: str,
-        read: Callable[[bytes], Read],
-        body: bytes = b"",
-        *,
-        signed: bool = True,
-        limit: int = MOST_JSON,
-    ) -> Read:
-        def ok(reply: _Reply) -> Read:
-            return read(self._ok(reply).body)
-
-        return await self._insist(method, target, ok, body, signed=signed, limit=limit)
-
-    async def _insist(
-        self,
-        method: str,
-        target: str,
-        read: Callable[[_Reply], Read],
-        body: bytes = b"",
-        *,
-        signed: bool = True,
-        limit: int = MOST_JSON,
-        seconds: float | None = None,
-    ) -> Read:
-        """Until there is an answer that another try would not change; what ``read`` makes of it."""
+    async def _insist(self, request: _Request, read: Callable[[_Reply], Read]) -> Read:
+        """Ask until another try would not change the answer; return what ``read`` makes of it."""
         failed = garbled = signings = 0
         while True:
             wait = 0.0
             try:
-                reply = await self._once(method, target, body, signed, limit, seconds)
-                if not (signed and reply.status == 401 and signings < _SIGNED_AGAIN):
+                reply = await self._once(request)
+                if not (request.signed and reply.status == 401 and signings < _SIGNED_AGAIN):
                     return read(reply)
                 # Our clock, a server that has just started, or a copy of our request that came first.
                 signings += 1
@@ -262,25 +260,23 @@ class Link:
                 if garbled >= _GARBLED:
                     raise
                 why = str(reason)
-            delay = self._backoff.delay(failed, wait)
+            delay = self.backoff.delay(failed, wait)
             failed += 1
-            self._notify(Event("offline", f"{why}; trying again in {delay:.0f} s"))
-            await self._sleep(delay)
+            self.notify(Event("offline", f"{why}; trying again in {delay:.0f} s"))
+            await self.sleep(delay)
 
-    async def _once(
-        self, method: str, target: str, body: bytes, signed: bool, limit: int, seconds: float | None
-    ) -> _Reply:
-        headers = {"Content-Type": "application/octet-stream"} if method == "POST" else {}
-        if signed:
-            headers |= self._signature(method, target, body)
-        request = self._http.build_request(method, self._base + target, content=body, headers=headers)
+    async def _once(self, request: _Request) -> _Reply:
+        headers = {"Content-Type": "application/octet-stream"} if request.method == "POST" else {}
+        if request.signed:
+            headers |= self._signature(request)
+        url = self._base + request.target
         try:
-            async with asyncio.timeout(seconds or self._limits.request_s):
-                response = await self._http.send(request, stream=True)
-                try:
-                    reply = _Reply(response.status_code, response.headers, await _body(response, limit))
-                finally:
-                    await response.aclose()
+            async with (
+                asyncio.timeout(request.seconds or self.limits.request_s),
+                self._http.stream(request.method, url, content=request.body, headers=headers) as response,
+            ):
+                body = await _body(response, request.limit)
+                reply = _Reply(response.status_code, response.headers, body)
         except TimeoutError:
             raise Unavailable("the server did not answer in time") from None
         except httpx.HTTPError as error:
@@ -290,38 +286,25 @@ class Link:
             raise DecodeError(f"an answer of status {reply.status}; this client goes nowhere else")
         if reply.status == 429 or reply.status >= 500:
             wanted = reply.headers.get("retry-after", "")
-            seconds_wanted = float(wanted) if _NUMBER.fullmatch(wanted) else 0.0
-            raise Unavailable(_busy(reply), wait_s=seconds_wanted)
+            raise Unavailable(_busy(reply), wait_s=float(wanted) if _NUMBER.fullmatch(wanted) else 0.0)
         return reply
 
-    def _signature(self, method: str, target: str, body: bytes) -> dict[str, str]:
+    def _signature(self, request: _Request) -> dict[str, str]:
         if self.deployment is None:
             raise InputError("ask the server about itself first: a signature names the deployment")
         return sign_request(
-            self._identity,
+            self.identity,
             deployment=self.deployment,
-            method=method,
-            target=target,
-            body=body,
-            now_ms=round(self._wall() * 1000) + self._ahead_ms,
-            randomness=self._randomness,
+            method=request.method,
+            target=request.target,
+            body=request.body,
+            now_ms=round(self.wall() * 1000) + self._ahead_ms,
+            randomness=self.randomness,
         )
-
-    def _ok(self, reply: _Reply) -> _Reply:
-        if reply.status != 200:
-            raise self._refused(reply)
-        return reply
-
-    def _refused(self, reply: _Reply) -> RemoteError:
-        problem = reply.problem
-        said = (
-            f"the server refuses (status {reply.status}): {problem.message or problem.error or 'no reason'}"
-        )
-        return AuthenticationFailed(said) if reply.status in (401, 403) else InvalidMessage(said)
 
 
 async def _body(response: httpx.Response, limit: int) -> bytes:
-    """All of it, as it came: refused before it is read where it says that it is too large."""
+    """Read all of it as it came; refuse it before it is read where it says that it is too large."""
     if response.headers.get("content-encoding", "identity") != "identity":
         raise DecodeError("a compressed answer, which this client did not ask for")
     limit = limit if response.status_code == 200 else MOST_JSON
@@ -338,16 +321,11 @@ async def _body(response: httpx.Response, limit: int) -> bytes:
 
 
 def _frame(body: bytes, limit: int) -> Message:
-    """A page of some proxy is not another version of the protocol; ``about`` is asked for that."""
+    """Decode a message. A proxy's page is not another version of the protocol, which ``about`` tells."""
     try:
         return CODEC.decode(body, limit=limit)
     except WrongVersion:
         raise DecodeError("an answer that is no message of this protocol") from None
-
-
-def _over(reply: _Reply) -> Over:
-    problem = reply.problem
-    return Over(shown(problem.outcome[:32]) or "over", problem.round, problem.message)
 
 
 def _busy(reply: _Reply) -> str:
@@ -357,19 +335,17 @@ def _busy(reply: _Reply) -> str:
 
 
 def address(server: str, plain: bool) -> str:
-    """Of the server, without a path; ``InputError`` where it cannot be one."""
+    """Return the server's address without a path; raise ``InputError`` where it cannot be one."""
+    wrong = f"{server!r} is not the address of a server, such as https://host:8443"
     try:
         parts = urlsplit(server)
         port = parts.port
         httpx.URL(server)
         (parts.hostname or "").encode("idna")  # as it is looked up
     except (ValueError, httpx.InvalidURL):
-        raise InputError(
-            f"{server!r} is not the address of a server, such as https://host:8443: a host, and a port from "
-            "1 to 65535"
-        ) from None
+        raise InputError(f"{wrong}: a host, and a port from 1 to 65535") from None
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.query or parts.fragment:
-        raise InputError(f"{server!r} is not the address of a server, such as https://host:8443")
+        raise InputError(wrong)
     if port == 0:
         raise InputError(f"{server!r}: a port is a number from 1 to 65535")
     if parts.username or parts.path.strip("/"):
@@ -380,7 +356,7 @@ def address(server: str, plain: bool) -> str:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, what it came from, and so on."""
+    """Yield the error, what it came from, and so on."""
     while error is not None:
         yield error
         if isinstance(error, BaseExceptionGroup):
@@ -390,7 +366,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _require_certificate(error: BaseException) -> None:
-    """A certificate that is not the pinned authority's is nothing to wait for."""
+    """Raise where the certificate is not the pinned authority's, which is nothing to wait for."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise AuthenticationFailed(
@@ -400,8 +376,7 @@ def _require_certificate(error: BaseException) -> None:
 
 
 def _why(error: httpx.HTTPError, base: str) -> str:
-    """In words, without a semicolon, which ends them where they are counted."""
-    host = urlsplit(base).hostname
+    """Say it in words, without a semicolon, which ends them where they are counted."""
     causes = list(_causes(error))
 
     def has(*kinds: type[BaseException]) -> bool:
@@ -410,7 +385,7 @@ def _why(error: httpx.HTTPError, base: str) -> str:
     if has(ConnectionRefusedError):
         return f"nothing listens at {base} (connection refused)"
     if has(socket.gaierror):
-        return f"the name {host} is not found"
+        return f"the name {urlsplit(base).hostname} is not found"
     if has(ssl.SSLError) and isinstance(error, httpx.ConnectError):
         return f"{base} does not speak TLS as this client does. Is it the right port?"
     if has(httpx.TimeoutException, TimeoutError):

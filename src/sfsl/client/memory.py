@@ -1,6 +1,7 @@
 """What a client remembers from round to round about its answers."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import KW_ONLY, dataclass
 from datetime import date
 from typing import Protocol
 
@@ -33,7 +34,7 @@ class Memory(Answers, Protocol):
 
 
 class PassingMemory(Memory, Protocol):
-    """Of a client whose messages are each answered by a process of its own."""
+    """The memory of a client whose messages are each answered by a process of its own."""
 
     def keep(self, snapshot: bytes | None) -> None:
         """Before an answer leaves: the round goes on from this only; None: from nothing."""
@@ -44,31 +45,22 @@ class PassingMemory(Memory, Protocol):
         ``answer``."""
 
 
+@dataclass(repr=False)
 class DurableMemory:
-    """A deployed client's: its period, its key and its ledger are on disk before anything leaves.
+    """A deployed client's memory: its period, its key and its ledger are on disk before anything leaves.
 
     ``real`` are the rows of its data by shared table, the same for a whole period. ``today`` is asked
     whenever a round may begin. Not for use by two threads at once.
     """
 
-    def __init__(
-        self,
-        state: ClientState,
-        privacy: IndexPrivacy,
-        tables: Tables,
-        real: Mapping[str, ArrayLike],
-        *,
-        today: Callable[[], date],
-        randomness: Randomness,
-        decoys: Decoys | None = None,
-    ) -> None:
-        self.state = state
-        self._privacy = privacy
-        self._tables = tables
-        self._real = {name: real[name] for name in tables.shared}
-        self._today = today
-        self._randomness = randomness
-        self._decoys = decoys
+    state: ClientState
+    privacy: IndexPrivacy
+    tables: Tables
+    real: Mapping[str, ArrayLike]
+    _: KW_ONLY
+    today: Callable[[], date]
+    randomness: Randomness
+    decoys: Decoys | None = None
 
     def prepare(self, acknowledged: int | None) -> None:
         self._begin(acknowledged)
@@ -98,13 +90,13 @@ class DurableMemory:
 
     def _begin(self, acknowledged: int | None) -> None:
         self.state.begin(
-            self._today(),
-            self._privacy,
-            self._tables,
-            self._real,
+            self.today(),
+            self.privacy,
+            self.tables,
+            {name: self.real[name] for name in self.tables.shared},
             acknowledged=acknowledged,
-            randomness=self._randomness,
-            decoys=self._decoys,
+            randomness=self.randomness,
+            decoys=self.decoys,
         )
 
     @property

@@ -36,7 +36,7 @@ class _Frozen(msgspec.Struct, frozen=True):
 
 
 def source_of(data: Data) -> Path | bytes:
-    """What a period freezes of ``data``: a file, which is looked for here, or the samples as bytes."""
+    """Return what a period freezes of ``data``: a file, which is looked for here, or the samples as bytes."""
     given = data() if callable(data) else data
     if isinstance(given, Samples):
         return _encoded(given)
@@ -51,7 +51,7 @@ def source_of(data: Data) -> Path | bytes:
 def build_device(
     served: ServedModel, rows: Mapping[str, int], frozen: Path, source: Path | bytes, held_out: float
 ) -> tuple[Device, LoadReport | None]:
-    """The device that trains the model on what was frozen, and what a file held that could not be used.
+    """Build the device that trains on what was frozen; also say what a file held that could not be used.
 
     ``rows``: how many of each shared table count (``KnownModel.settle``). The last share ``held_out`` of the
     samples, those of a file in its order or in time, is for testing only.
@@ -59,11 +59,10 @@ def build_device(
     task, content = served.task, frozen.read_bytes()
     if content.startswith(_MAGIC):
         samples = _without_rows_beyond(rows, _decoded(content))
-        cut = len(samples) - int(held_out * len(samples) + 1e-9)
-        places = np.arange(len(samples))
-        device = Device(task, samples.at(places[:cut]), samples.at(places[cut:]))
         _require_fits(task, samples)
-        return device, None
+        cut = len(samples) - int(held_out * len(samples) + 1e-9)
+        first, last = np.split(np.arange(len(samples)), [cut])
+        return Device(task, samples.at(first), samples.at(last)), None
     catalogue, name = served.catalogue, source if isinstance(source, Path) else None
     # Newer rows are left out before samples are held out, so that these do not depend on them.
     if WORD in rows:
@@ -76,13 +75,11 @@ def build_device(
 
 
 def _without_rows_beyond(rows: Mapping[str, int], samples: Samples) -> Samples:
-    """Rows from these numbers on are as if samples did not have them."""
-    columns = {
-        name: np.where(column < rows[table], column, NO_ROW)
-        if (table := samples.tables.get(name, "")) in rows
-        else column
-        for name, column in samples.columns.items()
-    }
+    """Leave out rows from these numbers on, as if samples did not have them."""
+    columns = dict(samples.columns)
+    for name, table in samples.tables.items():
+        if table in rows:
+            columns[name] = np.where(columns[name] < rows[table], columns[name], NO_ROW)
     return Samples(columns, samples.tables, samples.follows)
 
 

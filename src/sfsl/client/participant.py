@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
@@ -44,6 +44,13 @@ from sfsl.service.messages import CODEC, CheckIn, Decline
 Result = TypeVar("Result")
 
 _AN_HOUR = 3600.0
+_TOLD: Mapping[str, str] = {
+    "committed": "The round is committed",
+    "aborted": "The round came to nothing",
+    "left-out": "Left out of the round from here on",
+    "not-chosen": "Not chosen for the round",
+    "restarted": "The server has started again, and its round is gone",
+}
 
 
 @dataclass(frozen=True)
@@ -89,13 +96,14 @@ class Settings:
 
 @dataclass
 class Participant:
-    """``pinned`` are the identities of all clients by name, where it insists on active mode. ``worker`` runs
-    the protocol's arithmetic, ``training`` the trainer; None: threads of the event loop.
+    """One client on a network. ``pinned`` are the identities of all clients by name, where it insists on
+    active mode. ``worker`` runs the protocol's arithmetic, ``training`` the trainer; None: threads of the
+    event loop.
 
     ``run`` is a coroutine to cancel at any time: a round under way goes on without this client, what was
     debited stays debited, and what it learned about itself is kept. ``ended`` is how the last attempts of a
-    ``run`` ended, also of one that raised. ``now`` is in the time zone of the
-    memory's days. ``clock`` counts seconds, ``cpu`` those that the thread it is asked in has computed.
+    ``run`` ended, also of one that raised. ``now`` is in the time zone of the memory's days. ``clock`` counts
+    seconds, ``cpu`` those that the thread it is asked in has computed.
     """
 
     link: Link
@@ -155,7 +163,7 @@ class Participant:
         self.notify(Event("enrolled", f"Enrolled as client {self.link.client}"))
 
     async def take_part(self) -> Attempt:
-        """One check-in with new keys, and the round that comes of it, if any.
+        """Check in with new keys, and take part in the round that comes of it, if any.
 
         Raises ``Declined`` where this client's own limits forbid any round for now, ``StateError`` where
         its memory cannot be trusted, ``WrongModel`` where the server has another model by now,
@@ -209,19 +217,20 @@ class Participant:
         return Attempt("declined", why, number)
 
     async def rest(self) -> bool:
-        """Until the next period, and a little longer: not all clients come back at midnight sharp. False
-        where that would change nothing."""
+        """Wait until the next period, and a little longer: not all clients come back at midnight sharp.
+        Return False where that would change nothing."""
         until, most = self.memory.rests_until, self.settings.longest_pause_s
         if until is None:
             return False
         self.notify(Event("waiting", f"Waiting until {until}", until=until))
-        while (left := _seconds_until(until, self.now())) > 0:
+        midnight = datetime(until.year, until.month, until.day)
+        while (left := (midnight - self.now()).total_seconds()) > 0:
             await self.sleep(min(left, _AN_HOUR))  # a device may sleep too, and its clock be set
         await self.sleep(Backoff(self.randomness, most, most).delay(0))
         return True
 
     async def _steadily(self, act: Callable[..., Result], *given: Any) -> Result:
-        """In a thread, and to its end even if this task is cancelled: files are being written."""
+        """Act in a thread, and to the end even if this task is cancelled: files are being written."""
         running = asyncio.get_running_loop().run_in_executor(self.worker, partial(act, *given))
         try:
             return await asyncio.shield(running)
@@ -230,116 +239,99 @@ class Participant:
             raise
 
 
+@dataclass
 class _Conversation:
     """What is said under one ticket."""
 
-    def __init__(self, owner: Participant, round_: ClientRound, ticket: bytes) -> None:
-        self._owner = owner
-        self._round = round_
-        self._client = round_.client
-        self._ticket = ticket
-        self._spent = 0.0
-        self._work: list[Work] = []
+    owner: Participant
+    round: ClientRound
+    ticket: bytes
+    spent: float = 0.0
+    work: list[Work] = field(default_factory=list)
 
     async def hold(self) -> Attempt:
-        link, received = self._owner.link, 0
+        link, received = self.owner.link, 0
         while True:
-            got = await link.next(self._ticket, received, limit=self._limit())
+            got = await link.next(self.ticket, received, limit=self._limit())
             if isinstance(got, Over):
                 return self._over(got)
             received += 1
-            at, self._spent = self._owner.clock(), 0.0
+            at, self.spent = self.owner.clock(), 0.0
             try:
                 message = await self._answer(got)
                 answer = self._timed(CODEC.encode, message)
             except StateError:
                 raise
             except SfslError as reason:  # whoever's fault: it is a dropout
-                return self._owner._declined(str(reason), self._round.number)
-            self._work.append(Work(at, self._spent))
-            over = await link.answer(self._ticket, received, answer)
+                return self.owner._declined(str(reason), self.round.number)
+            self.work.append(Work(at, self.spent))
+            over = await link.answer(self.ticket, received, answer)
             if isinstance(message, Decline):
-                return self._owner._declined(self._round.refused, self._round.number)
+                return self.owner._declined(self.round.refused, self.round.number)
             if over is not None:
                 return self._over(over)
             self._say_sent()
 
     def _limit(self) -> int:
-        large = self._client.phase in (Phase.AWAITS_UNION, Phase.REQUESTED)
-        return self._owner.settings.large if large else self._owner.settings.small
+        large = self.round.client.phase in (Phase.AWAITS_UNION, Phase.REQUESTED)
+        return self.owner.settings.large if large else self.owner.settings.small
 
     async def _answer(self, message: Message) -> Message:
         if isinstance(message, Invitation):
             return await self._join(message)
         if isinstance(message, Submodel):
             return await self._train(message)
-        return await self._computed(self._round.step, message)
+        return await self._computed(self.round.step, message)
 
     async def _computed(self, act: Callable[..., Result], *given: Any) -> Result:
-        return await self._owner._steadily(self._timed, act, *given)
+        return await self.owner._steadily(self._timed, act, *given)
 
     def _timed(self, act: Callable[..., Result], *given: Any) -> Result:
-        start = self._owner.cpu()
+        start = self.owner.cpu()
         try:
             return act(*given)
         finally:
-            self._spent += self._owner.cpu() - start
+            self.spent += self.owner.cpu() - start
 
     async def _join(self, invitation: Invitation) -> Message:
-        answer = await self._computed(self._round.join, invitation)
-        if (number := self._round.number) is not None:
+        answer = await self._computed(self.round.join, invitation)
+        if (number := self.round.number) is not None:
             others = invitation.roster.params.clients - 1
-            self._owner.notify(Event("invited", f"Invited to round {number} with {others} others", number))
+            self.owner.notify(Event("invited", f"Invited to round {number} with {others} others", number))
         return answer
 
     async def _train(self, submodel: Submodel) -> Message:
-        owner, number = self._owner, self._round.number or 0
-        download = await self._computed(self._round.open, submodel)
+        owner, number = self.owner, self.round.number or 0
+        download = await self._computed(self.round.open, submodel)
         rows = sum(map(len, download.asked.values()))
         owner.notify(Event("training", f"Training on a submodel of {rows:,} rows", number))
-        loop = asyncio.get_running_loop()
-        train = partial(self._timed, self._round.train, download)
-        lesson = await loop.run_in_executor(owner.training, train)
-        return await self._computed(self._round.upload, lesson)
+        train = partial(self._timed, self.round.train, download)
+        lesson = await asyncio.get_running_loop().run_in_executor(owner.training, train)
+        return await self._computed(self.round.upload, lesson)
 
     def _say_sent(self) -> None:
-        phase, notify, number = self._client.phase, self._owner.notify, self._round.number
+        phase, notify, number = self.round.client.phase, self.owner.notify, self.round.number
         if phase is Phase.UNITING:
             notify(Event("exposed", "Its rows are in the union, under masks; one exposure is spent", number))
         if phase is Phase.UPLOADED:
             notify(Event("uploaded", "Uploaded its update, under masks", number))
 
     def _over(self, over: Over) -> Attempt:
-        whole = self._client.phase is Phase.FINISHED and over.outcome in ("committed", "aborted")
-        number = self._round.number if self._round.number is not None else over.round
-        attempt = Attempt(over.outcome, over.why, number, whole, tuple(self._work))
+        whole = self.round.client.phase is Phase.FINISHED and over.outcome in ("committed", "aborted")
+        number = self.round.number if self.round.number is not None else over.round
         kind: Outcome = next((one for one in OUTCOMES if one == over.outcome), "aborted")
-        why = f": {over.why}" if over.why and kind != "committed" else ""
-        self._owner.notify(Event(kind, _told(kind, whole) + why, number))
-        return attempt
+        said = _TOLD[kind]
+        if kind == "committed":
+            said += "" if whole else ", without this client"
+        elif over.why:
+            said += f": {over.why}"
+        self.owner.notify(Event(kind, said, number))
+        return Attempt(over.outcome, over.why, number, whole, tuple(self.work))
 
 
 def require_mode(about: About, pinned: bool) -> None:
-    """No later round would be another: nothing to wait for."""
+    """Refuse a server of another mode: no later round would be another, so there is nothing to wait for."""
     if about.active is True and not pinned:
         raise InputError("this server runs in active mode; give --roster FILE, which its operator publishes")
     if about.active is False and pinned:
         raise InputError("this server does not run in active mode, which --roster FILE insists on")
-
-
-def _told(kind: Outcome, whole: bool) -> str:
-    match kind:
-        case "committed":
-            return "The round is committed" if whole else "The round is committed, without this client"
-        case "aborted":
-            return "The round came to nothing"
-        case "left-out":
-            return "Left out of the round from here on"
-        case "not-chosen":
-            return "Not chosen for the round"
-        case "restarted":
-            return "The server has started again, and its round is gone"
-
-
-def _seconds_until(day: date, now: datetime) -> float:
-    return (datetime(day.year, day.month, day.day) - now).total_seconds()

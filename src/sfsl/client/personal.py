@@ -54,7 +54,7 @@ class PersonalRows(Closing):
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], model: ModelSpec, randomness: Randomness) -> Self:
-        """Those at ``path``; a new file with a seed of its own if there is none."""
+        """Open the rows at ``path``; make a new file with a seed of its own if there is none."""
         file = DurableFile(path)
         try:
             if not file.exists():
@@ -73,7 +73,7 @@ class PersonalRows(Closing):
         return found
 
     def read(self, table: str, rows: Indices) -> Values:
-        """The values of these rows, ascending."""
+        """Return the values of these rows, ascending."""
         values = initial_rows(self._seed, self._table(table), rows)
         if table in self._kept:
             own, kept = self._kept[table]
@@ -124,5 +124,4 @@ def _arrays(table: Table, given: _Rows, where: str) -> tuple[Indices, Values]:
         raise StateError(
             f"{where}: rows of table {table.name!r} do not fit this model, of width {table.width}"
         )
-    values = np.frombuffer(given.values, "<f4").astype(np.float32).reshape(len(rows), given.width)
-    return rows, values
+    return rows, np.frombuffer(given.values, "<f4").astype(np.float32).reshape(len(rows), given.width)

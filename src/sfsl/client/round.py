@@ -5,6 +5,7 @@ takes them one after another.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from sfsl.client.memory import Memory
 from sfsl.client.personal import PersonalRows
@@ -18,37 +19,34 @@ from sfsl.rounds.messages import Invitation, Submodel
 from sfsl.service.messages import Decline
 
 
+@dataclass
 class Chance:
-    """A source that is chosen once the round is known."""
+    """A source of randomness that is chosen once the round is known."""
 
-    def __init__(self, source: Randomness) -> None:
-        self.source = source
+    source: Randomness
 
     def bytes(self, count: int, /) -> bytes:
         return self.source.bytes(count)
 
 
+@dataclass(repr=False, eq=False)
 class ClientRound:
     """One client in one round. ``number`` is the round's, once it has joined; ``refused`` why it declined."""
 
-    def __init__(
-        self,
-        client: RoundClient,
-        memory: Memory,
-        trainer: Trainer,
-        personal: PersonalRows,
-        rounding: Chance,
-        number: int | None = None,
-    ) -> None:
-        self.client = client
-        self.number = number
-        self.refused = ""
-        self._memory, self._trainer, self._personal, self._rounding = memory, trainer, personal, rounding
-        if number is not None:
-            self._draw(number)
+    client: RoundClient
+    memory: Memory
+    trainer: Trainer
+    personal: PersonalRows
+    rounding: Chance
+    number: int | None = None
+    refused: str = ""
+
+    def __post_init__(self) -> None:
+        if self.number is not None:
+            self._draw(self.number)
 
     def answer(self, message: Message, training: Callable[[], None]) -> Message:
-        """The answer, or an error and then nothing may be sent. ``training`` is called before it trains."""
+        """Answer, or raise and then nothing may be sent. ``training`` is called before it trains."""
         if isinstance(message, Invitation):
             return self.join(message)
         if isinstance(message, Submodel):
@@ -60,37 +58,36 @@ class ClientRound:
     def join(self, invitation: Invitation) -> Message:
         number, params = invitation.round.number, invitation.roster.params
         try:
-            self._trainer.require(invitation.round.training)
+            self.trainer.require(invitation.round.training)
             answer = self.client.handle_invitation(invitation)
         except Refused as reason:
             # Said aloud, so that nobody waits: the invitation and fixed settings decided it. What comes
             # after this line may depend on this client's data, and is declined by silence.
             self.refused = str(reason)
             return Decline(params.round_id)
-        self._memory.enter(number)
+        self.memory.enter(number)
         self.number = number
         self._draw(number)
         return answer
 
     def step(self, message: Message) -> Message:
-        handler = HANDLERS.get(type(message))
-        if handler is None:
+        if type(message) not in HANDLERS:
             raise WrongPhase(f"{type(message).__name__}, which no server sends")
-        answer: Message = getattr(self.client, handler)(message)
+        answer: Message = getattr(self.client, HANDLERS[type(message)])(message)
         return answer
 
     def open(self, submodel: Submodel) -> Download:
         return self.client.handle_submodel(submodel)
 
     def train(self, download: Download) -> Lesson:
-        own = {name: self._personal.read(name, rows) for name, rows in self._trainer.personal.items()}
-        return self._trainer.train(download, own, self.number or 0)
+        own = {name: self.personal.read(name, rows) for name, rows in self.trainer.personal.items()}
+        return self.trainer.train(download, own, self.number or 0)
 
     def upload(self, lesson: Lesson) -> Message:
-        """Own rows move only with an update that can be sent, and before it is."""
+        """Make the update. Own rows move only with one that can be sent, and before it is."""
         update = self.client.create_update(lesson.trained)
-        self._personal.keep(lesson.personal)
+        self.personal.keep(lesson.personal)
         return update
 
     def _draw(self, number: int) -> None:
-        self._rounding.source = self._memory.rounding(number) or self._rounding.source
+        self.rounding.source = self.memory.rounding(number) or self.rounding.source

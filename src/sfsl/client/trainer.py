@@ -20,11 +20,10 @@ class ClientModel:
 
     @property
     def tables(self) -> Tables:
-        """Its tables by what a client may say about them."""
-        named: dict[str, list[str]] = {"shared": [], "derived": [], "personal": []}
-        for table in self.spec.tables:
-            named[table.kind].append(table.name)
-        return Tables(**{kind: tuple(names) for kind, names in named.items()})
+        """The model's tables by what a client may say about them."""
+        kinds = ("shared", "derived", "personal")
+        named = {kind: tuple(one.name for one in self.spec.tables if one.kind == kind) for kind in kinds}
+        return Tables(**named)
 
 
 @dataclass(frozen=True)

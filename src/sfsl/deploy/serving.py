@@ -1,10 +1,11 @@
 """A server from settings, in one call: ``sfsl serve``, or inside a program of your own."""
 
-import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from sfsl.client.join import blocking
 from sfsl.deploy.start import TLS, Deployment, open_deployment
 from sfsl.settings.serve import Given, ServeConfig, serve_settings
 
@@ -38,44 +39,13 @@ class Serving:
         await self.deployment.coordinator.stop()
 
 
-Ready = Callable[[Serving], None]
-
-
-def serve(
-    settings: Given,
-    *,
-    out: str | Path | None = None,
-    host: str | None = None,
-    port: int | None = None,
-    ready: Ready | None = None,
-) -> int:
-    """Serve rounds to clients on a network until stopped; returns the last round in the store.
-
-    ``settings``: a run file with a section ``serve`` (``sfsl serve --settings`` explains each key), or the
-    same from Python. ``out``, ``host`` and ``port`` (0 takes a free one) win over it. ``ready`` is called
-    once it listens. Ctrl-C and SIGTERM let the round under way finish; serve.rounds ends it by itself.
-
-    >>> import asyncio, tempfile, sfsl
-    >>> settings = {"data.users": 12, "data.scale": 0.03, "model.kind": "logistic", "round.clients": 5,
-    ...             "serve.enrolment": "open", "serve.port": 0}
-    >>> def ready(serving):
-    ...     print(serving.url.split(":")[0], serving.authority.name)
-    ...     asyncio.ensure_future(serving.stop())                   # or go on, for ever
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     sfsl.serve(settings, out=folder, ready=ready)
-    https authority.pem
-    0
-    """
-    return asyncio.run(serve_async(settings, out=out, host=host, port=port, ready=ready))
-
-
 async def serve_async(
     settings: Given,
     *,
     out: str | Path | None = None,
     host: str | None = None,
     port: int | None = None,
-    ready: Ready | None = None,
+    ready: Callable[[Serving], None] | None = None,
 ) -> int:
     """``serve`` inside an event loop of your own. Cancelled, it aborts the round under way; ``Serving.stop``
     lets it finish. ``join_async`` has an example with three clients.
@@ -95,13 +65,28 @@ async def serve_async(
     """
     config = serve_settings(settings, out=out, host=host, port=port)
     deployment = open_deployment(config, Path(config.serve.state))
-    try:
+    with closing(deployment):
         if not deployment.coordinator.finished:
-            await deployment.run(lambda url: (ready or _nobody)(Serving(url, config, deployment)))
+            await deployment.run(lambda url: ready and ready(Serving(url, config, deployment)))
         return deployment.coordinator.check_ins.round
-    finally:
-        deployment.close()
 
 
-def _nobody(serving: Serving) -> None:
-    """Where nobody waits for it."""
+@blocking(serve_async)
+def serve() -> None:
+    """Serve rounds to clients on a network until stopped; returns the last round in the store.
+
+    ``settings``: a run file with a section ``serve`` (``sfsl serve --settings`` explains each key), or the
+    same from Python. ``out``, ``host`` and ``port`` (0 takes a free one) win over it. ``ready`` is called
+    once it listens. Ctrl-C and SIGTERM let the round under way finish; serve.rounds ends it by itself.
+
+    >>> import asyncio, tempfile, sfsl
+    >>> settings = {"data.users": 12, "data.scale": 0.03, "model.kind": "logistic", "round.clients": 5,
+    ...             "serve.enrolment": "open", "serve.port": 0}
+    >>> def ready(serving):
+    ...     print(serving.url.split(":")[0], serving.authority.name)
+    ...     asyncio.ensure_future(serving.stop())                   # or go on, for ever
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sfsl.serve(settings, out=folder, ready=ready)
+    https authority.pem
+    0
+    """

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -70,10 +70,12 @@ class Deployment:
 
 
 def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
-    """The deployment in ``folder``, which is made if there is none. All mistakes in settings show here."""
+    """Open the deployment in ``folder``, made if there is none. All mistakes in settings show here."""
     started_ms = now_ms()
-    enrolment = _enrolment(config)
-    served = _from_catalogue(config) if config.serve.catalogue else _from_data(config)
+    own = config.serve
+    listed = own.enrolment == "list"
+    enrolment = Enrolment.listed(own.clients) if listed else Enrolment.open(own.most_enrolled)
+    served = _from_catalogue(config) if own.catalogue else _from_data(config)
     run, task, catalogue = served.run, served.task, served.catalogue
     settings = coordinator_settings(config, run, served.largest_set)
     _require_union_fits(config, settings, task.spec)
@@ -88,7 +90,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         if catalogue is not None:
             # After the store: a store that is behind it would be taken for one that never knew old rows.
             write_catalogue(catalogue, folder / CATALOGUE)
-        fresh = loopback_tls(folder / TLS, now=datetime.now(UTC)) if config.serve.own_tls else None
+        fresh = loopback_tls(folder / TLS, now=datetime.now(UTC)) if own.own_tls else None
         lines = recover_lines(folder / METRICS, Journal(store))
         metrics = held.enter_context(MetricsFile(folder / METRICS, lines))
         service = Service(
@@ -106,18 +108,17 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         coordinator = Coordinator(service)
         for line in lines:
             coordinator.totals.show(line)
-        limits = _limits(config)
+        limits = AppLimits(**{one.name: getattr(config.serve, one.name) for one in fields(AppLimits)})
         verifier = Verifier(
             registry.deployment,
             registry.public_key,
-            window_ms=round(1000 * config.serve.clock_seconds),
-            body_ms=round(1000 * config.serve.body_seconds) + 1000,
+            window_ms=round(1000 * own.clock_seconds),
+            body_ms=round(1000 * own.body_seconds) + 1000,
             not_before_ms=started_ms,
         )
         public = None if catalogue is None else catalogue.public
         app = create_app(Server(coordinator, verifier, enrolment, package, limits, catalogue=public), limits)
-        least = settings.rules.min_contributors
-        listen = _listen(config, folder)
+        listen, least = _listen(config, folder), settings.rules.min_contributors
         return Deployment(coordinator, app, listen, task.spec, least, fresh, held.pop_all().close)
 
 
@@ -158,7 +159,7 @@ def _from_data(config: ServeConfig) -> _Served:
 
 
 def _require_extends(folder: Path, catalogue: Catalogue) -> None:
-    """Of the catalogue that the store was made with, every row is as it was."""
+    """Refuse a catalogue in which a row is not as it was in the one that the store was made with."""
     if not (folder / CATALOGUE).exists():
         return
     old = read_catalogue(folder / CATALOGUE)
@@ -176,30 +177,21 @@ def coordinator_settings(config: ServeConfig, run: RunConfig, largest: int) -> S
     own = config.serve
     return service_settings(
         run,
+        own,
         threshold=None if config.run.round.threshold == "auto" else run.round.threshold_clients,
         min_cohort=config.min_cohort,
         largest_set=largest,
         active=own.active,
-        check_in_seconds=own.check_in_seconds,
-        phase_seconds=own.phase_seconds,
-        training_seconds=own.training_seconds,
         poll_seconds=own.poll_seconds,
         grace_seconds=own.grace_seconds,
-        period_days=own.period_days,
         most_clients=own.most_clients,
-        rounds=own.rounds,
     )
 
 
 def _require_union_fits(config: ServeConfig, settings: ServiceSettings, model: ModelSpec) -> None:
+    rules, clients, largest = settings.rules, settings.cohort, settings.largest_set
     params = plan_round(
-        settings.rules,
-        model,
-        number=1,
-        clients=settings.cohort,
-        largest_set=settings.largest_set,
-        seed=bytes(32),
-        scores=None,
+        rules, model, number=1, clients=clients, largest_set=largest, seed=bytes(32), scores=None
     )
     encoding = params.union.build()
     size = encoding.length * encoding.ring.word_bytes + _HEAD_BYTES
@@ -208,23 +200,6 @@ def _require_union_fits(config: ServeConfig, settings: ServiceSettings, model: M
             f"a masked set takes {size:,} bytes, serve.largest_body allows {config.serve.largest_body:,}; "
             "raise it, or lower serve.largest_set or round.clients"
         )
-
-
-def _enrolment(config: ServeConfig) -> Enrolment:
-    own = config.serve
-    return Enrolment.listed(own.clients) if own.enrolment == "list" else Enrolment.open(own.most_enrolled)
-
-
-def _limits(config: ServeConfig) -> AppLimits:
-    own = config.serve
-    return AppLimits(
-        largest_body=own.largest_body,
-        body_seconds=own.body_seconds,
-        client_rate=own.client_rate,
-        client_burst=own.client_burst,
-        address_rate=own.address_rate,
-        address_burst=own.address_burst,
-    )
 
 
 def _listen(config: ServeConfig, folder: Path) -> Listen:

@@ -27,7 +27,7 @@ def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` once all of it is on disk; until then nothing changes there."""
+    """Open a file that takes the place of ``path`` once it is on disk; until then nothing changes there."""
     with _aside(path) as aside:
         with open(aside, "xb") as file:
             yield file
@@ -52,8 +52,8 @@ def write_new(path: Path, data: bytes, *, mode: int | None = None) -> None:
 
 @contextmanager
 def folder_made_whole(path: Path) -> Iterator[Path]:
-    """An empty folder to fill, which becomes ``path`` once all in it is on disk. ``path`` is not there yet,
-    or is an empty folder."""
+    """Make an empty folder to fill, which becomes ``path`` once all in it is on disk. ``path`` is not there
+    yet, or is an empty folder."""
     aside = path.with_name(path.name + ".new")
     shutil.rmtree(aside, ignore_errors=True)  # of an earlier attempt that was cut short
     aside.mkdir(parents=True)

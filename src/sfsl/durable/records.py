@@ -19,7 +19,7 @@ def with_checksum(body: bytes) -> bytes:
 
 
 def without_checksum(data: bytes) -> bytes | None:
-    """What ``with_checksum`` was given; None where it is damaged."""
+    """Return what ``with_checksum`` was given; None where it is damaged."""
     body = data[_CHECKSUM_BYTES:]
     return body if hashlib.sha256(body).digest() == data[:_CHECKSUM_BYTES] else None
 
@@ -37,7 +37,7 @@ class RecordFormat(Generic[Record]):
         return self._magic + with_checksum(self._codec.encode(record))
 
     def decode(self, data: bytes, where: str) -> Record:
-        """The record, or a ``StateError`` that says what the file is instead."""
+        """Return the record, or raise a ``StateError`` that says what the file is instead."""
         if not data.startswith(self._magic):
             raise StateError(f"{where} is not {self._what} of this package (or its first bytes are damaged)")
         body = without_checksum(data[len(self._magic) :])

@@ -86,17 +86,17 @@ class Interacted:
         return self.data.samples(positions, self.max_history)
 
 
+@dataclass(frozen=True)
 class Collected:
     """A pool from what each client has."""
 
-    def __init__(self, parts: Sequence[Samples]) -> None:
-        self._all = joined(parts)
+    every: Samples
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self.every)
 
     def samples(self, positions: Indices) -> ClientData:
-        return self._all.at(positions)
+        return self.every.at(positions)
 
 
 @dataclass(frozen=True)
@@ -135,11 +135,12 @@ class Fleet:
         devices = {name: Device(task, samples, held_out.get(name)) for name, samples in train.items()}
         _require_own_rows(devices)
         none = next(iter(train.values())).at(np.zeros(0, np.int64))
-        return cls(task, devices, Collected([*train.values()]), Collected([none, *held_out.values()]))
+        tested = Collected(joined([none, *held_out.values()]))
+        return cls(task, devices, Collected(joined([*train.values()])), tested)
 
 
 def _require_own_rows(devices: Mapping[str, Device]) -> None:
-    """A personal row is one client's: two that trained it would each keep their own."""
+    """Refuse a personal row of two clients: each that trained it would keep its own."""
     owner: dict[tuple[str, int], str] = {}
     for name, device in devices.items():
         for table, rows in device.personal.items():
@@ -201,7 +202,7 @@ def _speech_fleet(config: RunConfig) -> Fleet:
 
 
 def _own_fleet(config: RunConfig) -> Fleet:
-    """From a file of the user's, which is run as Python runs any file it is told to."""
+    """Take the fleet of a file of the user's, which is run as Python runs any file it is told to."""
     path = Path(config.data.path)
     if config.data.path == GIVEN:
         raise InputError(
@@ -220,7 +221,7 @@ def _own_fleet(config: RunConfig) -> Fleet:
 
 
 def client_privacy(config: RunConfig, clients: Sequence[str]) -> dict[str, IndexPrivacy]:
-    """Each client's choice."""
+    """Return each client's choice."""
     mix = config.privacy.mix
     if not mix or config.round.scheme != "sfsl":
         return dict.fromkeys(clients, scheme_privacy(config))
@@ -231,7 +232,7 @@ def client_privacy(config: RunConfig, clients: Sequence[str]) -> dict[str, Index
 
 
 def scheme_privacy(config: RunConfig) -> IndexPrivacy:
-    """What all clients choose. Schemes that hide nothing ask for what is real; full models for everything."""
+    """Return what all clients choose. Schemes that hide nothing ask for real rows, full models for all."""
     if config.round.scheme == "sfsl":
         return config.privacy.index_privacy
     return PRESETS["cpp1" if config.round.scheme == "fsl" else "cpp5"]
@@ -249,10 +250,8 @@ def load_interactions(settings: DataSettings, seed: int) -> tuple[Interactions, 
     path = Path(settings.path)
     if settings.source == "stored":
         return load_stored(path), None
-    if settings.source == "amazon":
-        data, report = load_amazon(path)
-    elif settings.source == "taobao":
-        data, report = load_taobao(path)
+    if settings.source in ("amazon", "taobao"):
+        data, report = (load_amazon if settings.source == "amazon" else load_taobao)(path)
     else:
         load = load_csv if settings.source == "csv" else load_parquet
         data, report = load(path, text_ids=settings.text_ids)

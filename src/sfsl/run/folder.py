@@ -20,14 +20,16 @@ class RunFolder:
     """``config.toml``, ``versions.json``, ``metrics.jsonl``, ``summary.json`` and ``store/``."""
 
     def __init__(self, path: Path) -> None:
-        """A run that exists."""
+        """Open the folder of a run that exists."""
         self.path = path
+        self.config_file, self.metrics_file = path / "config.toml", path / "metrics.jsonl"
+        self.summary_file, self.store = path / "summary.json", path / "store"
         if not self.config_file.is_file():
             raise InputError(f"no run at {path}: it has no config.toml; start one with sfsl run --out {path}")
 
     @classmethod
     def create(cls, path: Path, config: RunConfig) -> "RunFolder":
-        """A folder with settings and versions in it. Made aside and renamed, so that a crash leaves none."""
+        """Make a folder with settings and versions in it, aside and then renamed: a crash leaves none."""
         require_free(path)
         try:
             with folder_made_whole(path) as aside:
@@ -39,22 +41,6 @@ class RunFolder:
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
-
-    @property
-    def config_file(self) -> Path:
-        return self.path / "config.toml"
-
-    @property
-    def metrics_file(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def summary_file(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def store(self) -> Path:
-        return self.path / "store"
 
     def config(self) -> RunConfig:
         return read_config(self.config_file)

@@ -1,16 +1,13 @@
 """A model at rest: from the folder of a run, or from that of a server, which has no users' rows."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from sfsl.errors import InputError
 from sfsl.run.folder import RunFolder
@@ -18,11 +15,19 @@ from sfsl.settings.run import RunConfig
 from sfsl.submodel import LmdbStore, ModelSpec, RowSet, RowStore, StoreSpec
 from sfsl.submodel.store import require_same
 from sfsl.submodel.tables import row_numbers
-from sfsl.training.task import Task
+
+# Tables and the dense part can be read where torch is not installed.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sfsl.run.fleet import Fleet
+    from sfsl.training.task import Task
+
+STORE = "store"
 
 
-def state_dict(task: Task, store: RowStore, max_bytes: int) -> Mapping[str, Tensor]:
-    """All parameters as ``module.load_state_dict`` takes them; rows never touched are as they begin."""
+def state_dict(task: "Task", store: RowStore, max_bytes: int) -> "Mapping[str, Tensor]":
+    """Return all parameters as ``load_state_dict`` takes them; rows never touched are as they begin."""
     sizes = {table.name: 4 * table.rows * table.width for table in task.tables}
     if sum(sizes.values()) > max_bytes:
         largest = max(sizes, key=lambda name: sizes[name])
@@ -35,18 +40,8 @@ def state_dict(task: Task, store: RowStore, max_bytes: int) -> Mapping[str, Tens
         table.name: store.read_rows(table.name, RowSet(np.arange(table.rows))).values for table in task.tables
     }
     parameters = task.parameters(store.read_dense().values, tables)
-    order = [name for name, _ in task.module.named_parameters()]
-    buffers = {name: torch.clone(one) for name, one in task.module.named_buffers()}
-    return {name: parameters[name] for name in order} | buffers
-
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from sfsl.run.fleet import Fleet
-    from sfsl.training.task import Task
-
-STORE = "store"
+    buffers = {name: one.clone() for name, one in task.module.named_buffers()}
+    return {name: parameters[name] for name, _ in task.module.named_parameters()} | buffers
 
 
 class Model:
@@ -66,16 +61,10 @@ class Model:
     """
 
     def __init__(
-        self,
-        path: Path,
-        task: "Task | None" = None,
-        fleet: "Fleet | None" = None,
-        keeps: object = None,
+        self, path: Path, task: "Task | None" = None, fleet: "Fleet | None" = None, keeps: object = None
     ) -> None:
         """``keeps`` is what the folder lasts as long as, where it is temporary."""
-        self.path = path
-        self._keeps = keeps
-        self._fleet = fleet
+        self.path, self._fleet, self._keeps = path, fleet, keeps
         self._task = fleet.task if fleet is not None else task
         with self._store(check=True) as store:
             self._stored: StoreSpec = store.spec
@@ -121,27 +110,24 @@ class Model:
             return store.read_dense().values
 
     def rows(self, table: str, numbers: ArrayLike) -> NDArray[np.float32]:
-        """These rows of a table [n, width], in the order asked for; rows never trained are as they began."""
+        """Return these rows [n, width] of a table in the order asked for; untrained ones as they began."""
         wanted = row_numbers(numbers, self._stored.table(table).rows)
         distinct, places = np.unique(wanted, return_inverse=True)
         with self._store() as store:
             return np.asarray(store.read_rows(table, RowSet(distinct)).values[places.reshape(-1)])
 
     def state_dict(self, max_gib: float = 4.0) -> "dict[str, Tensor]":
-        """All parameters as ``module.load_state_dict`` takes them; larger tables than ``max_gib`` in all
-        are refused."""
+        """Return all parameters as ``load_state_dict`` takes them; refuse tables larger than ``max_gib``."""
         if self.task is None:
             raise InputError(
                 f"{self.path} has the numbers of a model, not its shape; give the task that it was trained "
                 "with: sfsl.load(folder, task=...)"
             )
-        from sfsl.run.load import state_dict
-
         with self._store() as store:
             return dict(state_dict(self.task, store, int(max_gib * 2**30)))
 
     def auc(self) -> float | None:
-        """On all held-out samples of its run; None where there are none of one kind."""
+        """Return the AUC on all held-out samples of its run; None where there are none of one kind."""
         from sfsl.simulate.engine import central_auc
 
         with self._store() as store:
@@ -152,14 +138,12 @@ class Model:
         wanted = msgspec.structs.replace(self._stored, model=task.spec)
         require_same(self._stored, wanted, str(self.path / STORE))
 
-    @contextmanager
-    def _store(self, *, check: bool = False) -> Iterator[LmdbStore]:
-        with LmdbStore.open(self.path / STORE, check=check) as store:
-            yield store
+    def _store(self, *, check: bool = False) -> LmdbStore:
+        return LmdbStore.open(self.path / STORE, check=check)
 
 
 def load(path: str | Path, *, task: "Task | None" = None) -> Model:
-    """The model in the folder of a run, of a server or of a Flower run. Nothing else may be writing it.
+    """Load the model in the folder of a run, of a server or of a Flower run. Nothing else may be writing it.
 
     ``task`` is for folders that do not say how the model is built: those of servers, and of a run that was
     given its fleet in Python. Without it, tables and the dense part can still be read.

@@ -37,22 +37,19 @@ _MOST_DROPOUT = 0.9
 
 
 def plan_min_contributors(config: RunConfig, fleet: Fleet) -> int:
-    """The least that keeps rows opened alone below the bound in each cohort looked at."""
-    seed, rng = config.run.seed, np.random.default_rng(config.run.seed)
-    clients = sorted(fleet.devices)
-    privacy = client_privacy(config, clients)
-    found = []
+    """Plan the least that keeps rows opened alone below the bound in each cohort looked at."""
+    seed, rng, clients = config.run.seed, np.random.default_rng(config.run.seed), sorted(fleet.devices)
+    privacy, found = client_privacy(config, clients), []
     for number in range(1, ROUNDS + 1):
         cohort = choose_cohort(clients, config.round.clients, seed, number)
         needed = [fleet.devices[name].needed for name in cohort]
-        chosen = [privacy[name] for name in cohort]
-        requesters = planned_requesters(fleet.task, needed, chosen, rng)
+        requesters = planned_requesters(fleet.task, needed, [privacy[name] for name in cohort], rng)
         found.append(default_min_contributors(requesters, dropout=planned_dropout(config)))
     return max(found)
 
 
 def planned_dropout(config: RunConfig) -> float:
-    """A row is opened alone when the others that asked for it vanish before they upload."""
+    """Return who vanishes before uploading: a row is opened alone when all others that asked for it do."""
     lost = config.faults.lost.get(Exchange.SUBMODEL, 0.0)
     return min(max(DEFAULT_DROPOUT, lost), _MOST_DROPOUT)
 
@@ -63,7 +60,7 @@ def planned_requesters(
     privacy: Sequence[IndexPrivacy],
     rng: np.random.Generator,
 ) -> Indices:
-    """How many of a cohort ask for each row of its union, drawn as the clients would answer.
+    """Draw how many of a cohort ask for each row of its union, as the clients would answer.
 
     ``needed``: each client's real rows, by table; ``privacy``: its choice.
     """
@@ -88,7 +85,7 @@ def planned_requesters(
 
 
 def plan_from_statistics(config: RunConfig, catalogue: Catalogue) -> int:
-    """The least that keeps rows opened alone below the bound in each of a few cohorts drawn."""
+    """Plan the least that keeps rows opened alone below the bound in each of a few cohorts drawn."""
     known = _statistics(catalogue, "round.min_contributors")
     rng, dropout = np.random.default_rng(config.run.seed), planned_dropout(config)
     privacy, clients = scheme_privacy(config), config.round.clients
@@ -99,14 +96,14 @@ def plan_from_statistics(config: RunConfig, catalogue: Catalogue) -> int:
 
 
 def largest_set(catalogue: Catalogue) -> int:
-    """The most rows that any client had."""
+    """Return the most rows that any client had."""
     return max(1, _statistics(catalogue, "serve.largest_set").rows["most"])
 
 
 def drawn_requesters(
     known: CatalogueStatistics, clients: int, privacy: IndexPrivacy, rng: np.random.Generator
 ) -> Indices:
-    """How many of a cohort ask for each row of its union, drawn for rows with as many owners as are known.
+    """Draw how many of a cohort ask for each row of its union, for rows with as many owners as are known.
 
     A row that follows from others counts as if one row of the union led to it. More would only add to those
     who ask for it, and so make it less likely that a row is opened alone.

@@ -51,7 +51,7 @@ class Runner(Closing):
             raise
 
     def run(self, *, stop: Callable[[], bool], seen: Callable[[RoundRecord], None]) -> Summary:
-        """All rounds that are left, or until ``stop``, which is asked between rounds."""
+        """Run all rounds that are left, or until ``stop``, which is asked between rounds."""
         while self.store.round < self.config.run.rounds and not stop():
             seen(self._round())
         summary = self.summary()
@@ -86,8 +86,7 @@ class Runner(Closing):
         scores = None if result.params is None else next_bins(result.params, result.outcome)
         invited = kept.rounds | {name: kept.rounds.get(name, 0) + 1 for name in cohort}
         self._journal.commit(result.commit, line, scores, rounds=invited, period=period)
-        line = msgspec.structs.replace(line, wall_seconds=time.perf_counter() - start)
-        line = self._evaluated(line)
+        line = self._evaluated(msgspec.structs.replace(line, wall_seconds=time.perf_counter() - start))
         self._metrics.append(line)
         self.lines.append(line)
         return line
@@ -106,11 +105,8 @@ class Runner(Closing):
         every = self.config.run.evaluate_every
         if not every or (line.round % every and line.round != self.config.run.rounds):
             return line
-        return msgspec.structs.replace(line, auc=finite(self._engine.auc()))
-
-
-def finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        auc = self._engine.auc()
+        return msgspec.structs.replace(line, auc=auc if math.isfinite(auc) else None)
 
 
 def peak_memory() -> int:

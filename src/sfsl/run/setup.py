@@ -34,7 +34,7 @@ _MOST_TESTED = 1_000_000
 
 
 def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
-    """With numbers instead of "auto", so that a resumed run has the same."""
+    """Put numbers in the place of "auto", so that a resumed run has the same."""
     chosen = msgspec.structs.replace(config.round, threshold=config.round.threshold_clients)
     if chosen.min_contributors == "auto":
         planned = plan_min_contributors(config, fleet) if config.round.scheme == "sfsl" else 1
@@ -66,7 +66,7 @@ def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
 
 
 def require_engine(config: RunConfig) -> None:
-    """Before anything is written: what the run is to run on is there."""
+    """Refuse, before anything is written, a run whose engine is not there."""
     if config.run.engine != "ray":
         return
     try:
@@ -127,14 +127,10 @@ def simulation_settings(config: RunConfig, privacy: Mapping[str, IndexPrivacy]) 
 
 
 def central_settings(config: RunConfig, samples: int, clients: int) -> CentralSettings:
-    """For so many samples of so many clients: a round has as many as a cohort has on average."""
-    own, training = config.centralized, config.training
-    samples = round(samples / clients * config.round.clients)
+    """Return settings for so many samples of so many clients: a round has a cohort's on average."""
     return CentralSettings(
-        samples=max(1, samples),
-        optimizer=own.optimizer,
-        batch_size=own.batch_size,
-        learning_rate=own.learning_rate,
-        decay=training.decay,
-        clip=training.clip,
+        samples=max(1, round(samples / clients * config.round.clients)),
+        decay=config.training.decay,
+        clip=config.training.clip,
+        **msgspec.structs.asdict(config.centralized),
     )

@@ -1,4 +1,4 @@
-"""Beginning a run, and going on with one."""
+"""How a run begins, and how one goes on."""
 
 from pathlib import Path
 
@@ -13,12 +13,12 @@ from sfsl.settings.run import RunConfig
 
 # What may change from one part of a run to the next; all else is what the rounds so far were made with.
 # Engines make the same model bit for bit, so a run may go on with another.
-_FREE = ("run.rounds", "run.evaluate_every", "run.threads", "run.engine")
+_FREE = ("rounds", "evaluate_every", "threads", "engine")
 _FREE_SECTION = "ray"
 
 
 def begin(path: Path, config: RunConfig, fleet: Fleet | None = None) -> Runner:
-    """A new run, of ``fleet`` where it is given. The folder is made once the data and the settings have
+    """Begin a run, with ``fleet`` where it is given. The folder is made once the data and the settings have
     proved good, and not left behind where its engine could not start."""
     require_free(path)
     require_engine(config)
@@ -33,13 +33,12 @@ def begin(path: Path, config: RunConfig, fleet: Fleet | None = None) -> Runner:
 
 
 def resume(path: Path, wanted: RunConfig, fleet: Fleet | None = None) -> Runner:
-    """The run at ``path``, from the round after its store's last; given the fleet that it began with."""
+    """Go on with the run at ``path`` after its store's last round, given the fleet that it began with."""
     folder = RunFolder(path)
     wanted = with_whole_path(wanted) if fleet is None else given(wanted)
     config = continued(folder.config(), wanted)
     require_engine(config)
-    config, fleet = _peopled(config, fleet)
-    return Runner(folder, config, fleet)
+    return Runner(folder, *_peopled(config, fleet))
 
 
 def given(config: RunConfig) -> RunConfig:
@@ -58,28 +57,21 @@ def _peopled(config: RunConfig, fleet: Fleet | None) -> tuple[RunConfig, Fleet]:
 
 
 def continued(stored: RunConfig, wanted: RunConfig) -> RunConfig:
-    """The stored settings with those changes that a run allows; any other is refused."""
-    old, new = _flat(stored), _flat(wanted)
+    """Return the stored settings with those changes that a run allows; refuse any other."""
+    old, new, free = _flat(stored), _flat(wanted), [f"run.{name}" for name in _FREE]
     for key, value in new.items():
-        free = key in _FREE or key.startswith(f"{_FREE_SECTION}.")
-        if value not in (old[key], "auto") and not free:
+        if value not in (old[key], "auto") and key not in free and not key.startswith(f"{_FREE_SECTION}."):
             raise InputError(
                 f"{key} is {old[key]!r} in this run and {value!r} here. A run keeps its settings, except "
-                f"{', '.join(_FREE)} and [{_FREE_SECTION}]; leave the change out, or begin another run with "
+                f"{', '.join(free)} and [{_FREE_SECTION}]; leave the change out, or begin another run with "
                 "--out"
             )
-    loop = msgspec.structs.replace(
-        stored.run,
-        rounds=wanted.run.rounds,
-        evaluate_every=wanted.run.evaluate_every,
-        threads=wanted.run.threads,
-        engine=wanted.run.engine,
-    )
+    loop = msgspec.structs.replace(stored.run, **{name: getattr(wanted.run, name) for name in _FREE})
     return msgspec.structs.replace(stored, run=loop, ray=wanted.ray)
 
 
 def with_whole_path(config: RunConfig) -> RunConfig:
-    """A run may be resumed from another folder, and the data must be found from there."""
+    """Make the path of the data whole: a run may be resumed from another folder."""
     if config.data.path in ("", GIVEN):
         return config
     path = str(Path(config.data.path).resolve())

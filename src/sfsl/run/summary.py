@@ -205,11 +205,8 @@ def _privacy(config: RunConfig, invited: Mapping[str, int]) -> Privacy:
     epsilon = most * privacy.epsilon(1) if config.run.period and most else privacy.epsilon(most)
     contributors = config.round.min_contributors
     return Privacy(
-        preset="every row" if full else config.privacy.name,
-        p1=privacy.p1,
-        p2=privacy.p2,
-        p3=privacy.p3,
-        p4=privacy.p4,
+        "every row" if full else config.privacy.name,
+        *(privacy.p1, privacy.p2, privacy.p3, privacy.p4),
         rounds_at_most=most,
         epsilon=_finite(epsilon),
         epsilon_infinity=_finite(privacy.epsilon_infinity),

@@ -126,22 +126,22 @@ def train(
     given = {name: value for name, value in flags.items() if value is not None}
     wanted = from_sections(with_settings(sections, given))
     hooks = [on_round] if callable(on_round) else list(on_round)
-    stopped: list[bool] = []
+    stopped = False
 
     def seen(line: RoundRecord) -> None:
+        nonlocal stopped
         for hook in hooks:
             try:
-                if hook(line) is True:
-                    stopped.append(True)
+                stopped |= hook(line) is True
             except StopTraining:
-                stopped.append(True)
+                stopped = True
 
     if resume and out is None:
         raise InputError("resume=True goes on with the run in a folder; give it with out=")
     temporary = _Temporary() if out is None else None
     path = temporary.path if temporary else Path(out or "")
     with (start.resume if resume else start.begin)(path, wanted, fleet) as runner:
-        summary = runner.run(stop=lambda: bool(stopped), seen=seen)
+        summary = runner.run(stop=lambda: stopped, seen=seen)
     return TrainedRun(path, tuple(runner.lines), summary, runner.fleet, temporary)
 
 
@@ -154,9 +154,7 @@ class _Temporary:
 
 
 def _fleet(
-    model: Fleet | Task | None,
-    samples: Mapping[str, Samples] | None,
-    held_out: Mapping[str, Samples] | None,
+    model: Fleet | Task | None, samples: Mapping[str, Samples] | None, held_out: Mapping[str, Samples] | None
 ) -> Fleet | None:
     if isinstance(model, Task):
         if samples is None:

@@ -14,7 +14,7 @@ from sfsl.errors import ParameterError
 from sfsl.service.settings import ServiceSettings
 from sfsl.settings.rounds import service_settings
 from sfsl.settings.run import RunConfig, from_sections
-from sfsl.settings.sections import about, section_from
+from sfsl.settings.sections import explained, section_from
 from sfsl.settings.serve import least_cohort
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -22,39 +22,36 @@ SECTION = "flower"
 _OF_A_RUN = ("round", "training", "server", "run")
 
 
+@explained
 class FlowerSettings(Checked, frozen=True):
-    state: Annotated[str, about("The server's folder: the store, the registry and the metrics.")] = (
-        "sfsl-flower"
-    )
-    rounds: Annotated[int, Meta(ge=1, le=10**7), about("Stop when so many rounds are in the store.")] = 10
-    min_cohort: Annotated[
-        Annotated[int, Meta(ge=2, le=512)] | Literal["auto"],
-        about('Least clients in a round; "auto" is 80 % of round.clients.'),
-    ] = "auto"
-    spare: Annotated[
-        Annotated[float, Meta(ge=0, le=10)],
-        about("Nodes called beyond round.clients, as a share of it, for those that do not answer."),
-    ] = 0.25
-    check_in_seconds: Annotated[Seconds, about("How long a node has to check in when it is called.")] = 120.0
-    phase_seconds: Annotated[
-        Seconds, about("How long a node has for an answer; whoever is late is out of the round.")
-    ] = 120.0
-    training_seconds: Annotated[Seconds, about("How long it has for the submodel: to train and upload.")] = (
-        600.0
-    )
-    wait_seconds: Annotated[
-        Seconds, about("How long the run waits for enough nodes before it gives up; the store stands.")
-    ] = 600.0
-    poll_seconds: Annotated[
-        Annotated[float, Meta(ge=0.05, le=60)], about("How often the SuperLink is asked for replies.")
-    ] = 0.5
-    largest_set: Annotated[int, Meta(ge=1, le=2**24), about("The most rows a client has.")] = 1000
-    period_days: Annotated[
-        int, Meta(ge=0, le=3650), about("A node is invited once in so many days; 0 sets no limit here.")
-    ] = 1
-    roster: Annotated[
-        str, about("Active mode: the file of node ids and public keys. Empty: honest-but-curious mode.")
-    ] = ""
+    """How a server on Flower calls its nodes, and how long it waits for them.
+
+    state: The server's folder: the store, the registry and the metrics.
+    rounds: Stop when so many rounds are in the store.
+    min_cohort: Least clients in a round; "auto" is 80 % of round.clients.
+    spare: Nodes called beyond round.clients, as a share of it, for those that do not answer.
+    check_in_seconds: How long a node has to check in when it is called.
+    phase_seconds: How long a node has for an answer; whoever is late is out of the round.
+    training_seconds: How long it has for the submodel: to train and upload.
+    wait_seconds: How long the run waits for enough nodes before it gives up; the store stands.
+    poll_seconds: How often the SuperLink is asked for replies.
+    largest_set: The most rows a client has.
+    period_days: A node is invited once in so many days; 0 sets no limit here.
+    roster: Active mode: the file of node ids and public keys. Empty: honest-but-curious mode.
+    """
+
+    state: str = "sfsl-flower"
+    rounds: Annotated[int, Meta(ge=1, le=10**7)] = 10
+    min_cohort: Annotated[int, Meta(ge=2, le=512)] | Literal["auto"] = "auto"
+    spare: Annotated[float, Meta(ge=0, le=10)] = 0.25
+    check_in_seconds: Seconds = 120.0
+    phase_seconds: Seconds = 120.0
+    training_seconds: Seconds = 600.0
+    wait_seconds: Seconds = 600.0
+    poll_seconds: Annotated[float, Meta(ge=0.05, le=60)] = 0.5
+    largest_set: Annotated[int, Meta(ge=1, le=2**24)] = 1000
+    period_days: Annotated[int, Meta(ge=0, le=3650)] = 1
+    roster: str = ""
 
 
 class FlowerConfig(Checked, frozen=True):
@@ -75,26 +72,20 @@ class FlowerConfig(Checked, frozen=True):
         own, one = self.flower, self.run.round
         return service_settings(
             self.run,
+            own,
             threshold=None if one.threshold == "auto" else one.threshold,
             min_cohort=least_cohort(one.clients, own.min_cohort),
             largest_set=own.largest_set,
             active=bool(own.roster),
-            check_in_seconds=own.check_in_seconds,
-            phase_seconds=own.phase_seconds,
-            training_seconds=own.training_seconds,
-            period_days=own.period_days,
-            rounds=own.rounds,
         )
 
 
 def read_config(run_config: Mapping[str, Any]) -> FlowerConfig:
-    """From a run's flat configuration: ``round.clients`` is the key ``clients`` of the section ``round``."""
+    """Read a run's flat configuration: ``round.clients`` is the key ``clients`` of the section ``round``."""
     sections: dict[str, dict[str, Any]] = {}
     for key, value in run_config.items():
         section, dot, name = key.partition(".")
         if dot:
             sections.setdefault(section, {})[name] = value
     run = from_sections({name: sections[name] for name in _OF_A_RUN if name in sections})
-    flower = section_from(SECTION, FlowerSettings, sections.get(SECTION, {}))
-    assert isinstance(flower, FlowerSettings)  # noqa: S101 -- it was asked for
-    return FlowerConfig(run=run, flower=flower)
+    return FlowerConfig(run=run, flower=section_from(SECTION, FlowerSettings, sections.get(SECTION, {})))

@@ -5,11 +5,15 @@ from typing import Any
 
 import msgspec
 
+from sfsl.codec import Checked
 from sfsl.crypto.secret import digest
 from sfsl.rounds.plan import RoundRules
 from sfsl.service.settings import ServiceSettings
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import Averaging, ModelSpec, Quantization, ServerStep, StoreSpec, UpdateParams
+
+# What a server is told in the same words, whatever carries its messages.
+_WAITING = ("check_in_seconds", "phase_seconds", "training_seconds", "period_days", "rounds")
 
 
 def round_rules(config: RunConfig, *, active: bool = False, threshold: int | None = None) -> RoundRules:
@@ -40,11 +44,13 @@ def round_rules(config: RunConfig, *, active: bool = False, threshold: int | Non
 
 
 def service_settings(
-    run: RunConfig, *, threshold: int | None, active: bool, **waiting: Any
+    run: RunConfig, own: Checked, *, threshold: int | None, active: bool, **more: Any
 ) -> ServiceSettings:
-    """Return a server's settings. ``run`` has numbers for "auto"; ``waiting`` is what no run file has."""
+    """Return a server's settings. ``run`` has numbers for "auto"; ``own`` (the section of its carrier) and
+    ``more`` say what no run file does."""
     rules = round_rules(run, active=active, threshold=threshold)
-    return ServiceSettings(rules, cohort=run.round.clients, **waiting)
+    waiting = {name: getattr(own, name) for name in _WAITING}
+    return ServiceSettings(rules, cohort=run.round.clients, **waiting, **more)
 
 
 def _hyperparameters(config: RunConfig, number: int) -> Mapping[str, float]:

@@ -1,7 +1,7 @@
 """The settings of a run: every key has a default, a description and a check."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
@@ -10,7 +10,7 @@ from sfsl.codec import Checked
 from sfsl.errors import ParameterError
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.secagg import default_threshold
-from sfsl.settings.sections import about, section_from
+from sfsl.settings.sections import explained, section_from
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=1e6)]
@@ -21,68 +21,66 @@ Scheme = Literal["sfsl", "sfl", "fsl", "fl", "centralized"]
 SECURE = ("sfsl", "sfl")
 
 
+@explained
 class DataSettings(Checked, frozen=True):
-    source: Annotated[
-        Literal[
-            "synthetic", "amazon", "taobao", "csv", "parquet", "stored", "shakespeare", "python", "catalogue"
-        ],
-        about(
-            '"synthetic" makes data up; "amazon", "taobao", "csv" and "parquet" read clicks from the file at '
-            'path, "stored" from a folder that sfsl data made, "shakespeare" what roles say; "python" takes '
-            'your own model and clients from the function fleet(seed) of the file at path; "catalogue" has '
-            "no samples, and is for a server (serve.catalogue)."
-        ),
+    """Where samples come from.
+
+    source: "synthetic" makes data up; "amazon", "taobao", "csv" and "parquet" read clicks from the file at
+        path, "stored" from a folder that sfsl data made, "shakespeare" what roles say; "python" takes your
+        own model and clients from the function fleet(seed) of the file at path; "catalogue" has no samples,
+        and is for a server (serve.catalogue).
+    path: The file to read (also .gz); empty for synthetic data.
+    users: Synthetic: how many users, each of them a client.
+    scale: Synthetic: 1 is the paper's 143,534 items and 323 samples a client.
+    negatives: Sampled non-clicks per click, where the data records clicks only.
+    held_out: The last share of each user's samples in time is for testing only.
+    max_history: Clicks of a history that a model sees.
+    context: Shakespeare: words that a model sees before the next one.
+    text_ids: CSV and Parquet: ids are any text, not whole numbers.
+    """
+
+    source: Literal[
+        "synthetic", "amazon", "taobao", "csv", "parquet", "stored", "shakespeare", "python", "catalogue"
     ] = "synthetic"
-    path: Annotated[str, about("The file to read (also .gz); empty for synthetic data.")] = ""
-    users: Annotated[int, Meta(ge=2), about("Synthetic: how many users, each of them a client.")] = 1000
-    scale: Annotated[
-        float, Meta(gt=0, le=1), about("Synthetic: 1 is the paper's 143,534 items and 323 samples a client.")
-    ] = 0.1
-    negatives: Annotated[
-        int, Meta(ge=1, le=100), about("Sampled non-clicks per click, where the data records clicks only.")
-    ] = 1
-    held_out: Annotated[
-        float, Meta(gt=0, lt=1), about("The last share of each user's samples in time is for testing only.")
-    ] = 0.2
-    max_history: Annotated[int, Meta(ge=1, le=10_000), about("Clicks of a history that a model sees.")] = 50
-    context: Annotated[
-        int, Meta(ge=1, le=1000), about("Shakespeare: words that a model sees before the next one.")
-    ] = 10
-    text_ids: Annotated[bool, about("CSV and Parquet: ids are any text, not whole numbers.")] = False
+    path: str = ""
+    users: Annotated[int, Meta(ge=2)] = 1000
+    scale: Annotated[float, Meta(gt=0, le=1)] = 0.1
+    negatives: Annotated[int, Meta(ge=1, le=100)] = 1
+    held_out: Annotated[float, Meta(gt=0, lt=1)] = 0.2
+    max_history: Annotated[int, Meta(ge=1, le=10_000)] = 50
+    context: Annotated[int, Meta(ge=1, le=1000)] = 10
+    text_ids: bool = False
 
 
+@explained
 class ModelSettings(Checked, frozen=True):
-    kind: Annotated[
-        Literal["din", "dien", "bst", "logistic", "lstm"],
-        about(
-            'For clicks: "din", the paper\'s deep interest network, "dien" and "bst", to which the order of '
-            'clicks matters, or "logistic" regression. For words: "lstm".'
-        ),
-    ] = "din"
-    width: Annotated[
-        int, Meta(ge=1, le=4096), about("All but logistic: parameters in a row; lstm has a bias besides.")
-    ] = 18
-    slopes: Annotated[
-        Literal["dice", "prelu"], about('DIN, DIEN, BST: activations of the tower, "dice" or "prelu".')
-    ] = "dice"
-    initial: Annotated[
-        float,
-        Meta(ge=0, le=10),
-        about("All but logistic: rows begin uniform within plus or minus this."),
-    ] = 0.05
+    """What is trained.
+
+    kind: For clicks: "din", the paper's deep interest network, "dien" and "bst", to which the order of clicks
+        matters, or "logistic" regression. For words: "lstm".
+    width: All but logistic: parameters in a row; lstm has a bias besides.
+    slopes: DIN, DIEN, BST: activations of the tower, "dice" or "prelu".
+    initial: All but logistic: rows begin uniform within plus or minus this.
+    """
+
+    kind: Literal["din", "dien", "bst", "logistic", "lstm"] = "din"
+    width: Annotated[int, Meta(ge=1, le=4096)] = 18
+    slopes: Literal["dice", "prelu"] = "dice"
+    initial: Annotated[float, Meta(ge=0, le=10)] = 0.05
 
 
+@explained
 class PrivacySettings(Checked, frozen=True):
-    preset: Annotated[
-        Preset, about("The paper's choices: cpp1 asks for real rows only, cpp5 for the whole union.")
-    ] = "cpp2"
-    probabilities: Annotated[
-        tuple[Share, ...], about("Instead of a preset: [p1, p2, p3, p4]; empty takes the preset.")
-    ] = ()
-    mix: Annotated[
-        dict[Preset, Share],
-        about("Each client its own choice: shares of clients by preset, { cpp2 = 0.7, cpp5 = 0.3 }."),
-    ] = msgspec.field(default_factory=dict)
+    """How clients answer which rows they have.
+
+    preset: The paper's choices: cpp1 asks for real rows only, cpp5 for the whole union.
+    probabilities: Instead of a preset: [p1, p2, p3, p4]; empty takes the preset.
+    mix: Each client its own choice: shares of clients by preset, { cpp2 = 0.7, cpp5 = 0.3 }.
+    """
+
+    preset: Preset = "cpp2"
+    probabilities: tuple[Share, ...] = ()
+    mix: dict[Preset, Share] = msgspec.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,7 +92,7 @@ class PrivacySettings(Checked, frozen=True):
 
     @property
     def index_privacy(self) -> IndexPrivacy:
-        """What clients choose; of a mix, what the least private of them do."""
+        """The choice of clients; where they are a mix, that of the least private of them."""
         if self.mix:
             chosen = (PRESETS[name] for name, share in self.mix.items() if share)
             return max(chosen, key=lambda one: one.epsilon_infinity)
@@ -107,59 +105,43 @@ class PrivacySettings(Checked, frozen=True):
         return "custom" if self.probabilities else self.preset
 
 
+@explained
 class RoundSettings(Checked, frozen=True):
-    scheme: Annotated[
-        Scheme,
-        about(
-            '"sfsl": private submodels. To compare with: "sfl", the full model under secure sums; "fsl" and '
-            '"fl", submodels of real rows and the full model, nothing hidden; "centralized", everyone\'s '
-            "samples in one place."
-        ),
-    ] = "sfsl"
-    sums: Annotated[
-        Literal["auto", "masked", "plain"],
-        about(
-            '"masked" runs the protocol; "plain" adds the same integers in the open, for fast experiments '
-            'with the same result. "auto": masked where the scheme hides anything.'
-        ),
-    ] = "auto"
-    clients: Annotated[int, Meta(ge=2, le=512), about("Clients of a cohort, 2 to 512.")] = 100
-    cohorts: Annotated[
-        int,
-        Meta(ge=1, le=4096),
-        about(
-            "Of so many clients each, side by side in one round: each has keys, a union and sums of its own, "
-            "and what they open is averaged together."
-        ),
-    ] = 1
-    min_contributors: Annotated[
-        Annotated[int, Meta(ge=1, le=65_535)] | Literal["auto"],
-        about(
-            'Rows asked for by fewer clients are left out by everyone. "auto" computes what keeps the rows '
-            "opened alone below 0.05 per round; 1 is the paper."
-        ),
-    ] = "auto"
-    threshold: Annotated[
-        Annotated[int, Meta(ge=2, le=512)] | Literal["auto"],
-        about('Clients that must last through a round. "auto" is a little over two thirds.'),
-    ] = "auto"
-    encoding: Annotated[
-        Literal["auto", "identity", "bloom", "sketch"], about("How index sets are encoded for the union.")
-    ] = "auto"
-    precision: Annotated[
-        Literal["float32", "float16"], about("Of downloaded rows; float16 halves them and loses some.")
-    ] = "float32"
-    ring: Annotated[Literal["z32", "z64"], about("Words of the secure sum, of 32 or 64 bits.")] = "z32"
-    clip: Annotated[Positive, about("A parameter's change by one client is cut to plus or minus this.")] = 1.0
-    max_samples: Annotated[
-        int, Meta(ge=1, le=2**20), about("A client weighs at most so many samples in an average.")
-    ] = 1000
-    max_rows: Annotated[
-        int, Meta(ge=1, le=2**32), about("A client declines a round in which it would ask for more rows.")
-    ] = 2**32
-    bins: Annotated[
-        int, Meta(ge=0, le=4096), about("Of the score histograms behind the secure AUC; 0 leaves it out.")
-    ] = 256
+    """One round of the protocol.
+
+    scheme: "sfsl": private submodels. To compare with: "sfl", the full model under secure sums; "fsl" and
+        "fl", submodels of real rows and the full model, nothing hidden; "centralized", everyone's samples in
+        one place.
+    sums: "masked" runs the protocol; "plain" adds the same integers in the open, for fast experiments with
+        the same result. "auto": masked where the scheme hides anything.
+    clients: Clients of a cohort, 2 to 512.
+    cohorts: Of so many clients each, side by side in one round: each has keys, a union and sums of its own,
+        and what they open is averaged together.
+    min_contributors: Rows asked for by fewer clients are left out by everyone. "auto" computes what keeps the
+        rows opened alone below 0.05 per round; 1 is the paper.
+    threshold: Clients that must last through a round. "auto" is a little over two thirds.
+    encoding: How index sets are encoded for the union.
+    precision: Of downloaded rows; float16 halves them and loses some.
+    ring: Words of the secure sum, of 32 or 64 bits.
+    clip: A parameter's change by one client is cut to plus or minus this.
+    max_samples: A client weighs at most so many samples in an average.
+    max_rows: A client declines a round in which it would ask for more rows.
+    bins: Of the score histograms behind the secure AUC; 0 leaves it out.
+    """
+
+    scheme: Scheme = "sfsl"
+    sums: Literal["auto", "masked", "plain"] = "auto"
+    clients: Annotated[int, Meta(ge=2, le=512)] = 100
+    cohorts: Annotated[int, Meta(ge=1, le=4096)] = 1
+    min_contributors: Annotated[int, Meta(ge=1, le=65_535)] | Literal["auto"] = "auto"
+    threshold: Annotated[int, Meta(ge=2, le=512)] | Literal["auto"] = "auto"
+    encoding: Literal["auto", "identity", "bloom", "sketch"] = "auto"
+    precision: Literal["float32", "float16"] = "float32"
+    ring: Literal["z32", "z64"] = "z32"
+    clip: Positive = 1.0
+    max_samples: Annotated[int, Meta(ge=1, le=2**20)] = 1000
+    max_rows: Annotated[int, Meta(ge=1, le=2**32)] = 2**32
+    bins: Annotated[int, Meta(ge=0, le=4096)] = 256
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -179,12 +161,12 @@ class RoundSettings(Checked, frozen=True):
 
     @property
     def stands_in(self) -> bool:
-        """Plain sums in place of masked ones: the same model, and costs that say nothing."""
+        """Whether plain sums stand in for masked ones: the same model, and costs that say nothing."""
         return self.scheme in SECURE and not self.masked
 
     @property
     def all_clients(self) -> int:
-        """Of a round."""
+        """The clients of all cohorts of a round."""
         return self.clients * self.cohorts
 
     @property
@@ -192,185 +174,168 @@ class RoundSettings(Checked, frozen=True):
         return default_threshold(self.clients) if self.threshold == "auto" else self.threshold
 
 
+@explained
 class TrainingSettings(Checked, frozen=True):
-    batch_size: Annotated[int, Meta(ge=1), about("Samples per local step.")] = 2
-    epochs: Annotated[int, Meta(ge=1), about("Passes over a client's samples in a round.")] = 1
-    learning_rate: Annotated[Positive, about("Of local SGD in the first round.")] = 1.0
-    decay: Annotated[
-        float, Meta(gt=0, le=1), about("The learning rate is multiplied by this every round.")
-    ] = 0.999
-    clip: Annotated[Positive, about("Largest norm of a step's gradient.")] = 0.1
-    compiled: Annotated[
-        bool,
-        about(
-            "Make machine code of a cohort's step: more than twice as fast, once half a minute was spent on "
-            "it (many minutes for dien). Needs a C++ compiler, or a GPU."
-        ),
-    ] = False
+    """What a client does with its submodel.
+
+    batch_size: Samples per local step.
+    epochs: Passes over a client's samples in a round.
+    learning_rate: Of local SGD in the first round.
+    decay: The learning rate is multiplied by this every round.
+    clip: Largest norm of a step's gradient.
+    compiled: Make machine code of a cohort's step: more than twice as fast, once half a minute was spent on
+        it (many minutes for dien). Needs a C++ compiler, or a GPU.
+    """
+
+    batch_size: Annotated[int, Meta(ge=1)] = 2
+    epochs: Annotated[int, Meta(ge=1)] = 1
+    learning_rate: Positive = 1.0
+    decay: Annotated[float, Meta(gt=0, le=1)] = 0.999
+    clip: Positive = 0.1
+    compiled: bool = False
 
 
+@explained
 class ServerSettings(Checked, frozen=True):
-    weights: Annotated[
-        Literal["auto", "owners", "samples", "dataset"],
-        about(
-            'A row\'s average counts each client that trained it once ("owners"), or by its "samples" that '
-            'touch the row, or every client by the size of its "dataset". "auto": dataset for the full '
-            "model, owners for submodels."
-        ),
-    ] = "auto"
-    kappa: Annotated[
-        float, Meta(ge=1, le=1e6), about("Least divisor of a row's average; 1 (with samples) is the paper.")
-    ] = 10.0
-    kappa_rounds: Annotated[
-        int, Meta(ge=0, le=10**7), about("Over so many first rounds that divisor rises from 1 to kappa.")
-    ] = 110
-    max_move: Annotated[
-        float, Meta(ge=0, le=1e6), about("Longest move of a row in one round; 0 sets no limit.")
-    ] = 0.0
-    row_step: Annotated[Step, about('How rows move: "add" (the paper), "adagrad" or "adam".')] = "add"
-    row_rate: Annotated[Positive, about("Learning rate of the row step.")] = 1.0
-    dense_step: Annotated[Step, about("How the dense part moves, likewise.")] = "add"
-    dense_rate: Annotated[
-        Positive | Literal["auto"],
-        about('Learning rate of the dense step. "auto": 2 where it adds and clients have submodels, else 1.'),
-    ] = "auto"
+    """What the server makes of the sums.
+
+    weights: A row's average counts each client that trained it once ("owners"), or by its "samples" that
+        touch the row, or every client by the size of its "dataset". "auto": dataset for the full model,
+        owners for submodels.
+    kappa: Least divisor of a row's average; 1 (with samples) is the paper.
+    kappa_rounds: Over so many first rounds that divisor rises from 1 to kappa.
+    max_move: Longest move of a row in one round; 0 sets no limit.
+    row_step: How rows move: "add" (the paper), "adagrad" or "adam".
+    row_rate: Learning rate of the row step.
+    dense_step: How the dense part moves, likewise.
+    dense_rate: Learning rate of the dense step. "auto": 2 where it adds and clients have submodels, else 1.
+    """
+
+    weights: Literal["auto", "owners", "samples", "dataset"] = "auto"
+    kappa: Annotated[float, Meta(ge=1, le=1e6)] = 10.0
+    kappa_rounds: Annotated[int, Meta(ge=0, le=10**7)] = 110
+    max_move: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    row_step: Step = "add"
+    row_rate: Positive = 1.0
+    dense_step: Step = "add"
+    dense_rate: Positive | Literal["auto"] = "auto"
 
 
+@explained
 class CentralizedSettings(Checked, frozen=True):
-    optimizer: Annotated[Literal["sgd", "adam"], about('"sgd", clipped as clients do, or "adam".')] = "adam"
-    batch_size: Annotated[int, Meta(ge=1), about("Samples per step.")] = 32
-    learning_rate: Annotated[Positive, about("In the first round; training.decay applies.")] = 0.001
+    """Of the scheme "centralized".
+
+    optimizer: "sgd", clipped as clients do, or "adam".
+    batch_size: Samples per step.
+    learning_rate: In the first round; training.decay applies.
+    """
+
+    optimizer: Literal["sgd", "adam"] = "adam"
+    batch_size: Annotated[int, Meta(ge=1)] = 32
+    learning_rate: Positive = 0.001
 
 
+@explained
 class FaultSettings(Checked, frozen=True, rename="kebab"):
-    invitation: Annotated[Share, about("Share of clients that vanishes instead of sharing keys.")] = 0.0
-    inbound: Annotated[Share, about("Share that vanishes instead of sending its masked set.")] = 0.0
-    unmask_union: Annotated[Share, about("Share that vanishes instead of helping to open the union.")] = 0.0
-    union: Annotated[Share, about("Share that vanishes instead of asking for rows.")] = 0.0
-    submodel: Annotated[Share, about("Share that vanishes instead of sending its update.")] = 0.0
-    unmask_update: Annotated[
-        Share, about("Share that vanishes instead of helping to open the sum of updates.")
-    ] = 0.0
+    """Clients that vanish, as shares of those asked.
 
-    late: Annotated[
-        Share, about("Share of clients that answer any one exchange too late, and are out from then on.")
-    ] = 0.0
+    invitation: Share of clients that vanishes instead of sharing keys.
+    inbound: Share that vanishes instead of sending its masked set.
+    unmask_union: Share that vanishes instead of helping to open the union.
+    union: Share that vanishes instead of asking for rows.
+    submodel: Share that vanishes instead of sending its update.
+    unmask_update: Share that vanishes instead of helping to open the sum of updates.
+    late: Share of clients that answer any one exchange too late, and are out from then on.
+    """
+
+    invitation: Share = 0.0
+    inbound: Share = 0.0
+    unmask_union: Share = 0.0
+    union: Share = 0.0
+    submodel: Share = 0.0
+    unmask_update: Share = 0.0
+    late: Share = 0.0
 
     @property
     def rates(self) -> dict[str, float]:
-        """By exchange, where anyone vanishes."""
-        found: dict[str, float] = msgspec.to_builtins(self)
+        """The shares that vanish by exchange, where anyone does."""
+        found = msgspec.to_builtins(self)
         return {exchange: rate for exchange, rate in found.items() if rate and exchange != "late"}
 
     @property
     def lost(self) -> dict[str, float]:
-        """By exchange: who vanishes or is too late."""
-        found: dict[str, float] = msgspec.to_builtins(self)
+        """The shares that vanish or are too late, by exchange."""
+        found = msgspec.to_builtins(self)
         late = found.pop("late")
         return {exchange: 1 - (1 - rate) * (1 - late) for exchange, rate in found.items() if rate or late}
 
 
+@explained
 class LoopSettings(Checked, frozen=True):
-    rounds: Annotated[int, Meta(ge=1, le=10**7), about("How many rounds.")] = 100
-    evaluate_every: Annotated[
-        int, Meta(ge=0), about("Rounds between AUCs on the central test set, and after the last; 0: never.")
-    ] = 10
-    selection: Annotated[
-        Literal["uniform", "period"],
-        about(
-            'Who is in a round: "uniform" draws from all clients each time; "period" from those who have not '
-            "been in one yet in this period, as a deployment should."
-        ),
-    ] = "uniform"
-    period: Annotated[
-        int,
-        Meta(ge=0, le=10**7),
-        about(
-            'With selection = "period": its rounds, after which clients draw their permanent answers anew.'
-        ),
-    ] = 0
-    seed: Annotated[
-        int,
-        Meta(ge=0, lt=2**62),
-        about("Of data, model, cohorts, faults and what devices do by chance. Keys and masks have none."),
-    ] = 0
-    threads: Annotated[
-        int, Meta(ge=0, le=1024), about("CPU threads of one local step, which is small; 0 lets torch choose.")
-    ] = 1
-    together: Annotated[
-        int,
-        Meta(ge=1, le=512),
-        about(
-            "Clients that train in one pass. Another number gives other last bits of the model. On a cluster "
-            "a pass is what one worker does: fewer clients spread wider, more are faster in one place."
-        ),
-    ] = 50
-    engine: Annotated[
-        Literal["local", "ray"],
-        about(
-            '"local": all clients in this process. "ray": spread over a cluster, see [ray]; the same model, '
-            "bit for bit."
-        ),
-    ] = "local"
-    device: Annotated[
-        Literal["", "cpu", "cuda"],
-        about(
-            '"cuda" or "cpu": the whole fleet lives on this device, which makes rounds fast: plain sums of '
-            "clicks data, without faults and secure AUC. Empty: the local engine, which does everything."
-        ),
-    ] = ""
+    """The run as a whole.
+
+    rounds: How many rounds.
+    evaluate_every: Rounds between AUCs on the central test set, and after the last; 0: never.
+    selection: Who is in a round: "uniform" draws from all clients each time; "period" from those who have not
+        been in one yet in this period, as a deployment should.
+    period: With selection = "period": its rounds, after which clients draw their permanent answers anew.
+    seed: Of data, model, cohorts, faults and what devices do by chance. Keys and masks have none.
+    threads: CPU threads of one local step, which is small; 0 lets torch choose.
+    together: Clients that train in one pass. Another number gives other last bits of the model. On a cluster
+        a pass is what one worker does: fewer clients spread wider, more are faster in one place.
+    engine: "local": all clients in this process. "ray": spread over a cluster, see [ray]; the same model, bit
+        for bit.
+    device: "cuda" or "cpu": the whole fleet lives on this device, which makes rounds fast: plain sums of
+        clicks data, without faults and secure AUC. Empty: the local engine, which does everything.
+    """
+
+    rounds: Annotated[int, Meta(ge=1, le=10**7)] = 100
+    evaluate_every: Annotated[int, Meta(ge=0)] = 10
+    selection: Literal["uniform", "period"] = "uniform"
+    period: Annotated[int, Meta(ge=0, le=10**7)] = 0
+    seed: Annotated[int, Meta(ge=0, lt=2**62)] = 0
+    threads: Annotated[int, Meta(ge=0, le=1024)] = 1
+    together: Annotated[int, Meta(ge=1, le=512)] = 50
+    engine: Literal["local", "ray"] = "local"
+    device: Literal["", "cpu", "cuda"] = ""
 
 
+@explained
 class RaySettings(Checked, frozen=True):
-    address: Annotated[
-        str,
-        about(
-            'Of a running cluster, host:port or "auto" for the one on this machine. Empty: RAY_ADDRESS if it '
-            "is set, else a cluster is started here and stopped at the end."
-        ),
-    ] = ""
-    workers: Annotated[
-        int,
-        Meta(ge=0, le=4096),
-        about("Processes among which clients are divided; 0: as many as there is room and work for."),
-    ] = 0
-    cpus_per_worker: Annotated[
-        int, Meta(ge=0, le=1024), about("Cores of one worker; 0: as many as run.threads, at least one.")
-    ] = 0
-    gpus_per_worker: Annotated[
-        Annotated[float, Meta(ge=0, le=64)] | Literal["auto"],
-        about(
-            'A share below 1 is a GPU that several workers use. "auto" divides those of the cluster among '
-            "the workers. On a GPU last bits differ from a CPU's; 0 leaves them alone."
-        ),
-    ] = "auto"
-    seconds: Annotated[
-        float,
-        Meta(gt=0, le=86_400),
-        about("A worker that takes longer for one exchange is lost, and its clients for the round."),
-    ] = 600.0
-    memory_mb: Annotated[
-        int,
-        Meta(ge=80, le=10**7),
-        about("Of a cluster that is started here: memory for data and messages under way, in MB."),
-    ] = 500
+    """Of run.engine = "ray".
+
+    address: Of a running cluster, host:port or "auto" for the one on this machine. Empty: RAY_ADDRESS if it
+        is set, else a cluster is started here and stopped at the end.
+    workers: Processes among which clients are divided; 0: as many as there is room and work for.
+    cpus_per_worker: Cores of one worker; 0: as many as run.threads, at least one.
+    gpus_per_worker: A share below 1 is a GPU that several workers use. "auto" divides those of the cluster
+        among the workers. On a GPU last bits differ from a CPU's; 0 leaves them alone.
+    seconds: A worker that takes longer for one exchange is lost, and its clients for the round.
+    memory_mb: Of a cluster that is started here: memory for data and messages under way, in MB.
+    """
+
+    address: str = ""
+    workers: Annotated[int, Meta(ge=0, le=4096)] = 0
+    cpus_per_worker: Annotated[int, Meta(ge=0, le=1024)] = 0
+    gpus_per_worker: Annotated[float, Meta(ge=0, le=64)] | Literal["auto"] = "auto"
+    seconds: Annotated[float, Meta(gt=0, le=86_400)] = 600.0
+    memory_mb: Annotated[int, Meta(ge=80, le=10**7)] = 500
 
 
+@explained
 class RunConfig(Checked, frozen=True):
     """A run file: its sections and what is in them."""
 
-    data: Annotated[DataSettings, about("Where samples come from.")] = DataSettings()
-    model: Annotated[ModelSettings, about("What is trained.")] = ModelSettings()
-    privacy: Annotated[PrivacySettings, about("How clients answer which rows they have.")] = PrivacySettings()
-    round: Annotated[RoundSettings, about("One round of the protocol.")] = RoundSettings()
-    training: Annotated[TrainingSettings, about("What a client does with its submodel.")] = TrainingSettings()
-    server: Annotated[ServerSettings, about("What the server makes of the sums.")] = ServerSettings()
-    centralized: Annotated[CentralizedSettings, about('Of the scheme "centralized".')] = CentralizedSettings()
-    faults: Annotated[FaultSettings, about("Clients that vanish, as shares of those asked.")] = (
-        FaultSettings()
-    )
-    run: Annotated[LoopSettings, about("The run as a whole.")] = LoopSettings()
-    ray: Annotated[RaySettings, about('Of run.engine = "ray".')] = RaySettings()
+    data: DataSettings = DataSettings()
+    model: ModelSettings = ModelSettings()
+    privacy: PrivacySettings = PrivacySettings()
+    round: RoundSettings = RoundSettings()
+    training: TrainingSettings = TrainingSettings()
+    server: ServerSettings = ServerSettings()
+    centralized: CentralizedSettings = CentralizedSettings()
+    faults: FaultSettings = FaultSettings()
+    run: LoopSettings = LoopSettings()
+    ray: RaySettings = RaySettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -391,23 +356,17 @@ class RunConfig(Checked, frozen=True):
                 f'run.selection = "{self.run.selection}" with run.period = {self.run.period}: "period" needs '
                 'the number of rounds in a period, and "uniform" has none (0)'
             )
-        least = self.round.min_contributors
-        if least != "auto" and least > self.round.clients:
+        clients, least, wanted = self.round.clients, self.round.min_contributors, self.round.threshold_clients
+        there = f"but a round has {clients} clients (round.clients)"
+        if least != "auto" and least > clients:
+            raise ParameterError(f"round.min_contributors = {least}, {there}: no row could ever move")
+        if wanted > clients:
+            raise ParameterError(f"round.threshold = {wanted}, {there}")
+        if 2 * wanted <= clients:
             raise ParameterError(
-                f"round.min_contributors = {least}, but a round has {self.round.clients} clients "
-                "(round.clients): no row could ever move"
+                f"round.threshold = {wanted} of {clients} clients: more than half must last, or two halves "
+                'could open two different sums; "auto" is a safe choice'
             )
-        wanted = self.round.threshold_clients
-        if wanted > self.round.clients:
-            raise ParameterError(
-                f"round.threshold = {wanted}, but a round has {self.round.clients} clients (round.clients)"
-            )
-        if 2 * wanted <= self.round.clients:
-            raise ParameterError(
-                f"round.threshold = {wanted} of {self.round.clients} clients: more than half must last, or "
-                'two halves could open two different sums; "auto" is a safe choice'
-            )
-
         if self.run.device:
             self._require_device()
         if self.run.engine == "ray":
@@ -431,7 +390,7 @@ class RunConfig(Checked, frozen=True):
         return [key for key, is_wrong in lacking.items() if is_wrong]
 
     def _require_device(self) -> None:
-        """What it cannot do is refused, not left out."""
+        """Refuse what a device cannot do, rather than leave it out."""
         if wrong := self.not_on_a_device:
             raise ParameterError(
                 f'run.device = "{self.run.device}" runs plain sums of federated schemes on clicks data, '
@@ -440,7 +399,7 @@ class RunConfig(Checked, frozen=True):
             )
 
     def _require_cluster(self) -> None:
-        """Workers carry the protocol's clients; what has none is quick in one process."""
+        """Refuse what has no clients of the protocol for workers: it is quick in one process."""
         if self.run.device:
             raise ParameterError(
                 f'run.engine = "ray" with run.device = "{self.run.device}", which keeps the fleet on one '
@@ -476,16 +435,8 @@ class RunConfig(Checked, frozen=True):
 
 
 def from_sections(sections: Mapping[str, object]) -> RunConfig:
-    """Settings from nested mappings as TOML gives them; what is not there has its default."""
-    known = RunConfig.__struct_fields__
-    for name, content in sections.items():
-        if name not in known:
-            raise ParameterError(f"there is no section [{name}]; there are {', '.join(known)}")
-        if not isinstance(content, Mapping):
-            raise ParameterError(f"[{name}] is a section: write {name}.key = value, not {name} = {content!r}")
-    read: dict[str, Any] = {
-        name: section_from(name, type(getattr(RunConfig(), name)), content)
-        for name, content in sections.items()
-        if isinstance(content, Mapping)
-    }
-    return RunConfig(**read)
+    """Read settings from nested mappings as TOML gives them; what is not there has its default."""
+    known = {section.name: type(section.default) for section in msgspec.structs.fields(RunConfig)}
+    if unknown := [name for name in sections if name not in known]:
+        raise ParameterError(f"there is no section [{unknown[0]}]; there are {', '.join(known)}")
+    return RunConfig(**{name: section_from(name, known[name], content) for name, content in sections.items()})

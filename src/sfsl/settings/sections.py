@@ -1,7 +1,9 @@
 """Sections of settings: what each key means, and what is said about one that is wrong."""
 
+import inspect
+import re
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -9,14 +11,32 @@ from msgspec import Meta
 from sfsl.codec import Checked
 from sfsl.errors import ParameterError
 
+Settings = TypeVar("Settings", bound=Checked)
+
 
 def about(text: str) -> Meta:
     """What a key means. It is the comment in ``sfsl init`` and part of the error for a wrong value."""
     return Meta(description=text)
 
 
-def section_from(section: str, kind: type[Checked], content: Mapping[str, object]) -> Checked:
-    """One section's settings, or which key is wrong and what it means."""
+def explained(kind: type[Settings]) -> type[Settings]:
+    """Give each key its meaning (``about``) from a line ``key: meaning`` of the class's docstring; a key that
+    is itself a section means what the first line of its own docstring says."""
+    said = dict(re.findall(r"^(\w+): (.*(?:\n    .*)*)", inspect.getdoc(kind) or "", re.MULTILINE))
+    for name, own in kind.__annotations__.items():
+        if isinstance(own, type) and issubclass(own, Checked):
+            said[name] = (own.__doc__ or "").partition("\n")[0]
+        meaning = said[name] if kind.__doc__ else ""  # Python can be told to drop docstrings
+        kind.__annotations__[name] = Annotated[own, about(" ".join(meaning.split()))]
+    return kind
+
+
+def section_from(section: str, kind: type[Settings], content: object) -> Settings:
+    """Return one section's settings, or say which key is wrong and what it means."""
+    if not isinstance(content, Mapping):
+        raise ParameterError(
+            f"[{section}] is a section: write {section}.key = value, not {section} = {content!r}"
+        )
     fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     values = {}
     for key, value in content.items():

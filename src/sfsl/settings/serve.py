@@ -1,7 +1,6 @@
 """The settings of a server: the section [serve], beside those of a run file that say what is trained."""
 
 import math
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -12,8 +11,8 @@ from msgspec import Meta
 from sfsl.codec import Checked
 from sfsl.errors import ParameterError
 from sfsl.settings.run import RunConfig, from_sections
-from sfsl.settings.sections import about, description, section_from
-from sfsl.settings.toml import read_sections, with_settings
+from sfsl.settings.sections import explained, section_from
+from sfsl.settings.toml import read_sections, with_settings, written_section
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Rate = Annotated[float, Meta(gt=0, le=1e6)]
@@ -22,116 +21,91 @@ SECTION = "serve"
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # A cohort this much smaller than planned is still worth a round.
 _LEAST_SHARE = 0.8
-_LEAST_COHORT = 3
-_COMMENT_WIDTH = 96
 
 
+@explained
 class ServeSettings(Checked, frozen=True):
-    host: Annotated[str, about("The address to listen on; 0.0.0.0 is all of this machine's.")] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65_535), about("The port; 0 takes a free one.")] = 8443
-    certificate: Annotated[
-        str,
-        about(
-            "TLS: the certificate's file (sfsl keys server makes one). On loopback it and the key may be "
-            "empty: the server then makes its own, for tests, in state/tls."
-        ),
-    ] = ""
-    key: Annotated[str, about("TLS: the file of its private key.")] = ""
-    plain: Annotated[
-        bool, about("No TLS: only on loopback, for tests or behind a proxy on this machine that has it.")
-    ] = False
-    proxied: Annotated[
-        bool, about("Behind a proxy on this machine: take clients' addresses from X-Forwarded-For.")
-    ] = False
-    state: Annotated[str, about("The folder of the store, the registry and the metrics.")] = "sfsl-serve"
-    catalogue: Annotated[
-        str,
-        about(
-            "What the model is about: a file that sfsl catalogue made. [data] is then not looked at. Empty: "
-            "tables are those of [data], whose samples are read and not used."
-        ),
-    ] = ""
-    rounds: Annotated[
-        int, Meta(ge=0, le=10**7), about("Stop after so many rounds in the store; 0 goes on for ever.")
-    ] = 0
-    min_cohort: Annotated[
-        Annotated[int, Meta(ge=2, le=512)] | Literal["auto"],
-        about(
-            "Least clients in a round, where round.clients did not check in in time. "
-            '"auto" is 80 % of round.clients.'
-        ),
-    ] = "auto"
-    check_in_seconds: Annotated[
-        Seconds, about("How long the server waits for a whole cohort once someone has checked in.")
-    ] = 60.0
-    phase_seconds: Annotated[
-        Seconds, about("How long a client has for an answer; whoever is late is out of the round.")
-    ] = 60.0
-    training_seconds: Annotated[
-        Seconds, about("How long it has to download its submodel, train and upload.")
-    ] = 600.0
-    poll_seconds: Annotated[
-        Annotated[float, Meta(gt=0, le=50)],
-        about("How long a question for the next message is held open."),
-    ] = 25.0
-    grace_seconds: Annotated[
-        Annotated[float, Meta(ge=0, le=86_400)],
-        about("How long a round may go on when the server is told to stop, before it is aborted."),
-    ] = 30.0
-    largest_set: Annotated[
-        Annotated[int, Meta(ge=1, le=2**24)] | Literal["auto"],
-        about(
-            "The most rows a client has. Unions are planned for the worst case of it; a union over what was "
-            'planned costs the round. "auto" is the most in the statistics of the catalogue.'
-        ),
-    ] = 1000
-    largest_body: Annotated[
-        int, Meta(ge=4096, le=2**32), about("The most bytes of any body. Each answer has its own limit too.")
-    ] = 64 << 20
-    body_seconds: Annotated[Seconds, about("How long a whole body may take to arrive.")] = 60.0
-    client_rate: Annotated[Rate, about("Requests a second of one client, in the long run.")] = 20.0
-    client_burst: Annotated[int, Meta(ge=1, le=10**6), about("Requests of one client at once.")] = 100
-    address_rate: Annotated[Rate, about("Requests a second from one address, in the long run.")] = 500.0
-    address_burst: Annotated[int, Meta(ge=1, le=10**6), about("Requests from one address at once.")] = 2000
-    most_connections: Annotated[int, Meta(ge=1, le=10**6), about("Open connections in all.")] = 5000
-    most_per_address: Annotated[int, Meta(ge=1, le=10**6), about("Open connections of one address.")] = 1000
-    most_clients: Annotated[int, Meta(ge=2, le=10**6), about("Clients that are checked in at a time.")] = (
-        10_000
-    )
-    clock_seconds: Annotated[
-        Annotated[float, Meta(ge=1, le=3600)],
-        about("How far the clock of a signed request may be off, either way."),
-    ] = 120.0
-    period_days: Annotated[
-        int,
-        Meta(ge=0, le=3650),
-        about(
-            "A client is invited once in so many days. 0 sets no limit here; clients keep to their own "
-            "budgets anyway."
-        ),
-    ] = 1
-    enrolment: Annotated[
-        Literal["list", "open"],
-        about('Who may enrol: the public keys on a "list", or in "open" mode anyone, which invites Sybils.'),
-    ] = "list"
-    clients: Annotated[str, about('The file of the "list": a public key in hexadecimal on each line.')] = ""
-    most_enrolled: Annotated[int, Meta(ge=1, le=10**9), about('With "open" enrolment: clients in all.')] = (
-        1000
-    )
-    active: Annotated[
-        bool, about("Active mode: clients that pin each other's identities check what they are told.")
-    ] = False
+    """How the model is served.
+
+    host: The address to listen on; 0.0.0.0 is all of this machine's.
+    port: The port; 0 takes a free one.
+    certificate: TLS: the certificate's file (sfsl keys server makes one). On loopback it and the key may be
+        empty: the server then makes its own, for tests, in state/tls.
+    key: TLS: the file of its private key.
+    plain: No TLS: only on loopback, for tests or behind a proxy on this machine that has it.
+    proxied: Behind a proxy on this machine: take clients' addresses from X-Forwarded-For.
+    state: The folder of the store, the registry and the metrics.
+    catalogue: What the model is about: a file that sfsl catalogue made. [data] is then not looked at. Empty:
+        tables are those of [data], whose samples are read and not used.
+    rounds: Stop after so many rounds in the store; 0 goes on for ever.
+    min_cohort: Least clients in a round, where round.clients did not check in in time. "auto" is 80 % of
+        round.clients.
+    check_in_seconds: How long the server waits for a whole cohort once someone has checked in.
+    phase_seconds: How long a client has for an answer; whoever is late is out of the round.
+    training_seconds: How long it has to download its submodel, train and upload.
+    poll_seconds: How long a question for the next message is held open.
+    grace_seconds: How long a round may go on when the server is told to stop, before it is aborted.
+    largest_set: The most rows a client has. Unions are planned for the worst case of it; a union over what
+        was planned costs the round. "auto" is the most in the statistics of the catalogue.
+    largest_body: The most bytes of any body. Each answer has its own limit too.
+    body_seconds: How long a whole body may take to arrive.
+    client_rate: Requests a second of one client, in the long run.
+    client_burst: Requests of one client at once.
+    address_rate: Requests a second from one address, in the long run.
+    address_burst: Requests from one address at once.
+    most_connections: Open connections in all.
+    most_per_address: Open connections of one address.
+    most_clients: Clients that are checked in at a time.
+    clock_seconds: How far the clock of a signed request may be off, either way.
+    period_days: A client is invited once in so many days. 0 sets no limit here; clients keep to their own
+        budgets anyway.
+    enrolment: Who may enrol: the public keys on a "list", or in "open" mode anyone, which invites Sybils.
+    clients: The file of the "list": a public key in hexadecimal on each line.
+    most_enrolled: With "open" enrolment: clients in all.
+    active: Active mode: clients that pin each other's identities check what they are told.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65_535)] = 8443
+    certificate: str = ""
+    key: str = ""
+    plain: bool = False
+    proxied: bool = False
+    state: str = "sfsl-serve"
+    catalogue: str = ""
+    rounds: Annotated[int, Meta(ge=0, le=10**7)] = 0
+    min_cohort: Annotated[int, Meta(ge=2, le=512)] | Literal["auto"] = "auto"
+    check_in_seconds: Seconds = 60.0
+    phase_seconds: Seconds = 60.0
+    training_seconds: Seconds = 600.0
+    poll_seconds: Annotated[float, Meta(gt=0, le=50)] = 25.0
+    grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] = 30.0
+    largest_set: Annotated[int, Meta(ge=1, le=2**24)] | Literal["auto"] = 1000
+    largest_body: Annotated[int, Meta(ge=4096, le=2**32)] = 64 << 20
+    body_seconds: Seconds = 60.0
+    client_rate: Rate = 20.0
+    client_burst: Annotated[int, Meta(ge=1, le=10**6)] = 100
+    address_rate: Rate = 500.0
+    address_burst: Annotated[int, Meta(ge=1, le=10**6)] = 2000
+    most_connections: Annotated[int, Meta(ge=1, le=10**6)] = 5000
+    most_per_address: Annotated[int, Meta(ge=1, le=10**6)] = 1000
+    most_clients: Annotated[int, Meta(ge=2, le=10**6)] = 10_000
+    clock_seconds: Annotated[float, Meta(ge=1, le=3600)] = 120.0
+    period_days: Annotated[int, Meta(ge=0, le=3650)] = 1
+    enrolment: Literal["list", "open"] = "list"
+    clients: str = ""
+    most_enrolled: Annotated[int, Meta(ge=1, le=10**9)] = 1000
+    active: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.plain:
-            if self.certificate or self.key:
-                raise ParameterError("serve.plain = true and a certificate contradict each other")
-            if self.host not in _LOOPBACK:
-                raise ParameterError(
-                    f"serve.plain = true on {self.host}: without TLS only loopback, {_LOOPBACK[0]}"
-                )
-        elif not ((self.certificate and self.key) or self.own_tls):
+        if self.plain and (self.certificate or self.key):
+            raise ParameterError("serve.plain = true and a certificate contradict each other")
+        if self.plain and self.host not in _LOOPBACK:
+            raise ParameterError(
+                f"serve.plain = true on {self.host}: without TLS only loopback, {_LOOPBACK[0]}"
+            )
+        if not self.plain and not ((self.certificate and self.key) or self.own_tls):
             raise ParameterError(
                 "serve.certificate and serve.key are needed for TLS; make them with: sfsl keys authority tls "
                 "&& sfsl keys server tls --host NAME"
@@ -156,26 +130,25 @@ class ServeConfig(Checked, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.run.round.scheme != "sfsl":
-            raise ParameterError(
-                f'round.scheme = "{self.run.round.scheme}" is for simulations; a server runs "sfsl"'
-            )
-        if self.run.round.sums == "plain":
+        one, engine = self.run.round, self.run.run.engine
+        if one.scheme != "sfsl":
+            raise ParameterError(f'round.scheme = "{one.scheme}" is for simulations; a server runs "sfsl"')
+        if one.sums == "plain":
             raise ParameterError('round.sums = "plain" hides nothing; clients on a network refuse it')
-        if self.run.round.cohorts > 1 or self.run.run.engine != "local":
+        if one.cohorts > 1 or engine != "local":
             raise ParameterError(
-                f"round.cohorts = {self.run.round.cohorts} and run.engine = "
-                f'"{self.run.run.engine}" are for simulations; a server runs one cohort at a time'
+                f'round.cohorts = {one.cohorts} and run.engine = "{engine}" are for simulations; a server '
+                "runs one cohort at a time"
             )
         if self.serve.largest_set == "auto" and not self.serve.catalogue:
             raise ParameterError(
                 'serve.largest_set = "auto" is read from the statistics of serve.catalogue; give one, or '
                 "write a number"
             )
-        if not 2 <= self.min_cohort <= self.run.round.clients:
+        if not 2 <= self.min_cohort <= one.clients:
             raise ParameterError(
-                f"serve.min_cohort = {self.min_cohort}, but a round has at most {self.run.round.clients} "
-                "clients (round.clients)"
+                f"serve.min_cohort = {self.min_cohort}, but a round has at most {one.clients} clients "
+                "(round.clients)"
             )
 
     @property
@@ -184,27 +157,20 @@ class ServeConfig(Checked, frozen=True):
 
 
 def least_cohort(clients: int, chosen: int | Literal["auto"]) -> int:
-    """Of a round that is to have so many clients."""
-    if chosen != "auto":
-        return chosen
-    return min(clients, max(_LEAST_COHORT, math.ceil(_LEAST_SHARE * clients)))
+    """Return the least clients of a round that is to have so many."""
+    return min(clients, max(3, math.ceil(_LEAST_SHARE * clients))) if chosen == "auto" else chosen
 
 
 Given = ServeConfig | Mapping[str, Any] | str | Path
 
 
 def from_all_sections(sections: Mapping[str, object]) -> ServeConfig:
-    """Settings from nested mappings as TOML gives them; what is not there has its default."""
-    given = sections.get(SECTION, {})
-    if not isinstance(given, Mapping):
-        raise ParameterError(f"[{SECTION}] is a section: write {SECTION}.key = value")
-    serve = section_from(SECTION, ServeSettings, given)
-    assert isinstance(serve, ServeSettings)  # noqa: S101 -- it was asked for
+    """Read settings from nested mappings as TOML gives them; what is not there has its default."""
+    serve = section_from(SECTION, ServeSettings, sections.get(SECTION, {}))
     rest = {name: content for name, content in sections.items() if name != SECTION}
     if serve.catalogue:
         rest["data"] = {"source": "catalogue", "path": serve.catalogue}
-    run = from_sections(rest)
-    return ServeConfig(run=run, serve=serve)
+    return ServeConfig(run=from_sections(rest), serve=serve)
 
 
 def serve_settings(
@@ -216,10 +182,12 @@ def serve_settings(
     port: int | None = None,
 ) -> ServeConfig:
     """Return settings from a run file or from Python; ``out`` (serve.state) and the others win over them."""
-    paths = {"state": out, "catalogue": catalogue}
-    flags = {key: None if path is None else str(path) for key, path in paths.items()}
-    flags |= {"host": host, "port": port}  # type: ignore[dict-item]
-    own = {key: value for key, value in flags.items() if value is not None}
+    flags = {"state": out, "catalogue": catalogue, "host": host, "port": port}
+    own: dict[str, Any] = {
+        key: str(value) if isinstance(value, Path) else value
+        for key, value in flags.items()
+        if value is not None
+    }
     if isinstance(given, ServeConfig):
         return msgspec.structs.replace(given, serve=msgspec.structs.replace(given.serve, **own))
     sections = read_sections(Path(given)) if isinstance(given, str | Path) else with_settings({}, given)
@@ -227,9 +195,6 @@ def serve_settings(
 
 
 def section_toml() -> str:
-    """The section with every key, its default and what it means, to put into a run file."""
-    lines = ["# How the model is served: sfsl serve THIS_FILE", f"[{SECTION}]"]
-    for field in msgspec.structs.fields(ServeSettings):
-        lines += [f"# {line}" for line in textwrap.wrap(description(field), _COMMENT_WIDTH)]
-        lines.append(f"{field.encode_name} = {msgspec.json.encode(field.default).decode()}")
-    return "\n".join(lines) + "\n"
+    """Write the section with every key, its default and what it means, to put into a run file."""
+    defaults = {field.name: field.default for field in msgspec.structs.fields(ServeSettings)}
+    return written_section(SECTION, "How the model is served: sfsl serve THIS_FILE", ServeSettings, defaults)

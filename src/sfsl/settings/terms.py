@@ -16,15 +16,27 @@ from sfsl.errors import InputError
 from sfsl.privacy import PRESETS, Budget, Calendar, IndexPrivacy
 from sfsl.rounds import RoundPolicy
 from sfsl.secagg import Policy
-from sfsl.settings.sections import about
+from sfsl.settings.sections import explained
 
 # As servers count them, so that a client's period and a server's of the same length are the same.
 PERIODS_FROM = date(1970, 1, 1)
 _MOST_WORDS = 1 << 25  # of a sum: 128 MiB at four bytes
 
 
+@explained
 class Terms(Checked, frozen=True, rename="kebab"):
     """What a client insists on. A round that asks for more goes on without it.
+
+    roster: Public keys of all clients, one a line: insist on active mode, and on these.
+    privacy: How it answers which rows it has: cpp1 to cpp5.
+    period_days: Days in a period; fixed with the folder.
+    exposures: Rounds in a period. Epsilon does not cover what more of them show.
+    epsilon: Epsilon per index over all periods, after which it takes no more part.
+    least_cohort: Decline rounds of fewer clients.
+    least_threshold: Decline rounds that fewer can open.
+    least_contributors: Decline rounds that open rows of fewer clients.
+    max_clip: Decline updates clipped at more than this.
+    max_rows: Decline submodels of more rows.
 
     >>> import sfsl
     >>> careful = sfsl.Terms(privacy="cpp3", least_cohort=50, exposures=1, period_days=30)
@@ -35,29 +47,16 @@ class Terms(Checked, frozen=True, rename="kebab"):
     sfsl.errors.InputError: max-clip 0: a number above 0
     """
 
-    roster: Annotated[
-        str, about("Public keys of all clients, one a line: insist on active mode, and on these.")
-    ] = ""
-    privacy: Annotated[
-        Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"],
-        about("How it answers which rows it has: cpp1 to cpp5."),
-    ] = "cpp2"
-    period_days: Annotated[int, Meta(ge=1, le=3650), about("Days in a period; fixed with the folder.")] = 7
-    exposures: Annotated[
-        int, Meta(ge=0), about("Rounds in a period. Epsilon does not cover what more of them show.")
-    ] = 1
-    epsilon: Annotated[
-        float,
-        Meta(ge=0),
-        about("Epsilon per index over all periods, after which it takes no more part."),
-    ] = math.inf
-    least_cohort: Annotated[int, Meta(ge=2, le=512), about("Decline rounds of fewer clients.")] = 3
-    least_threshold: Annotated[int, Meta(ge=2, le=512), about("Decline rounds that fewer can open.")] = 3
-    least_contributors: Annotated[
-        int, Meta(ge=1, le=512), about("Decline rounds that open rows of fewer clients.")
-    ] = 2
-    max_clip: Annotated[float, Meta(gt=0), about("Decline updates clipped at more than this.")] = 10.0
-    max_rows: Annotated[int, Meta(ge=1), about("Decline submodels of more rows.")] = 10**6
+    roster: str = ""
+    privacy: Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"] = "cpp2"
+    period_days: Annotated[int, Meta(ge=1, le=3650)] = 7
+    exposures: Annotated[int, Meta(ge=0)] = 1
+    epsilon: Annotated[float, Meta(ge=0)] = math.inf
+    least_cohort: Annotated[int, Meta(ge=2, le=512)] = 3
+    least_threshold: Annotated[int, Meta(ge=2, le=512)] = 3
+    least_contributors: Annotated[int, Meta(ge=1, le=512)] = 2
+    max_clip: Annotated[float, Meta(gt=0)] = 10.0
+    max_rows: Annotated[int, Meta(ge=1)] = 10**6
 
     def __post_init__(self) -> None:
         if self.privacy not in PRESETS:

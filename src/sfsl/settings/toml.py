@@ -33,10 +33,8 @@ def read_sections(path: Path) -> Sections:
 
 
 def read_run_sections(path: Path) -> Sections:
-    """Of a run. A file may also say how its model is served, which is not a run's affair."""
-    sections = read_sections(path)
-    sections.pop("serve", None)
-    return sections
+    """Read a run's sections. A file may also say how its model is served, which is not a run's affair."""
+    return {name: content for name, content in read_sections(path).items() if name != "serve"}
 
 
 def read_config(path: Path) -> RunConfig:
@@ -47,7 +45,7 @@ def read_config(path: Path) -> RunConfig:
 
 
 def overridden(sections: Mapping[str, Any], settings: Iterable[str]) -> Sections:
-    """``sections`` with texts like ``round.clients=50`` applied. Values are TOML; a bare word is a text."""
+    """Apply texts like ``round.clients=50`` to ``sections``. Values are TOML; a bare word is a text."""
     changed: Sections = {
         name: dict(content) if isinstance(content, Mapping) else content for name, content in sections.items()
     }
@@ -63,7 +61,7 @@ def overridden(sections: Mapping[str, Any], settings: Iterable[str]) -> Sections
 
 
 def with_settings(sections: Mapping[str, Any], settings: Mapping[str, Any]) -> Sections:
-    """``sections`` with settings from Python applied: ``{"round.clients": 50}``, or nested as in a file."""
+    """Apply settings from Python to ``sections``: ``{"round.clients": 50}``, or nested as in a file."""
     changed = overridden(sections, ())
     for name, value in settings.items():
         section, dot, key = name.partition(".")
@@ -84,16 +82,22 @@ def _value(text: str) -> Any:
 
 
 def to_toml(config: RunConfig) -> str:
-    """Every key with its value and what it means. It reads back as the same settings."""
-    lines = [HEAD]
+    """Write every key with its value and what it means. It reads back as the same settings."""
+    written = [HEAD]
     for section in msgspec.structs.fields(RunConfig):
-        settings = getattr(config, section.name)
-        lines += [f"# {description(section)}", f"[{section.name}]"]
-        for field in msgspec.structs.fields(settings):
-            lines += [f"# {line}" for line in textwrap.wrap(description(field), _COMMENT_WIDTH)]
-            lines.append(f"{field.encode_name} = {_written(getattr(settings, field.name))}")
-        lines.append("")
-    return "\n".join(lines)
+        own = getattr(config, section.name)
+        values = msgspec.structs.asdict(own)
+        written.append(written_section(section.name, description(section), type(own), values))
+    return "\n".join(written)
+
+
+def written_section(name: str, title: str, kind: type[msgspec.Struct], values: Mapping[str, Any]) -> str:
+    """Write one section with every key, its value and what it means."""
+    lines = [f"# {title}", f"[{name}]"]
+    for field in msgspec.structs.fields(kind):
+        lines += [f"# {line}" for line in textwrap.wrap(description(field), _COMMENT_WIDTH)]
+        lines.append(f"{field.encode_name} = {_written(values[field.name])}")
+    return "\n".join([*lines, ""])
 
 
 def default_toml() -> str:

@@ -189,7 +189,7 @@ def test_it_waits_for_the_next_period_and_takes_part_again(tmp_path: Path) -> No
             await asyncio.sleep(0.001)
 
         one.sleep, one.now = sleep, lambda: clock[0]
-        one.memory._today = lambda: clock[0].date()  # type: ignore[attr-defined]
+        one.memory.today = lambda: clock[0].date()  # type: ignore[attr-defined]
     ended = play(lambda: asyncio.gather(*(one.run(2) for one in people.values())))
     assert [[one.outcome for one in some] for some in ended] == [["committed", "declined", "committed"]] * 3
     waiting = [event for event in crowd.events[VICTIM] if event.kind == "waiting"]
@@ -413,7 +413,7 @@ def test_a_round_belongs_to_the_period_in_which_it_begins(tmp_path: Path) -> Non
     people = everyone(crowd)
     memory = people[VICTIM].memory
     days = [date(2026, 11, 26), date(2026, 11, 26), date(2026, 11, 27)]
-    memory._today = lambda: days.pop(0) if len(days) > 1 else days[0]  # type: ignore[attr-defined]
+    memory.today = lambda: days.pop(0) if len(days) > 1 else days[0]  # type: ignore[attr-defined]
     first = memory.state.calendar.period(days[0])  # type: ignore[attr-defined]
 
     async def main() -> None:
