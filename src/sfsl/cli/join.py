@@ -84,7 +84,16 @@ def join(
         say(event.kind, event.text, round=event.round, until=event.until)
 
     with told_as_json(json):
-        client = _client()
+        try:
+            import torch
+
+            import sfsl.client.join as client
+        except ImportError as error:
+            raise InputError(
+                f"a client needs more packages ({error}); install them with: "
+                "pip install 'sfsl[network,train]'"
+            ) from None
+        torch.set_num_threads(threads)
         # A test sees to it that every term is a flag above.
         given = {name: value for name, value in context.params.items() if name in _FIELDS}
         try:
@@ -92,7 +101,6 @@ def join(
             client.require_held_out(held_out)
         except InputError as error:  # about a term, which is a flag here
             raise InputError(f"--{error}") from None
-        _use_threads(threads)
         main = client.join_async(
             server,
             data,
@@ -113,22 +121,6 @@ def join(
             raise typer.Exit(stopped.status) from None
     whole = sum(one.whole for one in ended)
     say("finished", f"Finished after {whole} whole round{'' if whole == 1 else 's'}")
-
-
-def _client() -> Any:
-    try:
-        import sfsl.client.join as client
-    except ImportError as error:
-        raise InputError(
-            f"a client needs more packages ({error}); install them with: pip install 'sfsl[network,train]'"
-        ) from None
-    return client
-
-
-def _use_threads(threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(threads)
 
 
 def _as_text(kind: str, text: str, **_: object) -> None:

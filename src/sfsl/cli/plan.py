@@ -105,15 +105,17 @@ def plan(
 
 def _show(made: Plan, counts: list[int], fleet: int, period: float, per_day: float) -> None:
     out, sent = console(), made.traffic
-
-    def line(
-        name: str, clients: str, up: float, down: float, client: float, server: float
-    ) -> tuple[str, ...]:
-        return name, clients, f"{up:,.0f}", f"{down:,.0f}", f"{client:.4f}", f"{server:.4f}"
-
-    columns = (sent.up, sent.down, made.seconds.client, made.seconds.server)
-    rows = [line(one, f"{made.heard[one]:,}", *(column[one] for column in columns)) for one in sent.up]
-    rows.append(line("in all", "", *(sum(column.values()) for column in columns)))
+    columns = [
+        (sent.up, ",.0f"),
+        (sent.down, ",.0f"),
+        (made.seconds.client, ".4f"),
+        (made.seconds.server, ".4f"),
+    ]
+    rows: list[tuple[str, ...]] = [
+        (name, f"{count:,}", *(format(column[name], form) for column, form in columns))
+        for name, count in made.heard.items()
+    ]
+    rows.append(("in all", "", *(format(sum(column.values()), form) for column, form in columns)))
     heads: tuple[str, ...] = ("exchange", "clients", "bytes up", "bytes down", "client s", "server s")
     out.print(table("One round: bytes and CPU seconds per client, and of the server", heads, rows))
     rows = [
