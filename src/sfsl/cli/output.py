@@ -74,10 +74,6 @@ def progress_console() -> Console:
     return Console(stderr=True)
 
 
-def fail(error: SfslError) -> None:
-    typer.echo(f"sfsl: {error}", file=sys.stderr)
-
-
 @contextmanager
 def warned() -> Iterator[None]:
     """Print warnings of ours as one line on stderr; those of others are Python's business."""

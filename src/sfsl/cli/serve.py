@@ -1,7 +1,6 @@
 """``sfsl serve``: the server of a deployment."""
 
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,11 +57,8 @@ def serve(
     chosen = serve_settings(
         overridden(read_sections(config), settings or ()), out=out, catalogue=catalogue, host=host, port=port
     )
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
+    level = logging.DEBUG if verbose else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     for other in ("asyncio", "uvicorn"):  # what strangers send is counted, not logged line by line
         logging.getLogger(other).setLevel(logging.ERROR)
     try:
@@ -112,8 +108,7 @@ def _say(serving: "Serving") -> None:
         f"Join with:  sfsl join --server {url} --data FILE --state DIR"
         + ("" if own.plain else f" --ca {serving.authority or 'authority.pem'}"),
     ]
-    for line in lines:
-        typer.echo(line, err=True)
+    typer.echo("\n".join(lines), err=True)
 
 
 def _tls(serving: "Serving") -> str:
