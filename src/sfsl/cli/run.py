@@ -27,11 +27,11 @@ from sfsl.cli.run_output import RunProgress, print_summary
 from sfsl.durable.files import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.folder import RunFolder
-from sfsl.run.load import Model, load
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import default_toml, overridden, read_run_sections, with_settings
 
 if TYPE_CHECKING:
+    from sfsl.run.load import Model
     from sfsl.run.runner import Runner
 
 Folder = Annotated[Path, Argument(metavar="RUN", help="The folder of a run.")]
@@ -175,9 +175,11 @@ def export(
     typer.echo(f"Wrote {file}: round {model.round}, {size:,} parameters in {len(state)} tensors")
 
 
-def _at_rest(folder: Path) -> Model:
+def _at_rest(folder: Path) -> "Model":
     """Load the model of a run that is not running."""
     _require_torch()
+    from sfsl.run.load import load
+
     return load(RunFolder(folder).path)
 
 
