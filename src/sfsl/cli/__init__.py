@@ -8,7 +8,7 @@ import typer
 
 from sfsl import __version__
 from sfsl.cli import catalogue, data, join, keys, plan, privacy, report, run, serve, union
-from sfsl.cli.output import fail, warned
+from sfsl.cli.output import warned
 from sfsl.errors import InputError, SfslError
 
 app = typer.Typer(
@@ -81,5 +81,5 @@ def main() -> None:
         with warned():
             app()
     except SfslError as error:
-        fail(error)
+        typer.echo(f"sfsl: {error}", file=sys.stderr)
         sys.exit(1)

@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from sfsl.cli.output import console, emit_json, progress_console, shown, table
+from sfsl.cli.data import Scale, TextIds, Users, left_out
+from sfsl.cli.output import Json, present, progress_console, shown, table
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.catalogue_file import read_catalogue, write_catalogue
 from sfsl.data.lines import LoadReport
@@ -13,19 +15,16 @@ from sfsl.errors import InputError
 
 app = typer.Typer(help="What a served model is about: its items or words.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Data = Annotated[
     str,
-    typer.Argument(
+    Argument(
         metavar="DATA",
         help="csv:, parquet:, amazon:, taobao: or shakespeare: and a file, stored: and a folder, or "
         "synthetic. A CSV with the columns item or item,category is a list of items.",
     ),
 ]
-Out = Annotated[Path, typer.Option("-o", "--out", metavar="FILE", help="The file to write; .gz is packed.")]
-Users = Annotated[int, typer.Option(help="Synthetic: how many clients.")]
-Scale = Annotated[float, typer.Option(help="Synthetic: 1 is the paper's 143,534 items.")]
-Seed = Annotated[int, typer.Option(help="Of synthetic data.")]
+Out = Annotated[Path, Option("-o", "--out", metavar="FILE", help="The file to write; .gz is packed.")]
+Seed = Annotated[int, Option(help="Of synthetic data.")]
 _CLICKS = ("synthetic", "amazon", "taobao", "csv", "parquet", "stored")
 
 
@@ -37,7 +36,7 @@ _CLICKS = ("synthetic", "amazon", "taobao", "csv", "parquet", "stored")
 def make(
     data: Data,
     out: Out,
-    text_ids: Annotated[bool, typer.Option(help="CSV and Parquet: ids are any text.")] = False,
+    text_ids: TextIds = False,
     users: Users = 1000,
     scale: Scale = 0.1,
     seed: Seed = 0,
@@ -50,14 +49,13 @@ def make(
     """
     if out.exists():
         raise InputError(f"{out} exists already; choose another name, or add to it: sfsl catalogue grow")
-    made, report = _catalogue_of(data, text_ids, users, scale, seed)
-    write_catalogue(made, out)
-    _told(made, out, report, json)
+    made, report = _read(data, text_ids, users, scale, seed)
+    _write(made, out, report, json)
 
 
 @app.command(epilog="Example:  sfsl catalogue grow catalogue.json csv:new-items.csv -o catalogue-2.json")
 def grow(
-    catalogue: Annotated[Path, typer.Argument(metavar="CATALOGUE", help="The version to add to.")],
+    catalogue: Annotated[Path, Argument(metavar="CATALOGUE", help="The version to add to.")],
     data: Data,
     out: Out,
     users: Users = 1000,
@@ -73,37 +71,30 @@ def grow(
     if out.exists() and not out.samefile(catalogue):
         raise InputError(f"{out} exists already; choose another name")
     old = read_catalogue(catalogue)
-    found, report = _catalogue_of(data, old.tables[0].textual, users, scale, seed)
-    grown = old.grown(found)
-    write_catalogue(grown, out)
-    _told(grown, out, report, json, old)
+    found, report = _read(data, old.tables[0].textual, users, scale, seed)
+    _write(old.grown(found), out, report, json, {one.name: one.rows for one in old.tables})
 
 
 @app.command(
     epilog="Examples:  sfsl catalogue show catalogue.json   |   sfsl catalogue show catalogue.json --json"
 )
 def show(
-    catalogue: Annotated[Path, typer.Argument(metavar="CATALOGUE", help="The file.")], json: Json = False
+    catalogue: Annotated[Path, Argument(metavar="CATALOGUE", help="The file.")], json: Json = False
 ) -> None:
     """Show what a catalogue has: its version, its tables, its statistics."""
     found = read_catalogue(catalogue)
     figures = _figures(found)
-    if json:
-        emit_json({"file": str(catalogue), **figures})
-        return
     rows = [(one["table"], shown(one["rows"]), one["ids"], one["source"] or "") for one in figures["tables"]]
-    console().print(
-        table(f"{catalogue}, version {found.version}", ("table", "rows", "ids", "follows from"), rows)
-    )
-    typer.echo(f"digest  {figures['digest']}")
-    if found.parent is not None:
-        typer.echo(f"parent  {figures['parent']}")
+    lines = [f"{key}  {figures[key]}" for key in ("digest", "parent") if figures[key] is not None]
     if found.statistics is not None:
         sizes = ", ".join(f"{name} {count:,}" for name, count in found.statistics.rows.items())
-        typer.echo(f"of {found.statistics.clients:,} clients; rows of a client: {sizes}")
+        lines.append(f"of {found.statistics.clients:,} clients; rows of a client: {sizes}")
+    heads = ("table", "rows", "ids", "follows from")
+    drawn = table(f"{catalogue}, version {found.version}", heads, rows)
+    present({"file": str(catalogue), **figures}, json, drawn, *lines)
 
 
-def _catalogue_of(
+def _read(
     data: str, text_ids: bool, users: int, scale: float, seed: int
 ) -> tuple[Catalogue, LoadReport | None]:
     from sfsl.data.plain import is_item_list, load_item_list
@@ -127,27 +118,26 @@ def _catalogue_of(
             return load_item_list(path, text_ids=text_ids)
         from sfsl.run.fleet import load_interactions
 
-        chosen: Any = kind
-        settings = DataSettings(source=chosen, path=path, users=users, scale=scale, text_ids=text_ids)
+        settings = DataSettings(source=kind, path=path, users=users, scale=scale, text_ids=text_ids)  # type: ignore[arg-type]
         clicks, noted = load_interactions(settings, seed)
         return Catalogue.of(clicks, statistics=True), noted
 
 
-def _told(
-    made: Catalogue, out: Path, report: LoadReport | None, json: bool, old: Catalogue | None = None
+def _write(
+    made: Catalogue, out: Path, report: LoadReport | None, json: bool, before: dict[str, int] | None = None
 ) -> None:
-    problems = {} if report is None else dict(report.problems)
-    if json:
-        emit_json({"file": str(out), **_figures(made), "problems": problems})
-        return
-    before = {} if old is None else {one.name: one.rows for one in old.tables}
+    """Write a catalogue and say what it has; ``before`` holds the rows of the version it grew from."""
+    write_catalogue(made, out)
     rows = ", ".join(
         f"{one.rows:,} rows of {one.name}" + (f" ({one.rows - before[one.name]:,} new)" if before else "")
         for one in made.tables
     )
-    typer.echo(f"{out}: version {made.version}, {rows}. Serve it: sfsl serve RUN_FILE --catalogue {out}")
-    if problems:
-        typer.echo(f"Left out: {', '.join(f'{what} ({count:,})' for what, count in problems.items())}")
+    present(
+        {"file": str(out), **_figures(made), "problems": dict(report.problems) if report else {}},
+        json,
+        f"{out}: version {made.version}, {rows}. Serve it: sfsl serve RUN_FILE --catalogue {out}",
+        *left_out(report),
+    )
 
 
 def _figures(catalogue: Catalogue) -> dict[str, Any]:
@@ -155,7 +145,7 @@ def _figures(catalogue: Catalogue) -> dict[str, Any]:
     return {
         "version": catalogue.version,
         "digest": catalogue.digest.hex(),
-        "parent": None if catalogue.parent is None else catalogue.parent.hex(),
+        "parent": catalogue.parent.hex() if catalogue.parent is not None else None,
         "users": catalogue.users,
         "tables": [
             {
@@ -166,5 +156,5 @@ def _figures(catalogue: Catalogue) -> dict[str, Any]:
             }
             for one in catalogue.tables
         ],
-        "statistics": None if known is None else {"clients": known.clients, "rows": known.rows},
+        "statistics": known and {"clients": known.clients, "rows": known.rows},
     }

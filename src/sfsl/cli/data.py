@@ -4,29 +4,32 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from sfsl.cli.output import console, emit_json, progress_console
+from sfsl.cli.output import Json, console, emit_json, progress_console
+from sfsl.data.lines import LoadReport
 from sfsl.errors import InputError
 from sfsl.settings.run import DataSettings
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Users = Annotated[int, Option(help="Synthetic: how many clients.")]
+Scale = Annotated[float, Option(help="Synthetic: 1 is the paper's 143,534 items.")]
+TextIds = Annotated[bool, Option(help="CSV and Parquet: ids are any text.")]
 
 
 def register(app: typer.Typer) -> None:
-    app.command(epilog="Example:  sfsl data big && sfsl run --data stored:big --sums plain --device cuda")(
-        data
-    )
+    example = "Example:  sfsl data big && sfsl run --data stored:big --sums plain --device cuda"
+    app.command(epilog=example)(data)
 
 
 def data(
-    out: Annotated[Path, typer.Argument(help="The folder to write; it must not exist.")],
+    out: Annotated[Path, Argument(help="The folder to write; it must not exist.")],
     source: Annotated[
-        str, typer.Option("--data", help="synthetic, or amazon:, taobao:, csv: or parquet: and a file")
+        str, Option("--data", help="synthetic, or amazon:, taobao:, csv: or parquet: and a file")
     ] = "synthetic",
-    users: Annotated[int, typer.Option(help="Synthetic: how many clients.")] = 49_023,
-    scale: Annotated[float, typer.Option(help="Synthetic: 1 is the paper's 143,534 items.")] = 1.0,
-    text_ids: Annotated[bool, typer.Option(help="CSV and Parquet: ids are any text.")] = False,
-    seed: Annotated[int, typer.Option(help="Of simulated data, and of negatives.")] = 0,
+    users: Users = 49_023,
+    scale: Scale = 1.0,
+    text_ids: TextIds = False,
+    seed: Annotated[int, Option(help="Of simulated data, and of negatives.")] = 0,
     json: Json = False,
 ) -> None:
     """Store the samples of a data set as flat files with checksums, which runs map into memory.
@@ -47,21 +50,22 @@ def data(
     with progress_console().status(f"Storing {len(made):,} samples"):
         about = f"{source}, seed {seed}" + (f", {users} users, scale {scale}" if kind == "synthetic" else "")
         store_interactions(made, out, about=about)
-    found = {
-        "folder": str(out),
-        "samples": len(made),
-        "users": len(made.users),
-        "items": len(made.items),
-        "bytes": sum(file.stat().st_size for file in out.iterdir()),
-        "problems": {} if report is None else dict(report.problems),
-    }
     if json:
-        emit_json(found)
+        counts = {"samples": len(made), "users": len(made.users), "items": len(made.items)}
+        size = sum(file.stat().st_size for file in out.iterdir())
+        problems = dict(report.problems) if report else {}
+        emit_json({"folder": str(out), **counts, "bytes": size, "problems": problems})
         return
     console().print(
-        f"{found['samples']:,} samples of {found['users']:,} users and {found['items']:,} items in {out}. "
+        f"{len(made):,} samples of {len(made.users):,} users and {len(made.items):,} items in {out}. "
         f"Train on them: sfsl run --data stored:{out}"
     )
-    if report is not None and report.problems:
-        left = ", ".join(f"{what} ({count:,})" for what, count in report.problems.items())
-        console().print(f"Left out: {left}")
+    for line in left_out(report):
+        console().print(line)
+
+
+def left_out(report: LoadReport | None) -> list[str]:
+    """A line that says what reading left out, where it left out anything."""
+    problems = report.problems if report else {}
+    said = ", ".join(f"{what} ({count:,})" for what, count in problems.items())
+    return [f"Left out: {said}"] if said else []

@@ -1,8 +1,6 @@
 """``sfsl join``: one client of a deployment, with data of its own."""
 
 import json as json_text
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 from msgspec import Meta
+from typer import Option
 
 from sfsl.cli.output import Stopped, console, run_until_stopped, told_as_json
 from sfsl.errors import InputError
@@ -31,38 +30,34 @@ def register(app: typer.Typer) -> None:
 
 
 def _term(name: str) -> Any:
-    """The flag of one of a client's terms."""
+    """Make the flag of one of a client's terms."""
     field = _FIELDS[name]
-    least = next(
-        (meta.ge for meta in field.type.__metadata__ if isinstance(meta, Meta) and meta.ge is not None), None
-    )
-    return typer.Option(help=description(field), min=None if field.type.__origin__ is float else least)
+    bounds = (meta.ge for meta in field.type.__metadata__ if isinstance(meta, Meta) and meta.ge is not None)
+    return Option(help=description(field), min=None if field.type.__origin__ is float else next(bounds, None))
 
 
 def join(
-    server: Annotated[str, typer.Option(metavar="URL", help="The server, such as https://host:8443.")],
+    context: typer.Context,
+    server: Annotated[str, Option(metavar="URL", help="The server, such as https://host:8443.")],
     data: Annotated[
         Path,
-        typer.Option(
+        Option(
             help="CSV with a header: item,label,time, items called as in the server's catalogue. Where the "
             'model is about words: text, or lines of JSON with a list "lines".'
         ),
     ],
-    state: Annotated[
-        Path, typer.Option(metavar="DIR", help="This client's folder; made if it is not there.")
-    ],
+    state: Annotated[Path, Option(metavar="DIR", help="This client's folder; made if it is not there.")],
     ca: Annotated[
-        Path | None,
-        typer.Option(help="Trust this certificate authority and no other. Default: the system's."),
+        Path | None, Option(help="Trust this certificate authority and no other. Default: the system's.")
     ] = None,
     identity: Annotated[
-        Path | None, typer.Option(help="A key of sfsl keys client. Default: one in DIR, made on first use.")
+        Path | None, Option(help="A key of sfsl keys client. Default: one in DIR, made on first use.")
     ] = None,
     roster: Annotated[Path | None, _term("roster")] = None,
     privacy: Annotated[str, _term("privacy")] = TERMS.privacy,
-    rounds: Annotated[int | None, typer.Option(help="Stop after so many whole rounds.", min=1)] = None,
+    rounds: Annotated[int | None, Option(help="Stop after so many whole rounds.", min=1)] = None,
     wait: Annotated[
-        bool, typer.Option(help="Wait for the next period where this one's budget is spent, or stop.")
+        bool, Option(help="Wait for the next period where this one's budget is spent, or stop.")
     ] = True,
     period_days: Annotated[int, _term("period_days")] = TERMS.period_days,
     exposures: Annotated[int, _term("exposures")] = TERMS.exposures,
@@ -72,10 +67,10 @@ def join(
     least_contributors: Annotated[int, _term("least_contributors")] = TERMS.least_contributors,
     max_clip: Annotated[float, _term("max_clip")] = TERMS.max_clip,
     max_rows: Annotated[int, _term("max_rows")] = TERMS.max_rows,
-    threads: Annotated[int, typer.Option(help="CPU threads of training.", min=1)] = 1,
-    held_out: Annotated[float, typer.Option(help="Share of the samples, the last, for testing only.")] = 0.2,
-    plain: Annotated[bool, typer.Option("--plain", help="No TLS, for tests on one machine only.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object per line, errors too.")] = False,
+    threads: Annotated[int, Option(help="CPU threads of training.", min=1)] = 1,
+    held_out: Annotated[float, Option(help="Share of the samples, the last, for testing only.")] = 0.2,
+    plain: Annotated[bool, Option("--plain", help="No TLS, for tests on one machine only.")] = False,
+    json: Annotated[bool, Option("--json", help="One JSON object per line, errors too.")] = False,
 ) -> None:
     """Take part in a deployment's rounds with samples that stay on this machine.
 
@@ -84,27 +79,28 @@ def join(
     failed, 130 Ctrl-C, 143 SIGTERM.
     """
     say = _as_json if json else _as_text
+
+    def told(event: "Event") -> None:
+        say(event.kind, event.text, round=event.round, until=event.until)
+
     with told_as_json(json):
-        client = _client()
-        with _flagged():
-            terms = Terms(
-                roster="" if roster is None else str(roster),
-                privacy=privacy,  # type: ignore[arg-type]
-                period_days=period_days,
-                exposures=exposures,
-                epsilon=epsilon,
-                least_cohort=least_cohort,
-                least_threshold=least_threshold,
-                least_contributors=least_contributors,
-                max_clip=max_clip,
-                max_rows=max_rows,
-            )
+        try:
+            import torch
+
+            import sfsl.client.join as client
+        except ImportError as error:
+            raise InputError(
+                f"a client needs more packages ({error}); install them with: "
+                "pip install 'sfsl[network,train]'"
+            ) from None
+        torch.set_num_threads(threads)
+        # A test sees to it that every term is a flag above.
+        given = {name: value for name, value in context.params.items() if name in _FIELDS}
+        try:
+            terms = Terms(**given | {"roster": str(roster or "")})
             client.require_held_out(held_out)
-        _use_threads(threads)
-
-        def told(event: "Event") -> None:
-            say(event.kind, event.text, round=event.round, until=event.until)
-
+        except InputError as error:  # about a term, which is a flag here
+            raise InputError(f"--{error}") from None
         main = client.join_async(
             server,
             data,
@@ -127,36 +123,14 @@ def join(
     say("finished", f"Finished after {whole} whole round{'' if whole == 1 else 's'}")
 
 
-@contextmanager
-def _flagged() -> Iterator[None]:
-    """What is wrong with a term, said of its flag."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"--{error}") from None
-
-
-def _client() -> Any:
-    try:
-        import sfsl.client.join as client
-    except ImportError as error:
-        raise InputError(
-            f"a client needs more packages ({error}); install them with: pip install 'sfsl[network,train]'"
-        ) from None
-    return client
-
-
-def _use_threads(threads: int) -> None:
-    import torch
-
-    torch.set_num_threads(threads)
-
-
 def _as_text(kind: str, text: str, **_: object) -> None:
     console().print(f"{datetime.now():%H:%M:%S}  {text}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _as_json(kind: str, text: str, **more: object) -> None:
-    shown = {name: value.isoformat() if isinstance(value, date) else value for name, value in more.items()}
-    known = {name: value for name, value in shown.items() if value is not None}
+    known = {
+        name: value.isoformat() if isinstance(value, date) else value
+        for name, value in more.items()
+        if value is not None
+    }
     typer.echo(json_text.dumps({"event": kind, "text": text, **known}))

@@ -1,14 +1,16 @@
 """``sfsl keys …``: certificates for the server, identities for the clients, who is enrolled."""
 
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from sfsl.carriers.https.authority import CertificateFacts, create_authority, issue_server, read_certificate
-from sfsl.cli.output import console, emit_json, table
+from sfsl.cli.output import Json, present, table
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import Secret, SystemRandomness
 from sfsl.errors import KeyFileError
@@ -18,8 +20,7 @@ from sfsl.service.signing import client_id
 
 app = typer.Typer(help="Certificates, client identities, enrolled clients.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-RegistryFile = Annotated[Path, typer.Option("--registry", metavar="FILE", help="The server's registry.")]
+RegistryFile = Annotated[Path, Option("--registry", metavar="FILE", help="The server's registry.")]
 _WARN_DAYS = 30
 
 
@@ -27,19 +28,20 @@ _WARN_DAYS = 30
     epilog="Examples:  sfsl keys authority tls   |   sfsl keys authority tls --name 'ACME SFSL' --days 1825"
 )
 def authority(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where authority.key and .pem are put.")],
-    name: Annotated[str, typer.Option(help="What the certificate says.")] = "sfsl authority",
-    days: Annotated[int, typer.Option(help="How long it is valid.")] = 3650,
+    folder: Annotated[Path, Argument(metavar="DIR", help="Where authority.key and .pem are put.")],
+    name: Annotated[str, Option(help="What the certificate says.")] = "sfsl authority",
+    days: Annotated[int, Option(help="How long it is valid.")] = 3650,
     json: Json = False,
 ) -> None:
     """Make a certificate authority: authority.pem is for every client, authority.key for nobody."""
     facts = create_authority(folder, name, days, now=_now())
-    if json:
-        emit_json({"certificate": str(folder / "authority.pem"), **_plain(facts)})
-        return
-    typer.echo(f"{folder}/authority.pem   give it to every client; valid until {facts.not_after:%Y-%m-%d}")
-    typer.echo(f"{folder}/authority.key   keep it where no server is; whoever has it can pose as yours")
-    typer.echo(f"\nNext:  sfsl keys server {folder} --host NAME")
+    present(
+        {"certificate": str(folder / "authority.pem"), **_plain(facts)},
+        json,
+        f"{folder}/authority.pem   give it to every client; valid until {facts.not_after:%Y-%m-%d}",
+        f"{folder}/authority.key   keep it where no server is; whoever has it can pose as yours",
+        f"\nNext:  sfsl keys server {folder} --host NAME",
+    )
 
 
 @app.command(
@@ -48,24 +50,25 @@ def authority(
     "to renew, take another --name"
 )
 def server(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the authority is.")],
-    host: Annotated[list[str], typer.Option(help="A name or address that clients connect to. Repeat.")],
-    days: Annotated[int, typer.Option(help="How long it is valid; 825 at the most.")] = 397,
-    name: Annotated[str, typer.Option(help="What the two files are called.")] = "server",
+    folder: Annotated[Path, Argument(metavar="DIR", help="Where the authority is.")],
+    host: Annotated[list[str], Option(help="A name or address that clients connect to. Repeat.")],
+    days: Annotated[int, Option(help="How long it is valid; 825 at the most.")] = 397,
+    name: Annotated[str, Option(help="What the two files are called.")] = "server",
     json: Json = False,
 ) -> None:
     """Make a server's key and certificate, signed by the authority in DIR."""
     facts = issue_server(folder, host, days, now=_now(), name=name)
-    if json:
-        emit_json({"certificate": str(folder / f"{name}.pem"), **_plain(facts)})
-        return
-    typer.echo(f"{folder}/{name}.pem   for {', '.join(facts.hosts)}; valid until {facts.not_after:%Y-%m-%d}")
-    typer.echo(f"{folder}/{name}.key   its private key")
+    present(
+        {"certificate": str(folder / f"{name}.pem"), **_plain(facts)},
+        json,
+        f"{folder}/{name}.pem   for {', '.join(facts.hosts)}; valid until {facts.not_after:%Y-%m-%d}",
+        f"{folder}/{name}.key   its private key",
+    )
 
 
 @app.command(epilog="Examples:  sfsl keys client ada.key   |   sfsl keys client ada.key --json")
 def client(
-    file: Annotated[Path, typer.Argument(help="Where the new identity is put.")], json: Json = False
+    file: Annotated[Path, Argument(help="Where the new identity is put.")], json: Json = False
 ) -> None:
     """Make a client's identity. Only the public key leaves the client; it goes on the server's list."""
     _print_identity(file, write_identity(file, Secret(SystemRandomness().bytes(32))), json)
@@ -73,7 +76,7 @@ def client(
 
 @app.command(epilog="Examples:  sfsl keys show ada.key   |   sfsl keys show tls/server.pem --json")
 def show(
-    file: Annotated[Path, typer.Argument(help="A client's identity, or a certificate.")], json: Json = False
+    file: Annotated[Path, Argument(help="A client's identity, or a certificate.")], json: Json = False
 ) -> None:
     """What a file holds: an identity's id and public key, or a certificate's names and end."""
     if not _is_certificate(file):
@@ -81,31 +84,28 @@ def show(
         return
     facts = read_certificate(file)
     left = (facts.not_after - _now()).days
-    if json:
-        emit_json({"certificate": str(file), **_plain(facts), "days_left": left})
-        return
-    for key, value in _plain(facts).items():
-        typer.echo(f"{key.replace('_', ' '):<12}{', '.join(value) if isinstance(value, list) else value}")
+    lines = [
+        f"{key.replace('_', ' '):<12}{', '.join(value) if isinstance(value, tuple) else value}"
+        for key, value in _plain(facts).items()
+    ]
     if left < _WARN_DAYS:
-        typer.echo("it has ended" if left < 0 else f"it ends in {left} days: make a new one")
+        lines.append("it has ended" if left < 0 else f"it ends in {left} days: make a new one")
+    present({"certificate": str(file), **_plain(facts), "days_left": left}, json, *lines)
 
 
 @app.command(
     epilog="Example:  sfsl keys revoke --registry server/registry.sqlite 0123456789abcdef0123456789abcdef"
 )
 def revoke(
-    client: Annotated[str, typer.Argument(metavar="ID", help="The client's id.")],
+    client: Annotated[str, Argument(metavar="ID", help="The client's id.")],
     registry: RegistryFile,
     json: Json = False,
 ) -> None:
     """Refuse a client from now on, for good, also while the server runs."""
     with Registry.beside(registry) as opened:
         opened.revoke(client, time.time_ns() // 10**6)
-        record = opened.client(client)
-    if json:
-        emit_json(_plain_client(record))
-        return
-    typer.echo(f"client {client} is revoked; take its key off the list of clients, too")
+        record = _plain_client(opened.client(client))
+    present(record, json, f"client {client} is revoked; take its key off the list of clients, too")
 
 
 @app.command(
@@ -117,14 +117,12 @@ def list_(registry: RegistryFile, json: Json = False) -> None:
     """Who is enrolled, since when, and in how many rounds the server received their sets."""
     with Registry.beside(registry) as opened:
         deployment, clients = opened.deployment.hex(), [_plain_client(one) for one in opened.clients()]
-    if json:
-        emit_json({"deployment": deployment, "clients": clients})
-        return
     rows = [
         (one["id"], one["enrolled"][:10], (one["revoked"] or "")[:10], f"{one['acknowledged']:,}")
         for one in clients
     ]
-    console().print(table(f"Deployment {deployment}", ("client", "enrolled", "revoked", "rounds"), rows))
+    drawn = table(f"Deployment {deployment}", ("client", "enrolled", "revoked", "rounds"), rows)
+    present({"deployment": deployment, "clients": clients}, json, drawn)
 
 
 def _is_certificate(file: Path) -> bool:
@@ -137,23 +135,16 @@ def _is_certificate(file: Path) -> bool:
 
 def _print_identity(file: Path, identity: Identity, json: bool) -> None:
     name, public = client_id(identity.public), identity.public.hex()
-    if json:
-        emit_json({"file": str(file), "id": name, "public_key": public})
-        return
-    typer.echo(f"client      {name}\npublic key  {public}")
-    typer.echo(f"\nOn the server's list of clients:\n{public}  # {file.stem}")
+    present(
+        {"file": str(file), "id": name, "public_key": public},
+        json,
+        f"client      {name}\npublic key  {public}",
+        f"\nOn the server's list of clients:\n{public}  # {file.stem}",
+    )
 
 
 def _plain(facts: CertificateFacts) -> dict[str, Any]:
-    return {
-        "subject": facts.subject,
-        "issuer": facts.issuer,
-        "authority": facts.authority,
-        "hosts": list(facts.hosts),
-        "not_before": facts.not_before.isoformat(),
-        "not_after": facts.not_after.isoformat(),
-        "sha256": facts.sha256,
-    }
+    return asdict(facts) | {name: getattr(facts, name).isoformat() for name in ("not_before", "not_after")}
 
 
 def _plain_client(record: ClientRecord) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """What commands read and print: values of flags, JSON for scripts, tables for people, a clean stop."""
 
 import asyncio
-import json
 import json as json_text
 import math
 import signal
@@ -10,7 +9,7 @@ import warnings
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -20,9 +19,31 @@ from rich.table import Table
 from sfsl.errors import InputError, SfslError, SlowerTraining
 from sfsl.privacy import PRESETS, IndexPrivacy
 
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any key; repeatable.")
+]
+
+INTERRUPTED = 130
+TERMINATED = 143
+
+Result = TypeVar("Result")
+
 
 def emit_json(result: Mapping[str, Any]) -> None:
-    typer.echo(json.dumps(result, indent=2))
+    typer.echo(json_text.dumps(result, indent=2))
+
+
+def present(result: Mapping[str, Any], json: bool, *texts: str | Table) -> None:
+    """Print a result for scripts, as one JSON object, or else for people, as lines and tables."""
+    if json:
+        emit_json(result)
+        return
+    for text in texts:
+        if isinstance(text, Table):
+            console().print(text)
+        else:
+            typer.echo(text)
 
 
 def plain(value: Any) -> Any:
@@ -36,13 +57,18 @@ def plain(value: Any) -> Any:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """The first column names things and is left-aligned; the others hold figures."""
+    """Lay out rows. The first column names things and is left-aligned; the others hold figures."""
     made = Table(title=title, title_justify="left")
     for number, column in enumerate(columns):
         made.add_column(column, justify="left" if number == 0 else "right")
     for row in rows:
         made.add_row(*row)
     return made
+
+
+def facts(title: str, values: Mapping[str, object]) -> Table:
+    """Lay out named values, one a row."""
+    return table(title, ("", ""), [(name, shown(value)) for name, value in values.items()])
 
 
 def shown(value: object) -> str:
@@ -60,13 +86,9 @@ def progress_console() -> Console:
     return Console(stderr=True)
 
 
-def fail(error: SfslError) -> None:
-    typer.echo(f"sfsl: {error}", file=sys.stderr)
-
-
 @contextmanager
 def warned() -> Iterator[None]:
-    """Warnings of ours as one line on stderr; those of others are Python's business."""
+    """Print warnings of ours as one line on stderr; those of others are Python's business."""
     with warnings.catch_warnings():
         usual = warnings.showwarning
 
@@ -80,14 +102,8 @@ def warned() -> Iterator[None]:
         yield
 
 
-INTERRUPTED = 130
-TERMINATED = 143
-
-Result = TypeVar("Result")
-
-
 class Stopped(Exception):
-    """By a signal, after everything was closed. ``status``: to exit with, as shells have it."""
+    """A signal stopped the command, once everything was closed. ``status`` is what shells exit with."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"stopped, status {status}")
@@ -95,7 +111,7 @@ class Stopped(Exception):
 
 
 def run_until_stopped(main: Coroutine[Any, Any, Result]) -> Result:
-    """SIGTERM cancels it as Ctrl-C does, also where a shell has set SIGINT to be ignored."""
+    """Run a coroutine. SIGTERM cancels it as Ctrl-C does, also where a shell has SIGINT ignored."""
     terminated: list[bool] = []
 
     async def guarded() -> Result:
@@ -141,7 +157,7 @@ def probabilities(text: str) -> list[float]:
 
 
 def privacy_level(text: str) -> IndexPrivacy:
-    """A preset by its name, or the level with these four probabilities."""
+    """Return a preset by its name, or the level with these four probabilities."""
     if text in PRESETS:
         return PRESETS[text]
     if text.count(",") != 3:
@@ -152,7 +168,7 @@ def privacy_level(text: str) -> IndexPrivacy:
 
 
 def counts_of_rounds(text: str) -> list[int]:
-    """Ascending, each once."""
+    """Read numbers of rounds, such as ``1,10,100``: ascending, each once."""
     try:
         numbers = sorted({int(part) for part in text.split(",")})
     except ValueError:

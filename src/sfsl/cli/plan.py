@@ -1,12 +1,15 @@
 """``sfsl plan``: what a round will take, before anything runs."""
 
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from sfsl.cli.output import (
+    Json,
     console,
     counts_of_rounds,
     emit_json,
@@ -15,6 +18,7 @@ from sfsl.cli.output import (
     progress_console,
     table,
 )
+
 from sfsl.errors import InputError
 from sfsl.plan import (
     Load,
@@ -35,44 +39,48 @@ PAPER_DENSE = 64_327
 _KINDS = (
     "NAME:ROWS:WIDTH, then :personal, :derived=SOURCE[:ROWS PER CLIENT] or, for a shared one, [:SET SIZE]"
 )
+_TABLE = re.compile(
+    r"(?P<name>[^:]*):(?P<rows>\d+):(?P<width>\d+)"
+    r"(?::(?P<kind>personal|derived)(?:=(?P<source>[^:]*))?)?(?::(?P<figure>\d+\.?\d*|\.\d+)?)?:*"
+)
 _MIB = 2**20
 
 
 def plan(
-    clients: Annotated[int, typer.Option(help="Clients in a round.")] = 100,
-    set_size: Annotated[float, typer.Option(help="Rows of the shared table a client has, on average.")] = 301,
+    clients: Annotated[int, Option(help="Clients in a round.")] = 100,
+    set_size: Annotated[float, Option(help="Rows of the shared table a client has, on average.")] = 301,
     unique: Annotated[
-        float | None, typer.Option(help="Share of the union's rows that one client has. Default: 0.867.")
+        float | None, Option(help="Share of the union's rows that one client has. Default: 0.867.")
     ] = None,
-    union: Annotated[float | None, typer.Option(help="Rows in the union of a round, where known.")] = None,
+    union: Annotated[float | None, Option(help="Rows in the union of a round, where known.")] = None,
     tables: Annotated[
-        list[str] | None, typer.Option("--table", help=f"{_KINDS}. Repeat. Default: the paper's.")
+        list[str] | None, Option("--table", help=f"{_KINDS}. Repeat. Default: the paper's.")
     ] = None,
-    dense: Annotated[int, typer.Option(help="Parameters outside the tables.")] = PAPER_DENSE,
-    privacy: Annotated[str, typer.Option(help="A preset, cpp1 to cpp5, or p1,p2,p3,p4.")] = "cpp2",
+    dense: Annotated[int, Option(help="Parameters outside the tables.")] = PAPER_DENSE,
+    privacy: Annotated[str, Option(help="A preset, cpp1 to cpp5, or p1,p2,p3,p4.")] = "cpp2",
     dropout: Annotated[
         list[str] | None,
-        typer.Option(help="Share of clients that vanish before they upload; or EXCHANGE=SHARE. Repeat."),
+        Option(help="Share of clients that vanish before they upload; or EXCHANGE=SHARE. Repeat."),
     ] = None,
     min_contributors: Annotated[
-        int | None, typer.Option(help="Default: the least that opens 0.05 rows alone at 10 % dropout.")
+        int | None, Option(help="Default: the least that opens 0.05 rows alone at 10 % dropout.")
     ] = None,
     largest_set: Annotated[
-        int | None, typer.Option(help="Most rows that one client has. Default: the set size.")
+        int | None, Option(help="Most rows that one client has. Default: the set size.")
     ] = None,
     capacity: Annotated[
-        int | None, typer.Option(help="Largest union to plan for. Default: clients times largest set.")
+        int | None, Option(help="Largest union to plan for. Default: clients times largest set.")
     ] = None,
-    bins: Annotated[int, typer.Option(help="Bins of the score histograms; 0 leaves them out.")] = 256,
-    half: Annotated[bool, typer.Option("--half", help="Download rows in half precision.")] = False,
-    rounds: Annotated[str, typer.Option(help="Show epsilon after so many rounds of a client.")] = "1,10,100",
-    fleet: Annotated[int, typer.Option(help="Clients there are in all.")] = 49_023,
-    period: Annotated[float, typer.Option(help="Days in which a client takes part once.")] = 1.0,
+    bins: Annotated[int, Option(help="Bins of the score histograms; 0 leaves them out.")] = 256,
+    half: Annotated[bool, Option("--half", help="Download rows in half precision.")] = False,
+    rounds: Annotated[str, Option(help="Show epsilon after so many rounds of a client.")] = "1,10,100",
+    fleet: Annotated[int, Option(help="Clients there are in all.")] = 49_023,
+    period: Annotated[float, Option(help="Days in which a client takes part once.")] = 1.0,
     config: Annotated[
         Path | None,
-        typer.Option(help="A run file: its settings and data take the place of those above but --capacity."),
+        Option(help="A run file: its settings and data take the place of those above but --capacity."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: Json = False,
 ) -> None:
     """Predict bytes, CPU and memory of a round, epsilon, rows lost, and rounds per day.
 
@@ -105,59 +113,44 @@ def plan(
 
 
 def _show(made: Plan, counts: list[int], fleet: int, period: float, per_day: float) -> None:
-    out, sent, seconds = console(), made.traffic, made.seconds
+    out, sent = console(), made.traffic
+    columns = [
+        (sent.up, ",.0f"),
+        (sent.down, ",.0f"),
+        (made.seconds.client, ".4f"),
+        (made.seconds.server, ".4f"),
+    ]
+    rows: list[tuple[str, ...]] = [
+        (name, f"{count:,}", *(format(column[name], form) for column, form in columns))
+        for name, count in made.heard.items()
+    ]
+    rows.append(("in all", "", *(format(sum(column.values()), form) for column, form in columns)))
+    heads: tuple[str, ...] = ("exchange", "clients", "bytes up", "bytes down", "client s", "server s")
+    out.print(table("One round: bytes and CPU seconds per client, and of the server", heads, rows))
     rows = [
         (
-            exchange,
-            f"{made.heard[exchange]:,}",
-            f"{sent.up[exchange]:,.0f}",
-            f"{sent.down[exchange]:,.0f}",
-            f"{seconds.client[exchange]:.4f}",
-            f"{seconds.server[exchange]:.4f}",
+            name,
+            f"{one.union:,.0f}",
+            *(f"{figure:,.1f}" for figure in (one.real, one.asked, one.uploaded, one.left_out)),
+            f"{one.opened_alone:.3g}",
         )
-        for exchange in sent.up
+        for name, one in made.rows.tables.items()
     ]
-    rows.append(
-        (
-            "in all",
-            "",
-            f"{made.bytes_up:,.0f}",
-            f"{made.bytes_down:,.0f}",
-            f"{sum(seconds.client.values()):.4f}",
-            f"{sum(seconds.server.values()):.4f}",
-        )
-    )
-    heads = ("exchange", "clients", "bytes up", "bytes down", "client s", "server s")
-    out.print(table("One round: bytes and CPU seconds per client, and of the server", heads, rows))
-    out.print(
-        table(
-            f"Rows, with at least {made.rows.min_contributors} contributors",
-            ("table", "union", "real", "asked for", "uploaded", "left out", "opened alone"),
-            [
-                (
-                    name,
-                    f"{one.union:,.0f}",
-                    *(f"{figure:,.1f}" for figure in (one.real, one.asked, one.uploaded, one.left_out)),
-                    f"{one.opened_alone:.3g}",
-                )
-                for name, one in made.rows.tables.items()
-            ],
-        )
-    )
-    total = made.bytes_up + made.bytes_down
-    facts = [
-        ("MiB per client and round", f"{total / _MIB:,.3f}"),
+    heads = ("table", "union", "real", "asked for", "uploaded", "left out", "opened alone")
+    out.print(table(f"Rows, with at least {made.rows.min_contributors} contributors", heads, rows))
+    rows = [
+        ("MiB per client and round", f"{(made.bytes_up + made.bytes_down) / _MIB:,.3f}"),
         ("… with the full model", f"{made.full_model_bytes / _MIB:,.3f}"),
         ("memory of a client, MiB", f"{made.memory.client / _MIB:,.1f}"),
         ("memory of the server, MiB", f"{made.memory.server / _MIB:,.1f}"),
         *(
-            (f"epsilon after {count} round{'s' if count > 1 else ''}", f"{made.epsilon(count):.3f}")
-            for count in counts
+            (f"epsilon after {one} round{'s' if one > 1 else ''}", f"{made.epsilon(one):.3f}")
+            for one in counts
         ),
         ("epsilon for ever", f"{made.settings.privacy.epsilon_infinity:.3f}"),
         (f"rounds per day, fleet of {fleet:,}, each once in {period:g} days", f"{per_day:,.1f}"),
     ]
-    out.print(table("In short", ("", ""), facts))
+    out.print(table("In short", ("", ""), rows))
     out.print(
         f"The union travels as {sent.encoding.name}: {sent.encoding.reason}. CPU seconds are calibrated on "
         "this machine, training comes on top; memory is that of arrays and messages. Both are good to a "
@@ -166,7 +159,6 @@ def _show(made: Plan, counts: list[int], fleet: int, period: float, per_day: flo
 
 
 def _figures(made: Plan, counts: list[int], fleet: int, period: float, per_day: float) -> dict[str, Any]:
-    privacy = made.settings.privacy
     return {
         "clients": made.settings.clients,
         "heard": made.heard,
@@ -182,7 +174,7 @@ def _figures(made: Plan, counts: list[int], fleet: int, period: float, per_day: 
         "min_contributors": made.rows.min_contributors,
         "rows": plain({name: asdict(one) for name, one in made.rows.tables.items()}),
         "epsilon": {str(count): plain(made.epsilon(count)) for count in counts},
-        "epsilon_infinity": plain(privacy.epsilon_infinity),
+        "epsilon_infinity": plain(made.settings.privacy.epsilon_infinity),
         "fleet": fleet,
         "period_days": period,
         "rounds_per_day": per_day,
@@ -190,7 +182,7 @@ def _figures(made: Plan, counts: list[int], fleet: int, period: float, per_day: 
 
 
 def _of_run(path: Path, capacity: int | None) -> tuple[PlanSettings, int]:
-    """The settings of a run, what clients need counted in its first cohort, and how many clients it has."""
+    """Read the settings of a run, count what clients need in its first cohort, and count all clients."""
     # Only here: a run's data and model need torch, a plan from figures does not.
     from sfsl.run.fleet import build_fleet
     from sfsl.run.planning import choose_cohort, plan_min_contributors
@@ -232,50 +224,35 @@ def _of_run(path: Path, capacity: int | None) -> tuple[PlanSettings, int]:
 def _model(
     given: list[str], dense: int, clients: int, set_size: float, unique: float | None, union: float | None
 ) -> tuple[ModelSpec, dict[str, Load]]:
-    """Tables as written on the command line, and what clients need of them."""
+    """Read tables as written on the command line, and say what clients need of them."""
     if unique is None and union is None:
         unique = 0.867
     declared, figures = [], {}
     for text in given:
-        parts = [*text.split(":"), "", "", "", ""]
-        (name, rows, width), rest = parts[:3], parts[3:]
-        kind, _, source = rest[0].partition("=")
-        number = rest[1] if kind in ("derived", "personal") else kind
-        shared = kind not in ("derived", "personal")
-        if not (rows.isdigit() and width.isdigit()) or (number and not _is_number(number)) or any(rest[2:]):
+        found = _TABLE.fullmatch(text)
+        if not found:
             raise InputError(f"--table {text!r} is not {_KINDS}")
-        declared.append(
-            Table(
-                name=name,
-                rows=int(rows),
-                width=int(width),
-                kind="shared" if shared else kind,  # type: ignore[arg-type]
-                source=source or None,
-            )
-        )
-        figures[name] = float(number) if number else None
+        kind: Any = found["kind"] or "shared"
+        sizes = {"rows": int(found["rows"]), "width": int(found["width"])}
+        declared.append(Table(name=found["name"], kind=kind, source=found["source"] or None, **sizes))
+        figures[found["name"]] = float(found["figure"]) if found["figure"] else None
     model = ModelSpec(tables=tuple(declared), dense=dense)
     loads: dict[str, Load] = {}
-    for one in declared:
+    for one in sorted(declared, key=lambda table: table.kind == "derived"):  # a source before what follows
         if one.kind == "shared":
             loads[one.name] = shared_load(clients, figures[one.name] or set_size, unique=unique, union=union)
-    for one in declared:
-        if one.source is not None:
-            source_load = loads[one.source]
-            assert isinstance(source_load, SharedLoad)  # noqa: S101 - ModelSpec saw to it
-            loads[one.name] = derived_load(one.rows, source_load, per_client=figures[one.name])
+        elif one.source is not None:
+            source = loads[one.source]
+            assert isinstance(source, SharedLoad)  # noqa: S101 - ModelSpec saw to it
+            loads[one.name] = derived_load(one.rows, source, per_client=figures[one.name])
     return model, loads
-
-
-def _is_number(text: str) -> bool:
-    return text.replace(".", "", 1).isdigit()
 
 
 def _dropout(given: list[str]) -> dict[str, float]:
     rates = {}
     for text in given:
         exchange, _, share = text.rpartition("=")
-        if not _is_number(share):
+        if not share.replace(".", "", 1).isdigit():
             raise InputError(f"--dropout {text!r} is neither a share nor EXCHANGE=SHARE")
         rates[exchange or Exchange.SUBMODEL] = float(share)
     return rates

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
-from sfsl.cli.output import console, emit_json, table
+from sfsl.cli.output import Json, console, emit_json, table
 from sfsl.durable.files import write_whole
 from sfsl.errors import InputError
 from sfsl.report.comparison import (
@@ -24,14 +25,13 @@ PAGE = "report.html"
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN…", help="Folders that `sfsl run` wrote.")],
-    out: Annotated[Path, typer.Option(help="Folder for the pictures and the page.")] = Path("report"),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    runs: Annotated[list[Path], Argument(metavar="RUN…", help="Folders that `sfsl run` wrote.")],
+    out: Annotated[Path, Option(help="Folder for the pictures and the page.")] = Path("report"),
+    json: Json = False,
 ) -> None:
     """Compare runs: AUC curves, costs, dropouts, privacy, as PNG, SVG and one self-contained page."""
     read = read_runs(runs)
-    compared = [figures(run) for run in read]
-    drawn = pictures(read)
+    compared, drawn = [figures(run) for run in read], pictures(read)
     try:
         out.mkdir(parents=True, exist_ok=True)
         written = save(drawn, out)
@@ -40,17 +40,19 @@ def report(
     except OSError as error:
         raise InputError(f"cannot write to {out}: {error.strerror}; choose another folder, --out") from None
     if json:
-        files = [str(out / PAGE), *map(str, written)]
-        emit_json({"runs": compared, "files": files})
+        emit_json({"runs": compared, "files": [str(out / PAGE), *map(str, written)]})
         return
     show = console()
-    show.print(table("Learning", *learning_table(compared)))
-    show.print(table("Costs per client and round, and of the server", *cost_table(compared)))
-    for title, (heads, rows) in (("Clients", client_table(compared)), ("Privacy", privacy_table(compared))):
+    tables = {
+        "Learning": learning_table(compared),
+        "Costs per client and round, and of the server": cost_table(compared),
+        "Clients": client_table(compared),
+        "Privacy": privacy_table(compared),
+    }
+    for title, (heads, rows) in tables.items():
         if rows:
             show.print(table(title, heads, rows))
-    missing = without_privacy(compared)
-    if missing:
+    if missing := without_privacy(compared):
         show.print(missing)
     show.print(f"Page: {out / PAGE}; pictures beside it, as .png and .svg.")
 

@@ -1,7 +1,7 @@
 """``sfsl run``, ``init``, ``evaluate`` and ``export``: training a model over simulated private clients."""
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -10,23 +10,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 from rich.console import Console
+from typer import Argument, Option
 
-from sfsl.cli.output import console, emit_json, probabilities, progress_console, shown, table
+from sfsl.cli.output import (
+    INTERRUPTED,
+    Json,
+    Settings,
+    console,
+    emit_json,
+    facts,
+    present,
+    probabilities,
+    progress_console,
+)
 from sfsl.cli.run_output import RunProgress, print_summary
 from sfsl.durable.files import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.folder import RunFolder
-from sfsl.run.load import Model, load
 from sfsl.settings.run import RunConfig, from_sections
-from sfsl.settings.toml import Sections, default_toml, overridden, read_run_sections
+from sfsl.settings.toml import default_toml, overridden, read_run_sections, with_settings
 
 if TYPE_CHECKING:
+    from sfsl.run.load import Model
     from sfsl.run.runner import Runner
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Folder = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Folder = Annotated[Path, Argument(metavar="RUN", help="The folder of a run.")]
 
-INTERRUPTED = 130
 PLAIN_LABEL = "; PLAIN SUMS: a simulation that hides nothing, with the same result"
 
 
@@ -43,36 +52,31 @@ def register(app: typer.Typer) -> None:
 
 def run(
     config: Annotated[
-        Path | None, typer.Argument(help="A run file (see sfsl init). Default: all defaults.")
+        Path | None, Argument(help="A run file (see sfsl init). Default: all defaults.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("sfsl-run"),
-    rounds: Annotated[int | None, typer.Option(help="run.rounds")] = None,
-    clients: Annotated[int | None, typer.Option(help="round.clients")] = None,
-    scheme: Annotated[
-        str | None, typer.Option(help="round.scheme: sfsl, sfl, fsl, fl or centralized")
-    ] = None,
-    sums: Annotated[str | None, typer.Option(help="round.sums: auto, masked or plain")] = None,
+    out: Annotated[Path, Option(help="The run's folder.")] = Path("sfsl-run"),
+    rounds: Annotated[int | None, Option(help="run.rounds")] = None,
+    clients: Annotated[int | None, Option(help="round.clients")] = None,
+    scheme: Annotated[str | None, Option(help="round.scheme: sfsl, sfl, fsl, fl or centralized")] = None,
+    sums: Annotated[str | None, Option(help="round.sums: auto, masked or plain")] = None,
     privacy: Annotated[
-        str | None, typer.Option(help="privacy.preset, cpp1 to cpp5, or probabilities p1,p2,p3,p4")
+        str | None, Option(help="privacy.preset, cpp1 to cpp5, or probabilities p1,p2,p3,p4")
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="synthetic, or amazon:, taobao:, csv:, parquet:, shakespeare: or python: and a file, or "
             "stored: and a folder"
         ),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any key; repeatable."),
-    ] = None,
+    settings: Settings = None,
     device: Annotated[
-        str | None, typer.Option(help="run.device: cpu or cuda, for fast experiments with --sums plain")
+        str | None, Option(help="run.device: cpu or cuda, for fast experiments with --sums plain")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="run.engine: local, or ray for a cluster (sfsl init has its settings)")
+        str | None, Option(help="run.engine: local, or ray for a cluster (sfsl init has its settings)")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, Option("--resume", help="Go on with the run in --out.")] = False,
     json: Json = False,
 ) -> None:
     """Train a model over simulated clients on the real protocol: secure sums, private rows, dropouts.
@@ -82,10 +86,8 @@ def run(
 
     Ctrl-C stops after the round; once more, at once. Either way --resume goes on from the last whole round.
     """
-    base: Sections = {}
-    if config or resume:
-        base = read_run_sections(config or RunFolder(out).config_file)
-    flags = {
+    base = read_run_sections(config or RunFolder(out).config_file) if config or resume else {}
+    flags: dict[str, Any] = {
         "run.rounds": rounds,
         "round.clients": clients,
         "round.scheme": scheme,
@@ -93,12 +95,24 @@ def run(
         "run.device": device,
         "run.engine": engine,
     }
+    if privacy is not None:
+        numbers = probabilities(privacy) if "," in privacy else []
+        preset = None if numbers else privacy
+        flags |= {"privacy.probabilities": numbers, "privacy.mix": {}, "privacy.preset": preset}
+    if data is not None:
+        flags["data.source"], _, flags["data.path"] = data.partition(":")
+    given = {key: value for key, value in flags.items() if value is not None}
     try:
-        wanted = from_sections(overridden(_flags(base, flags, privacy, data), settings or ()))
+        wanted = from_sections(overridden(with_settings(base, given), settings or ()))
     except ParameterError as error:
         raise ParameterError(f"{config}: {error}" if config else str(error)) from None
+    _require_torch()
+    from sfsl.run import start
+
     screen = progress_console()
-    with _opened(screen, out, wanted, resume) as runner:
+    with screen.status("reading data and settings"):
+        opened = start.resume(out, wanted) if resume else start.begin(out, wanted)
+    with opened as runner:
         _say_start(screen, runner)
         with _stopping(screen) as asked, RunProgress(screen, runner.lines, wanted.run.rounds) as progress:
             try:
@@ -118,34 +132,29 @@ def run(
         raise typer.Exit(INTERRUPTED)
 
 
-def init(
-    file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("sfsl.toml"),
-) -> None:
+def init(file: Annotated[Path, Argument(help="The file to write.")] = Path("sfsl.toml")) -> None:
     """Write a run file with every setting, its default and what it means."""
-    _write_new(file, default_toml().encode())
+    try:
+        write_new(file, default_toml().encode())
+    except FileExistsError:
+        raise InputError(f"{file} exists already; choose another name or remove it") from None
+    except OSError as error:
+        raise InputError(f"cannot write {file}: {error.strerror}") from None
     typer.echo(f"Wrote {file}. Change what you like, then: sfsl run {file}")
 
 
 def evaluate(folder: Folder, json: Json = False) -> None:
     """The AUC of a run's model on its central test set."""
     model = _at_rest(folder)
-    result = {
-        "round": model.round,
-        "auc": model.auc(),
-        "samples": len(model.fleet.test),
-        "users": len(model.fleet.devices),
-    }
-    if json:
-        emit_json(result)
-    else:
-        rows = [(key, shown(value)) for key, value in result.items()]
-        console().print(table("Central test set", ("", ""), rows))
+    counts = {"samples": len(model.fleet.test), "users": len(model.fleet.devices)}
+    result = {"round": model.round, "auc": model.auc(), **counts}
+    present(result, json, facts("Central test set", result))
 
 
 def export(
     folder: Folder,
-    file: Annotated[Path, typer.Argument(help="The file to write.")],
-    max_gib: Annotated[float, typer.Option(help="Refuse tables larger than this in all.")] = 4.0,
+    file: Annotated[Path, Argument(help="The file to write.")],
+    max_gib: Annotated[float, Option(help="Refuse tables larger than this in all.")] = 4.0,
 ) -> None:
     """Write the model as a plain torch state dict, tables and all: torch.load, then load_state_dict.
 
@@ -166,40 +175,11 @@ def export(
     typer.echo(f"Wrote {file}: round {model.round}, {size:,} parameters in {len(state)} tensors")
 
 
-def _flags(base: Sections, plain: Mapping[str, object], privacy: str | None, data: str | None) -> Sections:
-    """Flags as the run file would have them; they win over it. ``plain``: those that are one key."""
-    changes: list[tuple[str, str, Any]] = [
-        (*key.split(".", 1), value)  # type: ignore[misc]
-        for key, value in plain.items()
-        if value is not None
-    ]
-    if privacy is not None:
-        numbers = probabilities(privacy) if "," in privacy else []
-        changes += [("privacy", "probabilities", numbers), ("privacy", "mix", {})]
-        if not numbers:
-            changes.append(("privacy", "preset", privacy))
-    if data is not None:
-        source, _, path = data.partition(":")
-        changes += [("data", "source", source), ("data", "path", path)]
-    sections = overridden(base, ())
-    for section, key, value in changes:
-        if not isinstance(sections.setdefault(section, {}), dict):
-            raise InputError(f"the run file has a value where the section [{section}] belongs")
-        sections[section][key] = value
-    return sections
-
-
-def _opened(screen: Console, out: Path, wanted: RunConfig, resume: bool) -> "Runner":
+def _at_rest(folder: Path) -> "Model":
+    """Load the model of a run that is not running."""
     _require_torch()
-    from sfsl.run import start
+    from sfsl.run.load import load
 
-    with screen.status("reading data and settings"):
-        return start.resume(out, wanted) if resume else start.begin(out, wanted)
-
-
-def _at_rest(folder: Path) -> Model:
-    """The model of a run that is not running."""
-    _require_torch()
     return load(RunFolder(folder).path)
 
 
@@ -212,7 +192,7 @@ def _require_torch() -> None:
 
 @contextmanager
 def _stopping(screen: Console) -> Iterator[list[bool]]:
-    """The list is empty until Ctrl-C; a second Ctrl-C raises where it falls."""
+    """Yield a list that is empty until Ctrl-C; a second Ctrl-C raises where it falls."""
     asked: list[bool] = []
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -229,16 +209,14 @@ def _stopping(screen: Console) -> Iterator[list[bool]]:
 
 
 def _say_start(screen: Console, runner: "Runner") -> None:
-    config, model = runner.config, runner.fleet.task.spec
-    report = runner.fleet.report
-    if report is not None:
-        screen.print(str(report), highlight=False, soft_wrap=True)
+    fleet, model = runner.fleet, runner.fleet.task.spec
+    if fleet.report is not None:
+        screen.print(str(fleet.report), highlight=False, soft_wrap=True)
     parameters = model.dense + sum(table.rows * table.width for table in model.tables)
-    name = type(runner.fleet.task.module).__name__
     screen.print(
-        f"{name}: {parameters:,} parameters, {model.dense:,} of them dense; "
-        f"{len(runner.fleet.devices):,} clients, {len(runner.fleet.train):,} samples to train on, "
-        f"{len(runner.fleet.test):,} to test; {described(config)}"
+        f"{type(fleet.task.module).__name__}: {parameters:,} parameters, {model.dense:,} of them dense; "
+        f"{len(fleet.devices):,} clients, {len(fleet.train):,} samples to train on, "
+        f"{len(fleet.test):,} to test; {described(runner.config)}"
         + (f"; going on after round {runner.store.round}" if runner.store.round else ""),
         highlight=False,
         soft_wrap=True,
@@ -246,22 +224,13 @@ def _say_start(screen: Console, runner: "Runner") -> None:
 
 
 def described(config: RunConfig) -> str:
-    """The scheme in words."""
+    """Say in words what the scheme of a run hides."""
+    label = PLAIN_LABEL if config.round.stands_in else ""
     match config.round.scheme:
         case "sfsl":
             least = config.round.min_contributors
-            words = f"sfsl, {config.privacy.name}, rows with at least {least} contributors"
+            return f"sfsl, {config.privacy.name}, rows with at least {least} contributors{label}"
         case "sfl":
-            words = "sfl: the full model under secure sums"
+            return f"sfl: the full model under secure sums{label}"
         case other:
             return f"{other}: nothing is hidden"
-    return words + (PLAIN_LABEL if config.round.stands_in else "")
-
-
-def _write_new(file: Path, data: bytes) -> None:
-    try:
-        write_new(file, data)
-    except FileExistsError:
-        raise InputError(f"{file} exists already; choose another name or remove it") from None
-    except OSError as error:
-        raise InputError(f"cannot write {file}: {error.strerror}") from None

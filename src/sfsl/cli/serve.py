@@ -1,12 +1,13 @@
 """``sfsl serve``: the server of a deployment."""
 
 import logging
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer import Argument, Option
 
+from sfsl.cli.output import Settings
 from sfsl.errors import InputError
 from sfsl.settings.serve import section_toml, serve_settings
 from sfsl.settings.toml import overridden, read_sections
@@ -29,21 +30,18 @@ def _settings(wanted: bool) -> None:
 
 
 def serve(
-    config: Annotated[Path, typer.Argument(help="A run file with a serve section.")],
-    out: Annotated[Path | None, typer.Option(help="serve.state: the server's folder.")] = None,
+    config: Annotated[Path, Argument(help="A run file with a serve section.")],
+    out: Annotated[Path | None, Option(help="serve.state: the server's folder.")] = None,
     catalogue: Annotated[
-        Path | None, typer.Option(help="serve.catalogue: what the model is about (sfsl catalogue make).")
+        Path | None, Option(help="serve.catalogue: what the model is about (sfsl catalogue make).")
     ] = None,
-    host: Annotated[str | None, typer.Option(help="serve.host")] = None,
-    port: Annotated[int | None, typer.Option(help="serve.port; 0 takes a free one.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any key; repeatable."),
-    ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Log every phase.")] = False,
+    host: Annotated[str | None, Option(help="serve.host")] = None,
+    port: Annotated[int | None, Option(help="serve.port; 0 takes a free one.")] = None,
+    settings: Settings = None,
+    verbose: Annotated[bool, Option("--verbose", help="Log every phase.")] = False,
     show: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--settings",
             callback=_settings,
             is_eager=True,
@@ -59,11 +57,8 @@ def serve(
     chosen = serve_settings(
         overridden(read_sections(config), settings or ()), out=out, catalogue=catalogue, host=host, port=port
     )
-    logging.basicConfig(
-        level=logging.DEBUG if verbose else logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
+    level = logging.DEBUG if verbose else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     for other in ("asyncio", "uvicorn"):  # what strangers send is counted, not logged line by line
         logging.getLogger(other).setLevel(logging.ERROR)
     try:
@@ -81,14 +76,13 @@ def serve(
         _say(serving)
 
     last = server.serve(chosen, ready=ready)
-    if listened:
-        typer.echo(f"Stopped after round {last}.", err=True)
-    else:
-        typer.echo(
+    ended = f"Stopped after round {last}."
+    if not listened:
+        ended = (
             f"serve.rounds = {chosen.serve.rounds}, and round {last} is in the store in "
-            f"{chosen.serve.state}: nothing to do. To go on, raise serve.rounds; 0 has no end.",
-            err=True,
+            f"{chosen.serve.state}: nothing to do. To go on, raise serve.rounds; 0 has no end."
         )
+    typer.echo(ended, err=True)
 
 
 def _say(serving: "Serving") -> None:
@@ -114,8 +108,7 @@ def _say(serving: "Serving") -> None:
         f"Join with:  sfsl join --server {url} --data FILE --state DIR"
         + ("" if own.plain else f" --ca {serving.authority or 'authority.pem'}"),
     ]
-    for line in lines:
-        typer.echo(line, err=True)
+    typer.echo("\n".join(lines), err=True)
 
 
 def _tls(serving: "Serving") -> str:

@@ -5,27 +5,26 @@ from statistics import mean
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from sfsl.cli.output import emit_json, progress_console, shown, table
+from sfsl.cli.output import Json, emit_json, facts, progress_console
 from sfsl.errors import InputError
-from sfsl.union import UnionResult, hash_strings, private_set_union
+from sfsl.union import hash_strings, private_set_union
 from sfsl.union.hashing import STRING_DOMAIN
 
 
 def union(
-    files: Annotated[list[Path], typer.Argument(help="One file per party, one index (or string) per line.")],
+    files: Annotated[list[Path], Argument(help="One file per party, one index (or string) per line.")],
     domain: Annotated[
-        int | None, typer.Option(help="Indices are 0..N-1; up to 2^63. Needed unless --strings.")
+        int | None, Option(help="Indices are 0..N-1; up to 2^63. Needed unless --strings.")
     ] = None,
-    strings: Annotated[
-        bool, typer.Option("--strings", help="Lines are strings, hashed to a domain.")
-    ] = False,
-    encoding: Annotated[str, typer.Option(help="auto, identity, bloom or sketch.")] = "auto",
+    strings: Annotated[bool, Option("--strings", help="Lines are strings, hashed to a domain.")] = False,
+    encoding: Annotated[str, Option(help="auto, identity, bloom or sketch.")] = "auto",
     capacity: Annotated[
-        int | None, typer.Option(help="Largest union that fits. Default: parties times largest set.")
+        int | None, Option(help="Largest union that fits. Default: parties times largest set.")
     ] = None,
-    threshold: Annotated[int | None, typer.Option(help="Parties that must last. Default: over 2/3.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    threshold: Annotated[int | None, Option(help="Parties that must last. Default: over 2/3.")] = None,
+    json: Json = False,
 ) -> None:
     """Unite the index sets of several parties; only the union is revealed, not who holds what.
 
@@ -35,14 +34,14 @@ def union(
     """
     if domain is None and not strings:
         raise InputError("--domain N is needed: indices are 0..N-1 (or --strings for lines of text)")
-    lines = {str(file): _lines(file) for file in files}
+    lines = {file: _lines(file) for file in files}
     if len(lines) < len(files):
         raise InputError("a file is named twice; each party has a file of its own")
     size = domain if domain is not None else STRING_DOMAIN
     names: dict[int, str] = {}
     sets: dict[str, list[int]] = {}
-    for number, (file, content) in enumerate(lines.items()):
-        party = f"{number + 1}: {Path(file).name}"[:64]
+    for number, (file, content) in enumerate(lines.items(), 1):
+        party = f"{number}: {file.name}"[:64]
         if strings:
             known = hash_strings(content, size)
             names |= known
@@ -53,22 +52,11 @@ def union(
         result = private_set_union(
             sets, domain=size, encoding=encoding, capacity=capacity, threshold=threshold
         )
-    found = result.indices.tolist()
+    found, cost = result.indices.tolist(), result.cost
     elements: list[Any] = sorted(names[index] for index in found) if strings else found
-    if json:
-        emit_json({"union": elements, **_summary(result, size)})
-        return
-    for element in elements:
-        typer.echo(element)
-    rows = [(key, shown(value)) for key, value in _summary(result, size).items()]
-    progress_console().print(table("Private set union", ("", ""), rows))
-
-
-def _summary(result: UnionResult, domain: int) -> dict[str, Any]:
-    cost = result.cost
-    return {
-        "union_size": len(result.indices),
-        "domain": domain,
+    summary = {
+        "union_size": len(found),
+        "domain": size,
         "encoding": result.encoding,
         "reason": result.reason,
         "capacity": result.capacity,
@@ -79,6 +67,12 @@ def _summary(result: UnionResult, domain: int) -> dict[str, Any]:
         "client_seconds": mean(cost.client_seconds.values()),
         "server_seconds": cost.server_seconds,
     }
+    if json:
+        emit_json({"union": elements, **summary})
+        return
+    for element in elements:
+        typer.echo(element)
+    progress_console().print(facts("Private set union", summary))
 
 
 def _lines(file: Path) -> list[str]:
@@ -89,7 +83,7 @@ def _lines(file: Path) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def _index(file: str, place: int, line: str) -> int:
+def _index(file: Path, place: int, line: str) -> int:
     try:
         return int(line)
     except ValueError:

@@ -38,16 +38,14 @@ class Memory:
 def cpu(
     settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows, sent: Traffic, speed: Speeds
 ) -> Seconds:
+    """Predict the CPU seconds of a round in which so many clients answer each exchange."""
     shared, uniting, asking, updating = (heard[one] for one in COUNTED)
-    mask_union = speed.mask_f31 if sent.encoding.ring == F31 else speed.mask_z32
-    union_mask = sent.union_words * mask_union
+    union_mask = sent.union_words * (speed.mask_f31 if sent.encoding.ring == F31 else speed.mask_z32)
     summed = [(table, rows.tables[table.name]) for table in settings.model.summed]
-    dense = settings.model.dense_words + 2 * settings.bins
-    update_mask = dense * speed.mask_z32
+    update_mask = (settings.model.dense_words + 2 * settings.bins) * speed.mask_z32
     own_words = sum(one.uploaded * table.words for table, one in summed)
     paired_words = sum(one.masked * table.words for table, one in summed)
-    asked = sum(one.asked for _, one in summed)
-    union = sum(one.union for _, one in summed)
+    asked, union = (sum(getattr(one, name) for _, one in summed) for name in ("asked", "union"))
     indices = sum(one.union for table, one in summed if table.kind == "shared")
     trained = settings.model.dense + sum(one.real * table.width for table, one in summed)
 
@@ -106,24 +104,16 @@ def cpu(
 
 
 def memory(settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows, sent: Traffic) -> Memory:
-    """Of the exchange that holds the most. A server in one process holds all downloads at once."""
-    word = ring_named(settings.ring).word_bytes
+    """Predict the memory of the exchange that holds the most. A server holds all downloads at once."""
+    word, asking = ring_named(settings.ring).word_bytes, heard[Exchange.UNION]
     summed = [(table, rows.tables[table.name]) for table in settings.model.summed]
-    asked_words = sum(one.asked * table.words for table, one in summed)
-    asked = sum(one.asked for _, one in summed)
-    union_words = sum(one.union * table.words for table, one in summed)
-    union_rows = sum(one.union for _, one in summed)
+    asked, union = (sum(getattr(one, name) for _, one in summed) for name in ("asked", "union"))
     dense = settings.model.dense_words + 2 * settings.bins
-    others = max(heard[Exchange.UNION] - 1, 1)
-    uniting = 4 * sent.up[Exchange.INBOUND]
+    asked_words = dense + sum(one.asked * table.words for table, one in summed)
+    union_words = dense + sum(one.union * table.words for table, one in summed)
+    masked, submodel = sent.up[Exchange.INBOUND], sent.down[Exchange.SUBMODEL]
     # The submodel as it came and as numbers, who asked for what, the update in double precision and words.
-    updating = (
-        2 * sent.down[Exchange.SUBMODEL] + others * asked + 16 * dense + 2 * word * (dense + asked_words)
-    )
-    server_union = 2 * sent.up[Exchange.INBOUND] + 4 * heard[Exchange.INBOUND] * sent.down[Exchange.INBOUND]
-    server_update = (
-        heard[Exchange.UNION] * (union_rows + sent.down[Exchange.SUBMODEL])
-        + 2 * word * (dense + union_words)
-        + 8 * (dense + union_words)
-    )
-    return Memory(max(uniting, updating), max(server_union, server_update))
+    updating = 2 * submodel + max(asking - 1, 1) * asked + 16 * dense + 2 * word * asked_words
+    server_union = 2 * masked + 4 * heard[Exchange.INBOUND] * sent.down[Exchange.INBOUND]
+    server_update = asking * (union + submodel) + 2 * word * union_words + 8 * union_words
+    return Memory(max(4 * masked, updating), max(server_union, server_update))

@@ -1,7 +1,6 @@
 """What clients need of a table: the figures that a plan is made from."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,8 +31,8 @@ class SharedLoad:
 
 @dataclass(frozen=True)
 class DerivedLoad:
-    """A derived table: rows a client has on average; and ``rows`` of the union by ``sources``, the number of
-    the union's source rows that each follows from."""
+    """A derived table: rows a client has on average, and ``rows`` of the union that each follow from
+    ``sources`` of the union's source rows."""
 
     per_client: float
     sources: Counts
@@ -46,7 +45,7 @@ Load = SharedLoad | DerivedLoad
 def shared_load(
     clients: int, per_client: float, *, unique: float | None = None, union: float | None = None
 ) -> SharedLoad:
-    """From the share of the union's rows that one client has, or the size of the union, or both.
+    """Estimate a load from the share of the union's rows that one client has, the union's size, or both.
 
     From the union's size alone, owners are taken to fall off geometrically; from the share alone, rows with
     several owners have as many as in the paper's data.
@@ -59,18 +58,17 @@ def shared_load(
         raise ParameterError(f"a share of {unique} rows with one owner is not between 0 and 1")
     held = clients * per_client
     if union is None:
-        several = min(SEVERAL_OWNERS, clients)
-        mean = float(unique or 0) + (1 - float(unique or 0)) * several
-    else:
-        if not per_client <= union <= held:
-            raise ParameterError(
-                f"{clients} clients with {per_client:g} rows each have a union of {per_client:g} to {held:g} "
-                f"rows, not {union:g}"
-            )
+        single = unique or 0.0
+        mean = single + (1 - single) * min(SEVERAL_OWNERS, clients)
+    elif per_client <= union <= held:
         mean = held / union
-    if mean > clients - 1:
-        shares = {clients: 1.0}
     else:
+        raise ParameterError(
+            f"{clients} clients with {per_client:g} rows each have a union of {per_client:g} to {held:g} "
+            f"rows, not {union:g}"
+        )
+    shares = {clients: 1.0}
+    if mean <= clients - 1:
         shares = owner_distribution(1 / mean if unique is None else unique, mean, clients)
     owners = np.zeros(clients + 1)
     owners[list(shares)] = list(shares.values())
@@ -80,7 +78,7 @@ def shared_load(
 def derived_load(
     rows: int, source: SharedLoad, *, per_client: float | None = None, union: float | None = None
 ) -> DerivedLoad:
-    """How the union's source rows spread over the ``rows`` of a derived table.
+    """Estimate how the union's source rows spread over the ``rows`` of a derived table.
 
     Sizes are taken to be exponential, as those of categories of items roughly are. ``per_client`` rows fewer
     than chance would give mean that a client's rows lie close together, and that the cohort has fewer
@@ -104,14 +102,15 @@ def derived_load(
     drawn = np.random.default_rng(0).multinomial(max(1, round(size * groups / rows)), share)
     sources, counts = np.unique(drawn[drawn > 0], return_counts=True)
     if per_client is None:
-        chance = min(1.0, source.per_client / size)
-        per_client = rows / groups * float(np.sum(counts * -np.expm1(sources * _log(1 - chance))))
+        with np.errstate(divide="ignore"):  # one client may have all there is
+            missed = np.log(1 - min(1.0, source.per_client / size))
+        per_client = rows / groups * float(np.sum(counts * -np.expm1(sources * missed)))
     # Scaled so that they follow from exactly the union's source rows, also where few were drawn.
     return DerivedLoad(per_client, sources.astype(np.int64), counts * size / float(counts @ sources))
 
 
 def measured_loads(model: ModelSpec, maps: RowMaps, sets: Sequence[Mapping[str, Counts]]) -> dict[str, Load]:
-    """The same figures counted in one cohort: ``sets`` holds each client's real rows by shared table."""
+    """Count the same figures in one cohort: ``sets`` holds each client's real rows by shared table."""
     if len(sets) < 2:
         raise ParameterError("a cohort to count in has at least 2 clients")
     loads: dict[str, Load] = {}
@@ -132,31 +131,25 @@ def measured_loads(model: ModelSpec, maps: RowMaps, sets: Sequence[Mapping[str, 
     return loads
 
 
+def bisect(low: float, high: float, steps: int, too_low: Callable[[float], bool]) -> tuple[float, float]:
+    """Halve an interval so many times around the place where ``too_low`` ends."""
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_low(middle) else (low, middle)
+    return low, high
+
+
 def _covered(sizes: Reals, per_client: float, clients: int) -> float:
-    """Derived rows that some client has, if each has ``per_client`` of them, large ones more often."""
-    low, high = 0.0, 1e9
-    for _ in range(100):
-        rate = (low + high) / 2
-        if -np.expm1(-rate * sizes).sum() < per_client:
-            low = rate
-        else:
-            high = rate
-    return float(-np.expm1(-high * sizes * clients).sum())
+    """Return how many derived rows some client has, if each has ``per_client``, large ones more often."""
+    rate = bisect(0.0, 1e9, 100, lambda rate: bool(-np.expm1(-rate * sizes).sum() < per_client))[1]
+    return float(-np.expm1(-rate * sizes * clients).sum())
 
 
 def _fitted(exponential: Reals, size: float, union: float) -> float:
-    """The power of exponential sizes at which ``size`` source rows have ``union`` derived rows."""
-    even, uneven = 0.0, 8.0
-    for _ in range(50):
-        power = (even + uneven) / 2
+    """Return the power of exponential sizes at which ``size`` source rows have ``union`` derived rows."""
+
+    def even(power: float) -> bool:
         share = exponential**power
-        covered = float(-np.expm1(-size * share / share.sum()).sum())
-        if covered > union:
-            even = power
-        else:
-            uneven = power
-    return (even + uneven) / 2
+        return float(-np.expm1(-size * share / share.sum()).sum()) > union
 
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else -math.inf
+    return sum(bisect(0.0, 8.0, 50, even)) / 2

@@ -29,7 +29,7 @@ class Plan:
 
     @property
     def full_model_bytes(self) -> float:
-        """What a client of full-model secure learning moves in a round: every parameter, down and up."""
+        """A client of full-model secure learning moves so much in a round: every parameter, down and up."""
         model = self.settings.model
         return 8.0 * (model.dense + sum(table.rows * table.width for table in model.tables))
 
@@ -38,23 +38,16 @@ class Plan:
 
 
 def make_plan(settings: PlanSettings, speeds: Speeds | None = None) -> Plan:
-    """``speeds`` are measured on this machine where they are not given."""
+    """Predict a round. ``speeds`` are measured on this machine where they are not given."""
     heard = settings.heard()
     rows = expected_rows(settings, heard)
     sent = traffic(settings, heard, rows)
-    speed = speeds or measure(settings.clients, settings.needed)
-    return Plan(
-        settings,
-        heard,
-        rows,
-        sent,
-        cpu(settings, heard, rows, sent, speed),
-        memory(settings, heard, rows, sent),
-    )
+    seconds = cpu(settings, heard, rows, sent, speeds or measure(settings.clients, settings.needed))
+    return Plan(settings, heard, rows, sent, seconds, memory(settings, heard, rows, sent))
 
 
 def rounds_per_day(fleet: int, clients: int, period_days: float, exposures: int = 1) -> float:
-    """How many rounds a fleet can fill if each client takes part in ``exposures`` of them per period."""
+    """Count the rounds a fleet can fill in a day if each client takes part in ``exposures`` per period."""
     if fleet < clients or not period_days > 0 or exposures < 1:
         raise ParameterError(
             f"a fleet of {fleet} for rounds of {clients}, a period of {period_days:g} days and {exposures} "

@@ -19,7 +19,7 @@ COUNTED = (Exchange.INVITATION, Exchange.INBOUND, Exchange.UNION, Exchange.SUBMO
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """``loads`` says what clients need of each shared and derived table.
+    """All that a plan depends on; ``loads`` says what clients need of each shared and derived table.
 
     ``largest_set`` is the most rows that one client brings to the union, in all shared tables; the union is
     planned for so many from each, or for ``capacity``. ``min_contributors`` None is the least that keeps
@@ -76,11 +76,11 @@ class PlanSettings:
 
     @property
     def set_size(self) -> float:
-        """Rows of all shared tables that a client has, on average."""
+        """A client has so many rows of all shared tables, on average."""
         return sum(load.per_client for load in self.loads.values() if isinstance(load, SharedLoad))
 
     def heard(self) -> dict[str, int]:
-        """How many clients are expected to answer each exchange."""
+        """Return how many clients are expected to answer each exchange."""
         left = float(self.clients)
         heard: dict[str, int] = {Exchange.CHECK_IN: self.clients}
         for exchange in ORDER:

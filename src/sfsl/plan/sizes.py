@@ -6,6 +6,7 @@ not made: their length is added.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -55,73 +56,65 @@ class Traffic:
 
 
 def traffic(settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows) -> Traffic:
-    summed = settings.model.summed
-    tables = [rows.tables[table.name] for table in summed]
+    """Predict the bytes of a round in which so many clients answer each exchange."""
+    model, clients, place = settings.model, settings.clients, settings.clients // 2
+    summed = [(table, rows.tables[table.name]) for table in model.summed]
     encoding = _encoding(settings)
-    union = _union(encoding)
-    params = _round_params(settings, union, rows.min_contributors)
-    place = settings.clients // 2
-    keys = Keys("i" * settings.id_length, _KEY, (_KEY,) * SUMS, (_KEY,) * SUMS, None)
     shared, uniting, asking, updating = (heard[one] for one in COUNTED)
-    union_words = encoding.length
-    asked = sum(table.asked for table in tables)
-    common = sum(table.common for table in tables)
-    update_words = round(
-        settings.model.dense_words
-        + 2 * settings.bins
-        + sum(figures.uploaded * table.words for figures, table in zip(tables, summed, strict=True))
-    )
-    shared_rows = round(sum(rows.tables[table.name].union for table in summed if table.kind == "shared"))
+    asked, common = (sum(getattr(one, name) for _, one in summed) for name in ("asked", "common"))
+    uploaded = sum(one.uploaded * table.words for table, one in summed)
+    update_words = round(model.dense_words + 2 * settings.bins + uploaded)
+    shared_rows = round(sum(one.union for table, one in summed if table.kind == "shared"))
     number = np.dtype(settings.precision).itemsize
+    keys = Keys("i" * settings.id_length, _KEY, (_KEY,) * SUMS, (_KEY,) * SUMS, None)
+    members = tuple(Member(position, keys) for position in range(clients))
+    params = _round_params(settings, encoding, rows.min_contributors)
+    session = SessionParams(
+        _ROUND, clients, settings.needed, neighbours=None, active=False, sums=params.sums()
+    )
+
+    def places(count: int) -> tuple[int, ...]:
+        """Spread so many positions over the roster."""
+        return tuple(number * clients // max(count, 1) for number in range(count))
+
+    def unmask(participants: int, survivors: int) -> UnmaskRequest:
+        spread = places(participants)
+        return UnmaskRequest(_ROUND, 0, spread[:survivors], spread[survivors:], ())
+
     down: dict[str, float] = {
         Exchange.CHECK_IN: 0,
-        Exchange.INVITATION: _size(_invitation(settings, params, keys)),
-        Exchange.INBOUND: _size(
-            InboundShares(_ROUND, _places(settings, shared - 1), (_BOX,) * (shared - 1), b"", ())
-        ),
-        Exchange.UNMASK_UNION: _size(_unmask(settings, shared, uniting)),
-        Exchange.UNION: _size(Union(_ROUND, shared_rows, b""), packed_size(shared_rows, union.domain)),
+        Exchange.INVITATION: _size(Invitation(Roster(session, members), params)),
+        Exchange.INBOUND: _size(InboundShares(_ROUND, places(shared - 1), (_BOX,) * (shared - 1), b"", ())),
+        Exchange.UNMASK_UNION: _size(unmask(shared, uniting)),
+        Exchange.UNION: _size(Union(_ROUND, shared_rows, b""), packed_size(shared_rows, encoding.domain)),
         Exchange.SUBMODEL: _size(
-            Submodel(_ROUND, _places(settings, asking), (b"",) * len(summed), b"", b"", ()),
-            *(figures.asked * table.width * number for figures, table in zip(tables, summed, strict=True)),
-            4 * settings.model.dense,
+            Submodel(_ROUND, places(asking), (b"",) * len(summed), b"", b"", ()),
+            *(one.asked * table.width * number for table, one in summed),
+            4 * model.dense,
             requesters_size(round(common), round((asking - 1) * asked)),
         ),
-        Exchange.UNMASK_UPDATE: _size(_unmask(settings, asking, updating)),
+        Exchange.UNMASK_UPDATE: _size(unmask(asking, updating)),
     }
-    shares = (bytes(SHARE_BYTES),)
+    share = (bytes(SHARE_BYTES),)
+    union_bytes = encoding.length * encoding.ring.word_bytes
+    update_bytes = update_words * ring_named(settings.ring).word_bytes
+    request = Request(_ROUND, place, (b"",) * len(summed), None)
     up: dict[str, float] = {
         Exchange.CHECK_IN: _size(keys),
-        Exchange.INVITATION: _size(SealedShares(_ROUND, place, (_BOX,) * (settings.clients - 1), (), None)),
-        Exchange.INBOUND: _size(MaskedVector(_ROUND, 0, place, b""), union_words * encoding.ring.word_bytes),
-        Exchange.UNMASK_UNION: _size(UnmaskShares(_ROUND, 0, place, shares * shared)),
-        Exchange.UNION: _size(
-            Request(_ROUND, place, (b"",) * len(summed), None), *(one.union / 8 for one in tables)
-        ),
-        Exchange.SUBMODEL: _size(
-            MaskedVector(_ROUND, 1, place, b""), update_words * ring_named(settings.ring).word_bytes
-        ),
-        Exchange.UNMASK_UPDATE: _size(UnmaskShares(_ROUND, 1, place, shares * asking)),
+        Exchange.INVITATION: _size(SealedShares(_ROUND, place, (_BOX,) * (clients - 1), (), None)),
+        Exchange.INBOUND: _size(MaskedVector(_ROUND, 0, place, b""), union_bytes),
+        Exchange.UNMASK_UNION: _size(UnmaskShares(_ROUND, 0, place, share * shared)),
+        Exchange.UNION: _size(request, *(one.union / 8 for _, one in summed)),
+        Exchange.SUBMODEL: _size(MaskedVector(_ROUND, 1, place, b""), update_bytes),
+        Exchange.UNMASK_UPDATE: _size(UnmaskShares(_ROUND, 1, place, share * asking)),
     }
-    return Traffic(dict(up), dict(down), encoding, union_words, update_words)
+    return Traffic(up, down, encoding, encoding.length, update_words)
 
 
 def _size(message: Message, *contents: float) -> float:
-    """Of the message with so many bytes in the byte strings that were left empty."""
-    total = float(len(CODEC.encode(message)))
-    for length in contents:
-        total += length + (0 if length < 256 else 1 if length < 65_536 else 3)
-    return total
-
-
-def _places(settings: PlanSettings, count: int) -> tuple[int, ...]:
-    """So many positions, spread over the roster."""
-    return tuple(place * settings.clients // max(count, 1) for place in range(count))
-
-
-def _unmask(settings: PlanSettings, participants: int, survivors: int) -> UnmaskRequest:
-    places = _places(settings, participants)
-    return UnmaskRequest(_ROUND, 0, places[:survivors], places[survivors:], ())
+    """Return the bytes of the message with so many in each of the byte strings that were left empty."""
+    lengths = (length + (0 if length < 256 else 1 if length < 65_536 else 3) for length in contents)
+    return sum(lengths, float(len(CODEC.encode(message))))
 
 
 def _encoding(settings: PlanSettings) -> Encoding:
@@ -133,40 +126,19 @@ def _encoding(settings: PlanSettings) -> Encoding:
     return choose(settings.encoding, domain, capacity, _SEED)
 
 
-def _union(encoding: Encoding) -> UnionParams:
-    return UnionParams(
-        domain=encoding.domain,
-        encoding=encoding.name,  # type: ignore[arg-type]
-        capacity=encoding.capacity,
-        seed=_SEED,
-    )
-
-
-def _round_params(settings: PlanSettings, union: UnionParams, min_contributors: int) -> RoundParams:
+def _round_params(settings: PlanSettings, encoding: Encoding, min_contributors: int) -> RoundParams:
     rows, dense = (
         Quantization.finest(settings.ring, cohort=settings.clients, clip=1, max_weight=weight)
         for weight in (1, _MAX_SAMPLES)
     )
+    name: Any = encoding.name
     return RoundParams(
         number=1,
         model=settings.model,
-        union=union,
+        union=UnionParams(domain=encoding.domain, encoding=name, capacity=encoding.capacity, seed=_SEED),
         update=UpdateParams(rows=rows, dense=dense),
         min_contributors=min_contributors,
         training=dict.fromkeys(("rate", "batch_size", "epochs", "clip"), 1.0),
         precision=settings.precision,
         scores=ScoreBins(bins=settings.bins) if settings.bins else None,
     )
-
-
-def _invitation(settings: PlanSettings, params: RoundParams, keys: Keys) -> Invitation:
-    session = SessionParams(
-        round_id=_ROUND,
-        clients=settings.clients,
-        threshold=settings.needed,
-        neighbours=None,
-        active=False,
-        sums=params.sums(),
-    )
-    members = tuple(Member(place, keys) for place in range(settings.clients))
-    return Invitation(Roster(session, members), params)

@@ -47,6 +47,7 @@ class Speeds:
 
 
 def measure(clients: int, threshold: int) -> Speeds:
+    """Time each thing a client or the server does in a round, on this machine and for this cohort."""
     randomness = SystemRandomness()
     one, other = KeyPair.generate(randomness), KeyPair.generate(randomness)
     secret = Secret(randomness.bytes(32))
@@ -86,9 +87,8 @@ def _decoded(encoded: bytes) -> Message:
 
 
 def _row_seconds() -> float:
-    """Per word where only some rows of a table are masked."""
+    """Measure the seconds per word where only some rows of a table are masked."""
     layout = Layout(dense=0, tables=(TableShape(rows=_ROWS, width=_WIDTH),))
     masker = Masker(Z32, Z32.zeros(_ROWS * _WIDTH), layout)
     rows = np.arange(0, _ROWS, 4)
-    key = Secret(bytes(32))
-    return cpu_seconds(lambda: masker.add(key, [rows]), 1) / (len(rows) * _WIDTH)
+    return cpu_seconds(lambda: masker.add(Secret(bytes(32)), [rows]), 1) / (len(rows) * _WIDTH)
