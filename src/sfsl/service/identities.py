@@ -105,8 +105,8 @@ _MOST_LINE = 4096
 class Enrolment:
     """Says who may enrol. It is made by ``Enrolment.listed`` or ``Enrolment.open``."""
 
-    def __init__(self, *, path: Path | None = None, most: int | None = None) -> None:
-        self._path, self._most = path, most
+    def __init__(self, mode: str, *, path: Path | None = None, most: int | None = None) -> None:
+        self.mode, self._path, self._most = mode, path, most
         self._keys: frozenset[bytes] = frozenset()
         self._seen: tuple[int, ...] | None = None
 
@@ -114,7 +114,7 @@ class Enrolment:
     def listed(cls, path: str | os.PathLike[str]) -> "Enrolment":
         """Make mode "list": a file of public keys, one a line in hexadecimal, ``#`` starts a comment. It is
         read again when it changes. A key taken off it keeps who is enrolled already: revoke them."""
-        rule = cls(path=Path(path))
+        rule = cls("list", path=Path(path))
         rule.read()  # what is wrong with it shows at the start
         return rule
 
@@ -123,7 +123,7 @@ class Enrolment:
         """Make mode "open": anyone, until ``most`` clients are enrolled. This means Sybils."""
         if most < 1:
             raise ParameterError(f"open enrolment for {most} clients admits nobody")
-        return cls(most=most)
+        return cls("open", most=most)
 
     def admit(self, registry: "Registry", public: bytes, now_ms: int) -> str:
         """Enrol this key and return its client's id, or say why not. Who is enrolled already stays so."""

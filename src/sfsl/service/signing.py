@@ -94,14 +94,12 @@ DEPLOYMENT_BYTES = 16
 NONCE_BYTES = 16
 MOST_TARGET = 2048
 
-# The longest that each header may be, and its form.
 _FORMS = {
-    CLIENT: (32, re.compile("[0-9a-f]{32}")),
-    TIME: (15, re.compile("0|[1-9][0-9]{0,14}")),
-    NONCE: (2 * NONCE_BYTES, re.compile("[0-9a-f]{32}")),
-    SIGNATURE: (128, re.compile("[0-9a-f]{128}")),
+    CLIENT.lower(): (CLIENT, 32, re.compile("[0-9a-f]{32}")),
+    TIME.lower(): (TIME, 15, re.compile("0|[1-9][0-9]{0,14}")),
+    NONCE.lower(): (NONCE, 2 * NONCE_BYTES, re.compile("[0-9a-f]{32}")),
+    SIGNATURE.lower(): (SIGNATURE, 128, re.compile("[0-9a-f]{128}")),
 }
-_TITLES = {title.lower(): title for title in _FORMS}
 _METHOD = re.compile("[A-Z]{1,16}")
 _TARGET = re.compile("/[!-~]*")
 
@@ -183,9 +181,9 @@ def parse_headers(headers: Mapping[str, str]) -> Claim:
     ignored."""
     found: dict[str, str] = {}
     for name, value in headers.items():
-        if (title := _TITLES.get(name.lower())) is None:
+        if (known := _FORMS.get(name.lower())) is None:
             continue
-        most, form = _FORMS[title]
+        title, most, form = known
         if title in found:
             raise DecodeError(f"{title} is there twice")
         if len(value) > most:
@@ -193,7 +191,7 @@ def parse_headers(headers: Mapping[str, str]) -> Claim:
         if not form.fullmatch(value):
             raise DecodeError(f"{title} is not in its canonical form")
         found[title] = value
-    if missing := [title for title in _FORMS if title not in found]:
+    if missing := [title for title, _, _ in _FORMS.values() if title not in found]:
         raise DecodeError(f"the request is not signed: {', '.join(missing)} missing")
     return Claim(
         found[CLIENT], int(found[TIME]), bytes.fromhex(found[NONCE]), bytes.fromhex(found[SIGNATURE])
