@@ -18,7 +18,6 @@ from sfsl.cli.output import (
     progress_console,
     table,
 )
-
 from sfsl.errors import InputError
 from sfsl.plan import (
     Load,

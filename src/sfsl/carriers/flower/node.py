@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -99,14 +99,14 @@ def open_node(
     if deployed:
         foreign = {key for key in node_config if key in _FLOWERS_OWN or key.startswith("app.")}
         known = {key: value for key, value in node_config.items() if key not in foreign}
-        own = cast(Terms, section_from("node config", Terms, known))
+        own = section_from("node config", Terms, known)
         if not own.state:
             raise InputError("node config: state is a folder of this node's own, and empty here")
         folder = Path(own.state).expanduser()
     # A run's word is not enough: a server could otherwise have a deployed client forget its ledger.
     elif run_config.get(_FOLDER) and "ray" in sys.modules:
         given = {key[len(_NODE) :]: value for key, value in run_config.items() if key.startswith(_NODE)}
-        own = cast(Terms, section_from("node", Terms, given))
+        own = section_from("node", Terms, given)
         chosen = str(run_config[_FOLDER])
         label = f"partition-{node_config.get('partition-id', node_id)}"
         under = Path(tempfile.gettempdir()) / f"sfsl-{run_id}" if chosen == _TEMPORARY else Path(chosen)
