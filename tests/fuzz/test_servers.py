@@ -57,9 +57,7 @@ class Running(Machine):
     """As the network drives it. The bill may count what was refused, and the time that it took."""
 
     def __init__(self, server: RoundServer, cohort: Cohort) -> None:
-        super().__init__(
-            CohortRound(server, cohort.session, cohort.params, RoundTally(), cpu=lambda: 0.0), ROUND
-        )
+        super().__init__(CohortRound(server, cohort.session, cohort.params, RoundTally(), cpu=float), ROUND)
         self.server.begin()
 
     def receive(self, step: str, client: str, data: bytes) -> None:

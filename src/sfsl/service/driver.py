@@ -35,6 +35,10 @@ _PER_PEER = 16  # lengths of its parts
 Exposed = Callable[[bytes, Collection[str]], None]
 
 
+def untold(round_id: bytes, clients: Collection[str]) -> None:
+    """Tell nobody: a simulation has no registry. It has a name, so that a round can be pickled."""
+
+
 class CohortRound:
     """Drives one ``RoundServer``, in one thread. ``exchange`` is the one that is awaited, empty after
     the last.
@@ -52,7 +56,7 @@ class CohortRound:
         tally: RoundTally,
         *,
         cpu: Callable[[], float],
-        exposed: Exposed = lambda round_id, clients: None,
+        exposed: Exposed = untold,
     ) -> None:
         self.server, self.params, self.tally = server, params, tally
         self.round_id, self.order = session.round_id, order(session.active)
@@ -234,7 +238,7 @@ class Driver:
         identities: Mapping[str, bytes] | None = None,
         threshold: int | None = None,
         alone: bool = True,
-        exposed: Exposed = lambda round_id, clients: None,
+        exposed: Exposed = untold,
     ) -> CohortRound:
         """Open a round for the cohort with these keys. Not ``alone``, it is one of several cohorts."""
         round_id = self.randomness.bytes(16)
