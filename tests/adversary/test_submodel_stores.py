@@ -275,7 +275,7 @@ def test_a_forked_child_does_not_use_its_parents_store(path: Path, monkeypatch: 
 # Run in a process of its own: the limit on file sizes stays. argv: this folder, the store, how it fills up.
 FULL = """
 import resource, shutil, sys
-sys.path[:0] = [sys.argv[1], sys.argv[1] + "/.."]
+sys.path[:0] = [sys.argv[1], sys.argv[1] + '/..']
 from test_submodel_stores import LAST, SPEC, commit, require_round
 from sfsl.errors import StoreError, StoreFull
 from sfsl.submodel import LmdbStore

@@ -289,7 +289,7 @@ def test_permanent_answers_last_for_a_period_and_no_longer(tmp_path: Path) -> No
         world = runner._engine.simulation  # type: ignore[union-attr]
         name = sorted(world.devices)[0]
         rows = np.arange(world.task.spec.table("item").rows)
-        answers = [world.answers(name, number)._perturber for number in (1, 3, 4)]
+        answers = [world.population.answers(name, number)._perturber for number in (1, 3, 4)]
         permanent = [one.permanent("item", rows) for one in answers]
     assert np.array_equal(permanent[0], permanent[1])
     assert not np.array_equal(permanent[0], permanent[2])

@@ -4,9 +4,10 @@ from sfsl.scores import auc, auc_error_bound, auc_from_histograms, relative_scor
 from sfsl.training.cohort import train_cohort
 from sfsl.training.evaluate import reference_score, score_samples
 from sfsl.training.local import ClientWork, LocalSettings, LocalUpdate, train_client
-from sfsl.training.task import Task
+from sfsl.training.task import ClientData, Task, click_loss
 
 __all__ = [
+    "ClientData",
     "ClientWork",
     "LocalSettings",
     "LocalUpdate",
@@ -14,6 +15,7 @@ __all__ = [
     "auc",
     "auc_error_bound",
     "auc_from_histograms",
+    "click_loss",
     "reference_score",
     "relative_scores",
     "score_histograms",
