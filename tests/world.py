@@ -7,15 +7,13 @@ import msgspec
 import numpy as np
 
 from sfsl.codec import Message
-from sfsl.crypto.agreement import KeyPair, pair_mask_key
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import Words, ring_named
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import KeyPair, Secret, pair_mask_key
 from sfsl.crypto.shamir import Interpolation, parse_share
 from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, SumParams
 from sfsl.secagg.masking import Masker
-from sfsl.secagg.messages import CODEC, Keys, Roster
-from sfsl.secagg.transcript import binding, point, self_mask_key, sum_context
+from sfsl.secagg.messages import CODEC, Keys, Roster, binding, point, self_mask_key, sum_context
 from sfsl.testing import SeededRandomness
 
 LIMIT = 1 << 24

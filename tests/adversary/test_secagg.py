@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, forget, remove
 
-import sfsl.crypto.agreement
+import sfsl.crypto.secret
 import sfsl.secagg.client
 import sfsl.secagg.client_states
+import sfsl.secagg.messages
 import sfsl.secagg.server
-import sfsl.secagg.transcript
 from sfsl.codec import Codec
-from sfsl.crypto.agreement import KeyPair, channel_keys
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import Z32
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import KeyPair, Secret, channel_keys
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -31,8 +30,7 @@ from sfsl.errors import (
 )
 from sfsl.secagg import Client, Layout, Policy, Server, SumParams, TableShape
 from sfsl.secagg.client_states import Ready
-from sfsl.secagg.messages import CODEC, Member, Roster, UnmaskRequest
-from sfsl.secagg.transcript import binding
+from sfsl.secagg.messages import CODEC, Member, Roster, UnmaskRequest, binding
 from sfsl.testing import SeededRandomness
 from world import World, over_the_wire, tampered
 
@@ -137,7 +135,7 @@ def forged_signatures_in_active_mode() -> bool:
 
 @attack(
     refusal=AuthenticationFailed,
-    weaken=lambda patch: patch.setattr(sfsl.secagg.transcript, "require_keys", lambda *_: None),
+    weaken=lambda patch: patch.setattr(sfsl.secagg.messages, "require_keys", lambda *_: None),
 )
 def swapping_a_clients_keys_in_active_mode() -> bool:
     """The server puts its own channel key in c1's place and reads what c0 seals for c1."""
@@ -149,7 +147,7 @@ def swapping_a_clients_keys_in_active_mode() -> bool:
     answer = world.clients["c0"].handle_roster(roster)
     bound = binding(roster)
     key = channel_keys(own, world.keys["c0"].channel, bound)[1]
-    plain = sfsl.crypto.agreement.unseal(key, answer.boxes[0], "shares", world.params.round_id, 0, 1)
+    plain = sfsl.crypto.secret.unseal(key, answer.boxes[0], "shares", world.params.round_id, 0, 1)
     return len(plain) == 66
 
 
@@ -210,7 +208,7 @@ def withholding_boxes_until_few_are_left() -> bool:
 
 def share_a_stream(patch: pytest.MonkeyPatch) -> None:
     """Without either line of defence: doubles allowed, and places not bound into the key."""
-    patch.setattr(sfsl.secagg.transcript, "require_distinct", lambda keys: None)
+    patch.setattr(sfsl.secagg.messages, "require_distinct", lambda keys: None)
     honest = sfsl.secagg.client.pair_mask_key
     patch.setattr(
         sfsl.secagg.client,
@@ -233,8 +231,8 @@ def one_key_in_two_places_of_the_roster() -> bool:
     start = sfsl.secagg.client.Start(Layout(dense=8), (0, 1, 2))
     masked = client.create_masked(start, np.zeros(8, np.uint32))
     only_self_mask = Z32.zeros(8)
-    context = sfsl.secagg.transcript.sum_context("sum", Layout(dense=8), (0, 1, 2), b"")
-    key = sfsl.secagg.transcript.self_mask_key(shared.secrets[0].seed, binding(roster), context, 1)
+    context = sfsl.secagg.messages.sum_context("sum", Layout(dense=8), (0, 1, 2), b"")
+    key = sfsl.secagg.messages.self_mask_key(shared.secrets[0].seed, binding(roster), context, 1)
     sfsl.secagg.client.Masker(Z32, only_self_mask, Layout(dense=8)).add(key)
     return bool(answer.boxes) and masked.words == only_self_mask.tobytes()
 
@@ -286,7 +284,7 @@ def one_key_pair_for_all_sums(patch: pytest.MonkeyPatch) -> None:
         tampered(self, secrets=tuple(changed(one, mask=secrets[0].mask) for one in secrets))
 
     patch.setattr(Client, "__init__", careless)
-    patch.setattr(sfsl.secagg.transcript, "require_distinct", lambda keys: None)
+    patch.setattr(sfsl.secagg.messages, "require_distinct", lambda keys: None)
     patch.setattr(sfsl.secagg.server, "require_distinct", lambda keys: None)
 
 
@@ -413,7 +411,7 @@ def answering_in_another_clients_name() -> bool:
 def one_channel_key_for_all(patch: pytest.MonkeyPatch) -> None:
     shared = Secret(bytes(32))
     patch.setattr(sfsl.secagg.client, "channel_keys", lambda *_: (shared, shared))
-    patch.setattr(sfsl.crypto.agreement, "_header", lambda *_: b"")
+    patch.setattr(sfsl.crypto.secret, "_header", lambda *_: b"")
 
 
 @attack(refusal=AuthenticationFailed, weaken=one_channel_key_for_all)
@@ -587,7 +585,7 @@ def a_colluding_client_that_signs_two_requests() -> bool:
     """c3 signs two requests; c0 is shown one, c1 the other. Their pair stream must not match any more."""
     world = active_row_world()
     second = (bytes((0b10000000,)),)
-    parts = sfsl.secagg.transcript.request_parts(world.server.binding, 0, second)
+    parts = sfsl.secagg.messages.request_parts(world.server.binding, 0, second)
     signed = world.identities["c3"].sign("request", *parts)
     inbound = world.inbound["c1"]
     other = changed(inbound.requests[2], bitmaps=second, signature=signed)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import sfsl.crypto.agreement
+import sfsl.crypto.secret
 import sfsl.secagg.client
-from sfsl.crypto import agreement as aead
 from sfsl.crypto import ring as prg
+from sfsl.crypto import secret as aead
 from sfsl.crypto.secret import Secret, SystemRandomness
 from sfsl.crypto.secret import derive as honest_derive
 from sfsl.errors import SfslError
@@ -201,6 +201,6 @@ def test_reuse_would_be_seen(weakness: str, monkeypatch: pytest.MonkeyPatch) -> 
             return honest_derive(Secret(bytes(32)), label)
         return honest_derive(secret, label, *context)
 
-    monkeypatch.setattr(sfsl.crypto.agreement, "derive", weak)
-    monkeypatch.setattr("sfsl.secagg.transcript.derive", weak)
+    monkeypatch.setattr(sfsl.crypto.secret, "derive", weak)
+    monkeypatch.setattr("sfsl.secagg.messages.derive", weak)
     assert reused(*uses(monkeypatch)) != []

@@ -20,7 +20,7 @@ from sfsl.errors import (
 from sfsl.secagg import Client, Policy, Server, SessionParams
 from sfsl.testing import SeededRandomness
 from sfsl.union import UnionClient, UnionParams, UnionServer, private_set_union
-from sfsl.union.encodings import choose
+from sfsl.union.params import choose
 from sfsl.union.protocol import CODEC, Invitation, Union
 
 ATTACKS, attack = collector()

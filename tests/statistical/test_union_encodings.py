@@ -11,8 +11,8 @@ from sfsl.crypto.ring import Words
 from sfsl.errors import UnionFailed
 from sfsl.testing import SeededRandomness
 from sfsl.union.encoding import Encoding
-from sfsl.union.encodings import bloom, identity, sketch
 from sfsl.union.hashing import KeyedHash
+from sfsl.union.params import bloom, identity, sketch
 
 SEED = bytes(range(32))
 OWNERS = (1, 2, 5)

@@ -17,16 +17,15 @@ import numpy as np
 # As a script, this finds the other makers beside it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sfsl.crypto.agreement import KeyPair, channel_keys, pair_mask_key, seal
 from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import F31, RINGS, MaskStream, _counter_mode
-from sfsl.crypto.secret import Secret, derive, digest, frame
+from sfsl.crypto.secret import KeyPair, Secret, channel_keys, derive, digest, frame, pair_mask_key, seal
 from sfsl.crypto.shamir import PRIME, SHARE_BYTES, Interpolation, parse_share, split
 from sfsl.packing import pack
 from sfsl.secagg import Layout, TableShape, plan_graph
 from sfsl.secagg.graph import random_cycles
 from sfsl.secagg.masking import pack_requesters
-from sfsl.secagg.transcript import commitment, request_parts, self_mask_key, sum_context
+from sfsl.secagg.messages import commitment, request_parts, self_mask_key, sum_context
 from vectors.make_codec import codec
 from vectors.make_round import round_, told
 from vectors.values import Json, Recorder, plain, some

@@ -21,8 +21,9 @@ from sfsl.secagg.messages import (
     SealedShares,
     SignedRequest,
     UnmaskRequest,
+    binding,
+    request_parts,
 )
-from sfsl.secagg.transcript import binding, request_parts
 from vectors.values import Json, Recorder, plain, some, sum_of
 
 POLICY = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=1000)

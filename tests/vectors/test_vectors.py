@@ -11,28 +11,40 @@ import pytest
 from cryptography.exceptions import InvalidSignature, InvalidTag
 
 from sfsl import errors
-from sfsl.crypto import agreement as aead
 from sfsl.crypto import ring as prg
+from sfsl.crypto import secret as aead
 from sfsl.crypto import secret as kdf
-from sfsl.crypto.agreement import (
+from sfsl.crypto.identity import Ed25519PublicKey, Identity, verify
+from sfsl.crypto.ring import F31, RINGS, MaskStream, ring_named
+from sfsl.crypto.secret import (
     KeyPair,
+    Secret,
     channel_keys,
     pair_mask_key,
     require_canonical,
     require_contributory,
     unseal,
 )
-from sfsl.crypto.identity import Ed25519PublicKey, Identity, verify
-from sfsl.crypto.ring import F31, RINGS, MaskStream, ring_named
-from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import PRIME, Interpolation, parse_share, split
 from sfsl.errors import AuthenticationFailed, KeyMismatch, ParameterError, SfslError
 from sfsl.packing import pack, unpack
 from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, TableShape, plan_graph
 from sfsl.secagg.graph import random_cycles
 from sfsl.secagg.masking import parse_requesters
-from sfsl.secagg.messages import CODEC, InboundShares, Keys, Member, Roster, SignedRequest, size_limit
-from sfsl.secagg.transcript import commitment, request_parts, require_seed, self_mask_key, sum_context
+from sfsl.secagg.messages import (
+    CODEC,
+    InboundShares,
+    Keys,
+    Member,
+    Roster,
+    SignedRequest,
+    commitment,
+    request_parts,
+    require_seed,
+    self_mask_key,
+    size_limit,
+    sum_context,
+)
 from sfsl.testing import SeededRandomness
 from vectors import make, reference
 from vectors.values import plain, sum_of

@@ -1,11 +1,16 @@
-"""Secrets and where they come from: randomness, secrets that are never shown, keys derived under labels."""
+"""Secrets: where they come from, keys derived and agreed, boxes that only the other can open."""
 
 import hashlib
 import os
 from typing import NoReturn, Protocol
 
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from sfsl.errors import AuthenticationFailed
 
 
 class Randomness(Protocol):
@@ -64,3 +69,84 @@ def derive(secret: Secret, label: str, *context: bytes) -> Secret:
 def digest(label: str, *parts: bytes) -> bytes:
     """SHA-256 of framed public (or high-entropy) parts."""
     return hashlib.sha256(frame(label, *parts)).digest()
+
+
+KEY_BYTES = 32
+
+# Any scalar serves to find out whether a point has small order; this one is no one's key.
+_PROBE = X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40")
+
+
+class KeyPair:
+    """An X25519 key pair. The private half leaves only through ``private`` (to be shared, spec 4.3)."""
+
+    __slots__ = ("_key", "private", "public")
+
+    def __init__(self, private: Secret) -> None:
+        self._key = X25519PrivateKey.from_private_bytes(private.reveal())
+        self.private = private
+        self.public = self._key.public_key().public_bytes_raw()
+
+    @classmethod
+    def generate(cls, randomness: Randomness) -> "KeyPair":
+        return cls(Secret(randomness.bytes(KEY_BYTES)))
+
+    def agree(self, peer_public: bytes) -> Secret:
+        """The raw shared secret; an all-zero result (a small-order key) is an error."""
+        return Secret(_exchange(self._key, peer_public))
+
+    def __repr__(self) -> str:
+        return "KeyPair(redacted)"
+
+
+def require_contributory(public: bytes) -> None:
+    """Refuse a public key of small order: agreeing with it would give everyone the same secret."""
+    _exchange(_PROBE, public)
+
+
+def require_canonical(public: bytes) -> None:
+    """Refuse a second way to write a key: it would pass for another one, and never match the real one."""
+    if int.from_bytes(public, "little") >= 2**255 - 19:
+        raise AuthenticationFailed("a public key that is not in canonical form")
+
+
+def _exchange(private: X25519PrivateKey, public: bytes) -> bytes:
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise AuthenticationFailed("a public key of small order or wrong length") from None
+
+
+def channel_keys(own: KeyPair, peer: bytes, binding: bytes) -> tuple[Secret, Secret]:
+    """The keys for sending and for receiving. They differ: no nonce is ever shared between the two ends."""
+    shared = own.agree(peer)
+    sending, receiving = (own.public, peer), (peer, own.public)
+    return derive(shared, "channel", binding, *sending), derive(shared, "channel", binding, *receiving)
+
+
+def pair_mask_key(own: KeyPair, peer: bytes, binding: bytes, context: bytes, low: int, high: int) -> Secret:
+    """The key of the pair at roster positions ``low < high``: both ends derive the same key."""
+    first, second = sorted((own.public, peer))
+    places = low.to_bytes(4, "big") + high.to_bytes(4, "big")
+    return derive(own.agree(peer), "pair-mask", binding, context, places, first, second)
+
+
+OVERHEAD = 16
+# A channel key is directional and seals one box per round: the nonce never repeats under a key.
+_NONCE = bytes(12)
+
+
+def _header(kind: str, round_id: bytes, sender: int, receiver: int) -> bytes:
+    return frame("seal " + kind, round_id, sender.to_bytes(4, "big"), receiver.to_bytes(4, "big"))
+
+
+def seal(key: Secret, plaintext: bytes, kind: str, round_id: bytes, sender: int, receiver: int) -> bytes:
+    return AESGCM(key.reveal()).encrypt(_NONCE, plaintext, _header(kind, round_id, sender, receiver))
+
+
+def unseal(key: Secret, box: bytes, kind: str, round_id: bytes, sender: int, receiver: int) -> bytes:
+    """Open a box, or raise: it was not sealed by this sender, for this receiver, in this round."""
+    try:
+        return AESGCM(key.reveal()).decrypt(_NONCE, box, _header(kind, round_id, sender, receiver))
+    except InvalidTag:
+        raise AuthenticationFailed(f"the box from client {sender} does not open") from None

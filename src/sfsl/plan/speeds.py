@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sfsl.codec import Message
-from sfsl.crypto.agreement import KeyPair, pair_mask_key, seal
 from sfsl.crypto.ring import F31, Z32
-from sfsl.crypto.secret import Secret, SystemRandomness
+from sfsl.crypto.secret import KeyPair, Secret, SystemRandomness, pair_mask_key, seal
 from sfsl.crypto.shamir import Interpolation, split
 from sfsl.privacy import PRESETS, Perturber, Tables
 from sfsl.rounds.messages import CODEC

@@ -30,10 +30,9 @@ from sfsl.rounds.params import IndexSpace, RoundParams
 from sfsl.rounds.record import RoundOutcome, RoundSums, conclude, read_sums
 from sfsl.secagg import server as secagg
 from sfsl.secagg.masking import parse_request
-from sfsl.secagg.messages import Keys, SignedRequest
+from sfsl.secagg.messages import Keys, SignedRequest, verify_request
 from sfsl.secagg.moves import Machine, require_round, require_same
 from sfsl.secagg.params import SessionParams
-from sfsl.secagg.transcript import verify_request
 from sfsl.submodel import RowMaps, RowStore
 from sfsl.union.protocol import open_union
 

@@ -13,21 +13,27 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Positions
-from sfsl.crypto.agreement import KeyPair, channel_keys, pair_mask_key, seal, unseal
 from sfsl.crypto.identity import Identity, verify
 from sfsl.crypto.ring import Ring, Words, ring_named
-from sfsl.crypto.secret import Randomness, Secret
+from sfsl.crypto.secret import KeyPair, Randomness, Secret, channel_keys, pair_mask_key, seal, unseal
 from sfsl.crypto.shamir import split
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
 from sfsl.secagg import client_states as at
-from sfsl.secagg import messages, transcript
+from sfsl.secagg import messages
 from sfsl.secagg.client_states import Phase as Phase
 from sfsl.secagg.client_states import Start as Start
 from sfsl.secagg.masking import Masker, own_rows, parse_request, parse_requesters, request_bitmaps, restrict
-from sfsl.secagg.messages import MAX_ID, Keys, Roster
+from sfsl.secagg.messages import (
+    MAX_ID,
+    Keys,
+    Roster,
+    requests_digest,
+    require_members,
+    sum_context,
+    verify_request,
+)
 from sfsl.secagg.moves import Machine, State
 from sfsl.secagg.params import Layout, Policy, ascending, require_policy
-from sfsl.secagg.transcript import requests_digest, require_members, sum_context, verify_request
 
 log = logging.getLogger(__name__)
 
@@ -72,10 +78,10 @@ class Client(Machine[State]):
         """Draw up the public keys for one session; a client answers one roster per set of keys, ever."""
         state = self._due(Keys, at.New)
         masks = tuple(one.mask.public for one in state.secrets)
-        commitments = tuple(transcript.commitment(one.seed) for one in state.secrets)
+        commitments = tuple(messages.commitment(one.seed) for one in state.secrets)
         keys = Keys(self._id, state.channel.public, masks, commitments, None)
         if self._identity is not None:
-            keys = replace(keys, signature=self._identity.sign("keys", *transcript.keys_parts(keys)))
+            keys = replace(keys, signature=self._identity.sign("keys", *messages.keys_parts(keys)))
         self._enter(at.CheckedIn(state.channel, state.secrets, keys))
         return keys
 
@@ -90,7 +96,7 @@ class Client(Machine[State]):
         layout = params.first_layout
         asked = own_rows(layout, rows)
         place = at.Place.of(self._id, roster)
-        points = [transcript.point(member.position) for member in roster.members]
+        points = [messages.point(member.position) for member in roster.members]
         # Per secret the shares for all members; per member then one box with its share of each secret.
         secrets = [secret for one in state.secrets for secret in (one.mask.private, one.seed)]
         columns = [split(secret, params.threshold, points, self._randomness) for secret in secrets]
@@ -154,7 +160,7 @@ class Client(Machine[State]):
         listed = start.participants if place.params.neighbours is None else None
         context = sum_context(params.label, start.layout, listed, start.context, start.requests)
         own, *later = state.secrets
-        masker.add(transcript.self_mask_key(own.seed, place.binding, context, place.own), [None] * len(kept))
+        masker.add(messages.self_mask_key(own.seed, place.binding, context, place.own), [None] * len(kept))
         for index, peer in enumerate(peer for peer in start.participants if peer != place.own):
             selection = [
                 np.flatnonzero(matrix[index][keep])
@@ -178,7 +184,7 @@ class Client(Machine[State]):
     def _sign_request(self, state: at.Joined, bitmaps: Sequence[bytes]) -> bytes | None:
         if self._identity is None or not bitmaps:
             return None
-        parts = transcript.request_parts(state.place.binding, state.sum, bitmaps)
+        parts = messages.request_parts(state.place.binding, state.sum, bitmaps)
         return self._identity.sign("request", *parts)
 
     def read_requesters(
@@ -326,7 +332,7 @@ def rows_to_upload(start: Start, least: int) -> list[Bits]:
 
 
 def _list_parts(state: at.Masked, lists: messages.Lists) -> list[bytes]:
-    return transcript.lists_parts(state.place.binding, state.sum, lists.survivors, lists.dropped)
+    return messages.lists_parts(state.place.binding, state.sum, lists.survivors, lists.dropped)
 
 
 def _checked(ring: Ring, given: ArrayLike, shape: tuple[int, ...], what: str) -> Words:

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sfsl.arrays import Bits, Positions
-from sfsl.crypto.agreement import KeyPair
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import KeyPair, Secret
 from sfsl.crypto.shamir import SHARE_BYTES, parse_share
 from sfsl.errors import InvalidMessage
 from sfsl.secagg import messages
+from sfsl.secagg.messages import binding
 from sfsl.secagg.moves import Move, State
 from sfsl.secagg.params import Layout, SessionParams
-from sfsl.secagg.transcript import binding
 
 Phase = Enum("Phase", "NEW CHECKED_IN SHARED READY MASKED CONFIRMED FINISHED")
 

@@ -15,8 +15,8 @@ from sfsl.crypto.secret import Secret
 from sfsl.crypto.shamir import Interpolation, as_secret
 from sfsl.errors import InputError, InvalidMessage, KeyMismatch
 from sfsl.packing import pack_bits, packed_size, read_bits, unpack_bits
+from sfsl.secagg.messages import point
 from sfsl.secagg.params import Layout, SumParams, TableShape
-from sfsl.secagg.transcript import point
 
 # Per table: the rows a stream covers, ascending, or None for all of them.
 Selection = Sequence[Positions | None]

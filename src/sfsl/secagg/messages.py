@@ -1,12 +1,17 @@
-"""The messages of a session, in the order in which they travel (spec 4)."""
+"""The messages of a session, and what of them is bound, signed and checked (spec 3 and 4)."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from sfsl.codec import Codec, Message
+from sfsl.crypto.identity import verify
+from sfsl.crypto.secret import KeyPair, Secret, derive, digest, require_canonical
 from sfsl.crypto.shamir import SHARE_BYTES
-from sfsl.secagg.params import MAX_CLIENTS, MAX_SUMS, Layout, RoundId, SessionParams
+from sfsl.errors import AuthenticationFailed, InvalidMessage, KeyMismatch, Refused
+from sfsl.secagg.params import MAX_CLIENTS, MAX_SUMS, Layout, RoundId, SessionParams, ascending
 
 MAX_ID = 64
 
@@ -142,3 +147,124 @@ def size_limit(params: SessionParams, layout: Layout, word_bytes: int) -> int:
     per_client = 512 + 2 * SHARE_BYTES * len(params.sums) + 64 * len(params.sums) + rows // 8
     per_table = 64 + 8 * params.clients  # in the roster, and a request's header and last byte
     return 4096 + params.clients * per_client + announced * per_table + layout.words * word_bytes
+
+
+def point(position: int) -> int:
+    """Where the client at a roster position evaluates the sharing polynomials; zero is the secret's."""
+    return position + 1
+
+
+def commitment(seed: Secret) -> bytes:
+    """The commitment goes out with the keys; the seed is uniform, so its hash hides it."""
+    return digest("seed-commitment", seed.reveal())
+
+
+def binding(roster: Roster) -> bytes:
+    """A digest of parameters and roster, which every derived key is bound to. Members of a sparse graph see
+    different parts of the roster, so there only the parameters count."""
+    if roster.params.neighbours is not None:
+        roster = Roster(roster.params, ())
+    return digest("roster", CODEC.encode(roster))
+
+
+def sum_context(
+    label: str, layout: Layout, participants: Sequence[int] | None, context: bytes, requests: bytes = b""
+) -> bytes:
+    """What one sum's masks are bound to. ``participants`` is None on a sparse graph, where each client
+    sees only its own neighbours; ``context`` is the caller's, e.g. hashes of the union and the model;
+    ``requests`` is the digest of all requests for rows, in active mode."""
+    listed = b"neighbours" if participants is None else position_bytes(participants)
+    parts = [label.encode(), msgspec.msgpack.encode(layout), listed, context]
+    return digest("sum", *parts, *([requests] if requests else []))
+
+
+def requests_digest(bitmaps: Sequence[Sequence[bytes]]) -> bytes:
+    """A digest of all requests, in order of position. It is bound into the masks, so that a client that signs
+    two requests cannot make others see different ones."""
+    return digest("requests", *(bitmap for request in bitmaps for bitmap in request))
+
+
+def self_mask_key(seed: Secret, bound: bytes, context: bytes, position: int) -> Secret:
+    return derive(seed, "self-mask", bound, context, position.to_bytes(4, "big"))
+
+
+def keys_parts(keys: Keys) -> list[bytes]:
+    """What a client signs at check-in."""
+    return [keys.client.encode(), keys.channel, b"".join(keys.masks), b"".join(keys.commitments)]
+
+
+def lists_parts(
+    bound: bytes, sum_index: int, survivors: Sequence[int], dropped: Sequence[int]
+) -> list[bytes]:
+    """What a survivor signs before anything is opened."""
+    return [bound, bytes((sum_index,)), position_bytes(survivors), position_bytes(dropped)]
+
+
+def request_parts(bound: bytes, sum_index: int, bitmaps: Sequence[bytes]) -> list[bytes]:
+    """What a client signs with its request for rows."""
+    return [bound, bytes((sum_index,)), *bitmaps]
+
+
+def verify_request(
+    public: bytes, bound: bytes, sum_index: int, bitmaps: Sequence[bytes], signature: bytes | None
+) -> None:
+    """Active mode: a request for rows is the client's own word, or it is none."""
+    if signature is None:
+        raise AuthenticationFailed("an unsigned request for rows in active mode")
+    verify(public, signature, "request", *request_parts(bound, sum_index, bitmaps))
+
+
+def position_bytes(positions: Sequence[int]) -> bytes:
+    return b"".join(position.to_bytes(4, "big") for position in positions)
+
+
+def require_keys(keys: Keys, sums: int, identities: Mapping[str, bytes] | None) -> None:
+    """Require one mask key and one commitment per sum and, in active mode, the owner's signature."""
+    if not len(keys.masks) == len(keys.commitments) == sums:
+        raise InvalidMessage(f"keys of client {keys.client!r} are not for {sums} sums")
+    for public in (keys.channel, *keys.masks):
+        require_canonical(public)
+    if identities is None:
+        return
+    public = identities.get(keys.client, b"")
+    if keys.signature is None or not public:
+        raise AuthenticationFailed(f"client {keys.client!r} is unknown or did not sign its keys")
+    verify(public, keys.signature, "keys", *keys_parts(keys))
+
+
+def require_distinct(keys: Sequence[Keys]) -> None:
+    """No key may occur twice: two clients with one key would share a mask stream."""
+    publics = [public for one in keys for public in (one.channel, *one.masks)]
+    names = [one.client for one in keys]
+    if len(set(publics)) != len(publics) or len(set(names)) != len(names):
+        raise Refused("a client or a public key is listed twice")
+
+
+def require_members(roster: Roster, own: Keys, identities: Mapping[str, bytes] | None) -> None:
+    """Require a roster in order, of the announced size, without doubles, with our keys as we sent them."""
+    params, members = roster.params, roster.members
+    positions = [member.position for member in members]
+    if not ascending(positions) or not all(position < params.clients for position in positions):
+        raise InvalidMessage("roster positions are not in order")
+    if params.neighbours is None and len(members) != params.clients:
+        raise InvalidMessage(f"a roster of {len(members)} for a cohort of {params.clients}")
+    if len(members) < params.threshold:
+        raise Refused(f"{len(members)} share holders cannot reach a threshold of {params.threshold}")
+    if sum(member.keys == own for member in members) != 1:
+        raise Refused("the roster does not carry this client's own keys, as sent")
+    require_distinct([member.keys for member in members])
+    for member in members:
+        require_keys(member.keys, len(params.sums), identities)
+
+
+def require_seed(seed: Secret, published: bytes) -> Secret:
+    if commitment(seed) != published:
+        raise KeyMismatch("a reconstructed self-mask seed does not match its commitment")
+    return seed
+
+
+def require_key_pair(private: Secret, published: bytes) -> KeyPair:
+    pair = KeyPair(private)
+    if pair.public != published:
+        raise KeyMismatch("a reconstructed mask key does not match the published one")
+    return pair

@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from sfsl.arrays import Bits
 from sfsl.codec import Message
-from sfsl.crypto.agreement import KeyPair, pair_mask_key, require_contributory
 from sfsl.crypto.identity import verify
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import KeyPair, Secret, pair_mask_key, require_contributory
 from sfsl.crypto.shamir import parse_share
 from sfsl.errors import (
     Aborted,
@@ -28,15 +27,22 @@ from sfsl.errors import (
     UnexpectedSender,
     WrongPhase,
 )
-from sfsl.secagg import messages, transcript
+from sfsl.secagg import messages
 from sfsl.secagg import server_states as at
 from sfsl.secagg.graph import peers
 from sfsl.secagg.masking import Masker, Opened, Rebuilding, RunningTotal, parse_request
-from sfsl.secagg.messages import CODEC, Keys, Roster
+from sfsl.secagg.messages import (
+    CODEC,
+    Keys,
+    Roster,
+    require_distinct,
+    require_key_pair,
+    require_seed,
+    verify_request,
+)
 from sfsl.secagg.moves import Machine, require_round, require_same
 from sfsl.secagg.params import Layout, SessionParams
 from sfsl.secagg.server_states import Phase as Phase
-from sfsl.secagg.transcript import require_distinct, require_key_pair, require_seed, verify_request
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +72,7 @@ class Server(Machine[at.ServerState]):
             raise ParameterError("active mode needs the clients' identities, the other mode has none")
         require_distinct(keys)
         for one in keys:
-            transcript.require_keys(one, len(params.sums), identities)
+            messages.require_keys(one, len(params.sums), identities)
             for public in (one.channel, *one.masks):
                 require_contributory(public)
         super().__init__(at.Sharing(0, {}, frozenset(range(params.clients)), {}), active=params.active)
@@ -86,7 +92,7 @@ class Server(Machine[at.ServerState]):
             )
         self._members = tuple(messages.Member(position, one) for position, one in enumerate(self._keys))
         # What every key and signature of this session is bound to (spec 4.4).
-        self.binding = transcript.binding(Roster(params, self._members))
+        self.binding = messages.binding(Roster(params, self._members))
 
     def rosters(self) -> dict[str, Roster]:
         """Exchange 1, outbound. On the complete graph everyone gets the very same roster."""
@@ -150,7 +156,7 @@ class Server(Machine[at.ServerState]):
             return None
         if isinstance(message, messages.Consistency):
             assert isinstance(state, at.Listed)  # noqa: S101
-            parts = transcript.lists_parts(self.binding, state.sum, state.survivors, state.dropped)
+            parts = messages.lists_parts(self.binding, state.sum, state.survivors, state.dropped)
             verify(self._public(position), message.signature, "survivors", *parts)
             return message.signature
         listed = self._listed(state, position)
@@ -265,8 +271,8 @@ class Server(Machine[at.ServerState]):
     ) -> RunningTotal:
         params = self._params.sums[number]
         listed = participants if self._params.neighbours is None else None
-        all_requests = transcript.requests_digest(signed) if self._params.active and layout.tables else b""
-        bound = transcript.sum_context(params.label, layout, listed, context, all_requests)
+        all_requests = messages.requests_digest(signed) if self._params.active and layout.tables else b""
+        bound = messages.sum_context(params.label, layout, listed, context, all_requests)
         total = RunningTotal(params, layout, participants, bound)
         if layout.tables:
             total.set_requests(requests)
@@ -310,7 +316,7 @@ class Server(Machine[at.ServerState]):
         # All secrets first: if one is missing or wrong, nothing has been opened.
         seeds, keys = self._secrets(state)
         for position, seed in seeds.items():
-            key = transcript.self_mask_key(seed, self.binding, current.context, position)
+            key = messages.self_mask_key(seed, self.binding, current.context, position)
             masker.subtract(key, current.rows[position])
         for position, pair in keys.items():
             for peer in alive.intersection(self._peers[position]):

@@ -12,9 +12,8 @@ import numpy as np
 from msgspec import Meta
 
 from sfsl.codec import Message
-from sfsl.crypto.agreement import KeyPair
 from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Randomness, Secret
+from sfsl.crypto.secret import KeyPair, Randomness, Secret
 from sfsl.errors import InvalidMessage, WrongPhase
 from sfsl.secagg import client_states as at
 from sfsl.secagg.client import Client

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Collection, Mapping, Set
 
-from sfsl.crypto.agreement import require_contributory
+from sfsl.crypto.secret import require_contributory
 from sfsl.errors import ConflictingMessage, InvalidMessage, UnexpectedSender
 from sfsl.rounds.exchanges import SUMS
-from sfsl.secagg.messages import Keys
-from sfsl.secagg.transcript import require_keys
+from sfsl.secagg.messages import Keys, require_keys
 from sfsl.service.messages import CheckIn
 from sfsl.service.registry import Registry
 from sfsl.service.settings import DAY_MS, ServiceSettings

@@ -2,8 +2,14 @@
 
 from sfsl.scores import auc, auc_error_bound, auc_from_histograms, relative_scores, score_histograms
 from sfsl.training.cohort import train_cohort
-from sfsl.training.evaluate import reference_score, score_samples
-from sfsl.training.local import ClientWork, LocalSettings, LocalUpdate, train_client
+from sfsl.training.local import (
+    ClientWork,
+    LocalSettings,
+    LocalUpdate,
+    reference_score,
+    score_samples,
+    train_client,
+)
 from sfsl.training.task import ClientData, Task, click_loss
 
 __all__ = [

@@ -1,10 +1,9 @@
 """Private set union: the union of the clients' index sets, and nothing else (spec 9)."""
 
 from sfsl.union.encoding import Encoding
-from sfsl.union.encodings import choose
 from sfsl.union.facade import UnionResult, private_set_union
 from sfsl.union.hashing import hash_strings
-from sfsl.union.params import UnionParams
+from sfsl.union.params import UnionParams, choose
 from sfsl.union.protocol import UnionClient, UnionServer
 from sfsl.union.sizing import planned_capacity
 

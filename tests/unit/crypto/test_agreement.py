@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from sfsl.crypto.agreement import require_canonical
+from sfsl.crypto.secret import require_canonical
 from sfsl.errors import AuthenticationFailed
 from world import World
 

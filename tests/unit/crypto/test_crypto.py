@@ -13,19 +13,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsl.crypto.agreement import (
+from sfsl.crypto.identity import Identity, verify
+from sfsl.crypto.reed_solomon import correctable, decode
+from sfsl.crypto.ring import CHUNK_BYTES, F31, RINGS, Z32, Z64, MaskStream, Ring, ring_named, uniform
+from sfsl.crypto.secret import (
     OVERHEAD,
     KeyPair,
+    Secret,
+    SystemRandomness,
     channel_keys,
+    derive,
+    digest,
+    frame,
     pair_mask_key,
     require_contributory,
     seal,
     unseal,
 )
-from sfsl.crypto.identity import Identity, verify
-from sfsl.crypto.reed_solomon import correctable, decode
-from sfsl.crypto.ring import CHUNK_BYTES, F31, RINGS, Z32, Z64, MaskStream, Ring, ring_named, uniform
-from sfsl.crypto.secret import Secret, SystemRandomness, derive, digest, frame
 from sfsl.crypto.shamir import PRIME, SHARE_BYTES, Interpolation, as_secret, parse_share, split
 from sfsl.errors import AuthenticationFailed, InputError, InvalidMessage, KeyMismatch, ParameterError
 from sfsl.testing import SeededRandomness
