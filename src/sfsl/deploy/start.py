@@ -26,16 +26,8 @@ from sfsl.run.fleet import build_fleet
 from sfsl.run.planning import largest_set, plan_from_statistics
 from sfsl.run.setup import resolved
 from sfsl.service.driver import Service
-from sfsl.service.folder import (
-    METRICS,
-    REGISTRY,
-    Journal,
-    MetricsFile,
-    make_folder,
-    open_store,
-    recover_lines,
-)
-from sfsl.service.registry import Enrolment, Registry
+from sfsl.service.folder import open_server_folder
+from sfsl.service.registry import Enrolment
 from sfsl.service.settings import ServiceSettings
 from sfsl.service.signing import Verifier
 from sfsl.settings.rounds import service_settings, store_spec
@@ -81,18 +73,16 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
     _require_union_fits(config, settings, task.spec)
     package = describe(task)
     with ExitStack() as held:
-        make_folder(folder)
-        registry = held.enter_context(Registry(folder / REGISTRY))
         if catalogue is not None:
             _require_extends(folder, catalogue)
         spec, grow = store_spec(run, task.spec, devices=False), catalogue is not None
-        store = held.enter_context(open_store(folder, spec, task.initial_dense, grow=grow))
+        registry, store, metrics, lines = open_server_folder(
+            folder, spec, task.initial_dense, held, grow=grow
+        )
         if catalogue is not None:
             # After the store: a store that is behind it would be taken for one that never knew old rows.
             write_catalogue(catalogue, folder / CATALOGUE)
         fresh = loopback_tls(folder / TLS, now=datetime.now(UTC)) if own.own_tls else None
-        lines = recover_lines(folder / METRICS, Journal(store))
-        metrics = held.enter_context(MetricsFile(folder / METRICS, lines))
         service = Service(
             settings,
             task.spec,

@@ -2,9 +2,10 @@
 
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from sfsl.errors import InputError, StoreCorrupt, StoreError
 from sfsl.privacy import PeriodSelection
 from sfsl.rounds import ScoreBins
 from sfsl.rounds.record import RoundRecord
+from sfsl.service.registry import Registry
 from sfsl.submodel import Commit, LmdbStore, RowStore, StoreSpec
 
 
@@ -154,3 +156,29 @@ def recover_lines(
             "file, or begin anew in another folder"
         )
     return lines
+
+
+class ServerFolder(NamedTuple):
+    """What a deployment's folder holds, open: ``lines`` are the metrics so far."""
+
+    registry: Registry
+    store: LmdbStore
+    metrics: MetricsFile
+    lines: list[RoundRecord]
+
+
+def open_server_folder(
+    folder: Path,
+    spec: StoreSpec,
+    dense: Callable[[], NDArray[np.float32]],
+    held: ExitStack,
+    *,
+    grow: bool = False,
+) -> ServerFolder:
+    """Open a deployment's folder, made if there is none; ``held`` closes what is in it. The registry comes
+    first, whose lock keeps others out."""
+    make_folder(folder)
+    registry = held.enter_context(Registry(folder / REGISTRY))
+    store = held.enter_context(open_store(folder, spec, dense, grow=grow))
+    lines = recover_lines(folder / METRICS, Journal(store))
+    return ServerFolder(registry, store, held.enter_context(MetricsFile(folder / METRICS, lines)), lines)

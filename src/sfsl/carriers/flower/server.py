@@ -15,16 +15,7 @@ from sfsl.carriers.flower.node import model_of
 from sfsl.carriers.flower.post import GridPost
 from sfsl.carriers.flower.rounds import Post, Rounds
 from sfsl.service.driver import Service
-from sfsl.service.folder import (
-    METRICS,
-    REGISTRY,
-    Journal,
-    MetricsFile,
-    make_folder,
-    open_store,
-    recover_lines,
-)
-from sfsl.service.registry import Registry
+from sfsl.service.folder import open_server_folder
 from sfsl.settings.flower import FlowerConfig, read_config
 from sfsl.settings.rounds import store_spec
 from sfsl.training.task import Task
@@ -59,12 +50,8 @@ def run_rounds(config: FlowerConfig, task: Task, post: Post) -> None:
     """Run all rounds that are not in the store yet; a run that was killed goes on where its store is."""
     own, folder = config.flower, Path(config.flower.state).expanduser()
     with ExitStack() as held:
-        make_folder(folder)
-        registry = held.enter_context(Registry(folder / REGISTRY))
         spec = store_spec(config.run, task.spec, devices=False)
-        store = held.enter_context(open_store(folder, spec, task.initial_dense))
-        lines = recover_lines(folder / METRICS, Journal(store))
-        metrics = held.enter_context(MetricsFile(folder / METRICS, lines))
+        registry, store, metrics, _ = open_server_folder(folder, spec, task.initial_dense, held)
         log.info("round %d of %d is in the store", store.round, own.rounds)
         service = Service(
             config.rounds(),
