@@ -278,7 +278,8 @@ class Service(Driver):
         self._journal = Journal(store)
         # What is wrong with the settings shows now, not when the first cohort is there.
         for clients in {settings.min_cohort, settings.cohort}:
-            self.plan(clients, settings.largest_set)
+            params = self.plan(clients, settings.largest_set, scores=self._journal.kept.scores)
+            plan_session(self.rules, params, clients=clients, round_id=bytes(16))
 
     def choose(self, clients: Collection[str], most: int) -> tuple[str, ...]:
         """Choose ``most`` of these clients, or all if they are fewer; each such set is equally likely."""
@@ -312,9 +313,11 @@ class Service(Driver):
         """Leave out whoever ended round ``number`` for all, if it is known; return how many those are."""
         clients = error.clients if isinstance(error, KeyMismatch) else ()
         for client in clients:
+            minutes = self.members.leave_out(client) / 60
+            how_long = f"for {minutes:.0f} min" if math.isfinite(minutes) else "from here on"
             log.warning(
-                "client %s dealt shares that do not fit its keys and ended round %d: left out for %.0f min",
-                client, number, self.members.leave_out(client) / 60,
+                "client %s dealt shares that do not fit its keys and ended round %d: left out %s",
+                client, number, how_long,
             )  # fmt: skip
         return len(clients)
 

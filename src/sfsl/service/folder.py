@@ -21,7 +21,7 @@ from sfsl.service.registry import Registry
 from sfsl.submodel import Commit, LmdbStore, RowStore, StoreSpec
 
 
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Holds what survives a crash between two rounds.
 
     ``line`` is the last round's record, which a crash right after the commit so cannot lose. ``scores`` are
@@ -147,8 +147,7 @@ def recover_lines(
     adds what comes to a record after its commit."""
     rounds = journal.store.round
     lines = read_lines(path)[:rounds]
-    last = journal.kept.record()
-    if len(lines) == rounds - 1 and last is not None:
+    if len(lines) == rounds - 1 and (last := journal.kept.record()) is not None:
         lines.append(seen(last))
     if len(lines) < rounds:
         raise InputError(

@@ -1,5 +1,6 @@
 """Who may be in a round: with keys that are fit for use, once in a period, and not while left out."""
 
+import math
 from collections.abc import Callable, Collection, Mapping, Set
 
 from sfsl.crypto.secret import require_contributory
@@ -104,6 +105,6 @@ class Members:
         longest = max(LONGEST_REST_SECONDS, self._first_rest)
         seconds = min(longest, self._first_rest * 2.0 ** (times - 1))
         self._rests[client] = (times, self._clock() + seconds)
-        if len(self._rests) > self._settings.most_clients:
+        if len(self._rests) > self._settings.most_clients and math.isfinite(seconds):
             del self._rests[next(iter(self._rests))]
         return seconds

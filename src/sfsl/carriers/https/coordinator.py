@@ -135,7 +135,7 @@ class Coordinator:
             await asyncio.wait_for(self.check_ins.changed.wait(), seconds)
 
     async def _round(self, members: Cohort, period: int | None) -> None:
-        start, number, tally = self._clock(), self.check_ins.round + 1, RoundTally()
+        start, number, tally = self._clock(), self.check_ins.round + 1, RoundTally(len(members))
         self._members = members
         reason = None
         try:
