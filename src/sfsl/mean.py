@@ -14,6 +14,8 @@ from sfsl.submodel import Quantization
 
 # Relative error of one operation on doubles.
 _HALF_ULP = 2.0**-53
+# A grid finer than this would be of numbers that have fewer digits, and the bound would not hold.
+_LEAST_CLIP = 1e-280
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ def secure_mean(
         raise InputError(f"vectors of different lengths: {sorted({len(one) for one in given.values()})}")
     counted = _weights(given, weights)
     largest = max([1, *counted.values()]) if max_weight is None else max_weight
+    if not clip >= _LEAST_CLIP:
+        raise InputError(f"a clip of {clip:g}: at least {_LEAST_CLIP:g}, below which numbers lose digits")
     quantization = Quantization.finest(ring, cohort=max(1, len(given)), clip=clip, max_weight=largest)
     source = randomness or SystemRandomness()
     found = aggregate(

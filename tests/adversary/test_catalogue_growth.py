@@ -1,6 +1,7 @@
 """A server that grows its catalogue to find out who has an item: within a period nothing that a client does
 depends on rows that were not there when the period began, and what was said of old rows stands."""
 
+import asyncio
 from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
@@ -11,13 +12,15 @@ import pytest
 
 pytest.importorskip("torch")
 
-from sfsl.client.following import KnownModel, ServedModel
+from cohort import Cohort, Stepper
+from sfsl.client.following import KnownModel, ServedModel, fetch_model
 from sfsl.client.home import Home
 from sfsl.client.memory import DurableMemory
 from sfsl.client.own_data import build_device, source_of
+from sfsl.client.replies import About
 from sfsl.data import Samples
 from sfsl.data.catalogue import Catalogue
-from sfsl.errors import PeriodFrozen, StateError, WrongModel
+from sfsl.errors import InvalidMessage, PeriodFrozen, StateError, UnionFailed, WrongModel
 from sfsl.models import din, logistic_regression
 from sfsl.models.package import describe, package_digest
 from sfsl.privacy import PRESETS, Budget, Calendar
@@ -66,7 +69,7 @@ class Owner:
         known = KnownModel(self.home.folder / "model")
         known.require_extends(model)
         with self.home.state("me", CALENDAR, BUDGET) as state:
-            going_on = state.period == state.calendar.period(day)
+            going_on = state.going_on(day)
             source = source_of(self.data)
             copy, _ = self.home.samples(source, state, day)
             rows = known.settle(model, going_on=going_on)
@@ -184,3 +187,70 @@ def test_a_damaged_memory_of_the_model_is_not_taken_for_none(tmp_path: Path) -> 
     (owner.home.folder / "model").write_bytes(b"{}")
     with pytest.raises(StateError, match="does not hold what this client knows"):
         owner.takes_part(served(GROWN), np.arange(6))
+
+
+def test_a_clock_set_back_thaws_nothing(tmp_path: Path) -> None:
+    """A device that boots with a wrong clock sits out; when its clock is right again, all is as it was."""
+    worlds = [Owner(tmp_path / "has", "one", "two", SECRET), Owner(tmp_path / "not", "one", "two")]
+    before = [world.takes_part(served(FIRST), np.arange(4)) for world in worlds]
+    for world in worlds:
+        with pytest.raises(StateError, match="set back"):
+            world.takes_part(served(GROWN), np.arange(6), DAY - timedelta(days=7))
+    after = [world.takes_part(served(GROWN), np.arange(6)) for world in worlds]
+    assert after[0] == after[1]
+    assert after[0][0] == before[0][0]
+
+
+def test_a_first_sample_of_newer_rows_only_costs_nobody_its_part(tmp_path: Path) -> None:
+    """Else a client would show up as soon as the server adds the row that it has."""
+    model = served(Catalogue.sized(1, item=4))
+    worlds = [Owner(tmp_path / "has"), Owner(tmp_path / "not")]
+    for world, first in zip(worlds, (5, 0), strict=True):
+        columns = {
+            "user": np.zeros(4, np.int64),
+            "item": np.array([first, 1, 2, 3]),
+            "history": np.array([[first, -1], [1, -1], [2, -1], [3, -1]]),
+            "label": np.ones(4, np.float32),
+        }
+        tables = {"user": "user", "item": "item", "history": "item"}
+        world.data = Samples(columns, tables)
+        world.takes_part(model, np.arange(4))
+
+
+def test_clients_that_were_told_different_names_add_up_to_noise() -> None:
+    """A server that gives each client names of its own would read every set out of the union."""
+    cohort = Cohort(5)
+    honest, crooked = FIRST.contents, catalogue("two", "one", "three", "four").contents
+    assert honest != crooked
+    for told in (dict.fromkeys(cohort.names, honest), {**dict.fromkeys(cohort.names, honest), "c1": crooked}):
+        cohort = Cohort(5)
+        round_ = Stepper(cohort)
+        for name, client in round_.clients.items():
+            client._names = told[name]
+        round_.server._names = honest
+        round_.server._session._context = cohort.params.context(honest)
+        if len(set(told.values())) == 1:
+            assert len(round_.finish().survivors) == 5
+        else:
+            with pytest.raises(UnionFailed):
+                round_.finish()
+
+
+def test_a_server_that_never_says_the_same_twice_is_left() -> None:
+    class Liar:
+        downloads = 0
+
+        async def about(self) -> Any:
+            self.downloads += 1
+            return About(1, "0" * 32, f"{self.downloads:064x}", 0, 0)
+
+        async def model(self) -> bytes:
+            return describe(logistic_regression(FIRST))
+
+    async def main() -> None:
+        with pytest.raises(InvalidMessage, match="3 times in a row"):
+            await fetch_model(liar, await liar.about())  # type: ignore[arg-type]
+
+    liar = Liar()
+    asyncio.run(main())
+    assert liar.downloads == 4

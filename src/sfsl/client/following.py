@@ -24,6 +24,7 @@ from sfsl.submodel import ModelSpec
 from sfsl.training.task import Task
 
 _LARGEST = 1 << 20
+_TRIES = 3  # a server that is started again meanwhile needs one more; a liar gets no more
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,12 @@ class ServedModel:
     digest: bytes
     task: Task
     catalogue: Catalogue
+    named: bool = False
 
     @property
     def client_model(self) -> ClientModel:
-        return ClientModel(self.digest, self.task.spec, self.task.row_maps)
+        names = self.catalogue.contents if self.named else b""
+        return ClientModel(self.digest, self.task.spec, self.task.row_maps, names)
 
     @property
     def shared_rows(self) -> dict[str, int]:
@@ -46,7 +49,7 @@ class ServedModel:
 
 async def fetch_model(link: Link, about: About) -> ServedModel:
     """Fetch the model that ``about`` announces, or that which the server announces by now."""
-    while True:
+    for _ in range(_TRIES):
         try:
             return await _fetched(link, about)
         except InvalidMessage:
@@ -54,6 +57,7 @@ async def fetch_model(link: Link, about: About) -> ServedModel:
             if (fresh.model, fresh.catalogue) == (about.model, about.catalogue):
                 raise
             about = fresh  # the server started again in between, with another catalogue
+    raise InvalidMessage(f"the server announced another model {_TRIES} times in a row; try again later")
 
 
 async def _fetched(link: Link, about: About) -> ServedModel:
@@ -73,7 +77,7 @@ async def _fetched(link: Link, about: About) -> ServedModel:
     except InputError as error:
         raise InvalidMessage(str(error)) from None
     _require_one_model(sizes, catalogue)
-    return ServedModel(digest, task, catalogue)
+    return ServedModel(digest, task, catalogue, named=True)
 
 
 def _require_one_model(sizes: Catalogue, catalogue: Catalogue) -> None:

@@ -81,7 +81,7 @@ class Home:
             data = source if isinstance(source, bytes) else _read(source)
             if len(data) > _LARGEST_DATA:
                 raise InputError(f"samples of more than {_LARGEST_DATA >> 30} GiB")
-            if copy.exists() and state.period == state.calendar.period(today):
+            if copy.exists() and state.going_on(today):
                 return copy, copy.read_bytes() != data
         except OSError as error:
             raise InputError(f"cannot read {error.filename}: {error.strerror}") from None

@@ -219,8 +219,9 @@ class _Client:
 
     def _trainer(self, served: ServedModel, state: ClientState) -> DeviceTrainer:
         """Return a trainer on the samples, and the rows of the catalogue, with which this period began."""
-        source, going_on = source_of(self.data), state.period == state.calendar.period(_today())
-        frozen, changed = self.home.samples(source, state, _today())
+        source, today = source_of(self.data), _today()
+        going_on = state.going_on(today)
+        frozen, changed = self.home.samples(source, state, today)
         if changed:
             what = source if isinstance(source, Path) else "what it was given"
             self.notify(Event("waiting", f"{what} has changed; this period goes on with what it froze"))

@@ -94,8 +94,7 @@ def _require_fits(task: Task, samples: Samples) -> None:
             )
     if not len(samples):
         raise InputError("there are no samples to take part with")
-    rows, unknown = task.needed_rows(samples)
-    kept = samples.keep(rows) if unknown else samples
+    kept = samples.keep(task.needed_rows(samples)[0])  # a first sample may have newer rows only
     if not len(kept):
         raise InputError("no sample has rows that the model has; they are numbered from 0 as in the model")
     one = kept.at(np.zeros(1, np.int64))

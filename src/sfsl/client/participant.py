@@ -202,7 +202,14 @@ class Participant:
             identities=self.pinned,
         )
         client = RoundClient(
-            session, self.memory, self.model.spec, self.model.maps, self.policy, self.randomness, rounding
+            session,
+            self.memory,
+            self.model.spec,
+            self.model.maps,
+            self.policy,
+            self.randomness,
+            rounding,
+            names=self.model.names,
         )
         return ClientRound(client, self.memory, self.trainer, self.personal, rounding)
 

@@ -12,11 +12,13 @@ from sfsl.submodel import ModelSpec, RowMaps
 
 @dataclass(frozen=True)
 class ClientModel:
-    """``digest`` is that of the package from which ``spec`` and ``maps`` were built."""
+    """``digest`` is that of the package from which ``spec`` and ``maps`` were built, ``names`` that of what a
+    catalogue calls its rows; empty where there is none."""
 
     digest: bytes
     spec: ModelSpec
     maps: RowMaps
+    names: bytes = b""
 
     @property
     def tables(self) -> Tables:

@@ -43,11 +43,12 @@ def read_catalogue(path: str | Path) -> Catalogue:
     return decode_catalogue(data, str(path))
 
 
-def write_catalogue(catalogue: Catalogue, path: str | Path) -> None:
-    """Write a file whole; one whose name ends in .gz is compressed, to the same bytes each time."""
+def write_catalogue(catalogue: Catalogue, path: str | Path, mode: int | None = None) -> None:
+    """Write a file whole, with rights ``mode``; a name that ends in .gz has it compressed, always alike."""
     path, data = Path(path), catalogue.whole
     try:
-        write_whole(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data + b"\n")
+        packed = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data + b"\n"
+        write_whole(path, packed, mode=mode)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
 

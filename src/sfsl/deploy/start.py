@@ -18,6 +18,7 @@ from sfsl.carriers.https.listen import Listen, serve
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.catalogue_file import MOST_SERVED, read_catalogue, write_catalogue
 from sfsl.deploy.loopback import SERVER, loopback_tls
+from sfsl.durable.files import OWNER_ONLY
 from sfsl.errors import InputError, ParameterError, WrongModel
 from sfsl.models import build_task
 from sfsl.models.package import describe, package_digest
@@ -81,7 +82,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         )
         if catalogue is not None:
             # After the store: a store that is behind it would be taken for one that never knew old rows.
-            write_catalogue(catalogue, folder / CATALOGUE)
+            write_catalogue(catalogue, folder / CATALOGUE, OWNER_ONLY)
         fresh = loopback_tls(folder / TLS, now=datetime.now(UTC)) if own.own_tls else None
         service = Service(
             settings,
@@ -94,6 +95,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             cpu=time.thread_time,
             clock=time.monotonic,
             today=now_ms,
+            names=b"" if catalogue is None else catalogue.contents,
         )
         coordinator = Coordinator(service)
         for line in lines:

@@ -96,6 +96,11 @@ class ClientState(Closing):
         """The number of the period that the state is in; None before the first."""
         return None if self._record.period is None else self._record.period.number
 
+    def going_on(self, today: date) -> bool:
+        """Whether the period that the state is in lasts today. A clock that was set back ends none: what a
+        period froze is not frozen anew because of it."""
+        return self.period is not None and self.calendar.period(today) <= self.period
+
     @property
     def epsilon_period(self) -> float:
         """Epsilon per index given away in the current period."""

@@ -84,8 +84,10 @@ class RoundClient(Machine[State]):
         randomness: Randomness,
         rounding: Randomness | None = None,
         state: State | None = None,
+        names: bytes = b"",
     ) -> None:
         super().__init__(state or states.New())
+        self._names = names
         self.session, self._answers, self._policy = session, answers, policy
         self._model, self._maps, self._space = model, maps, IndexSpace(model)
         self._randomness, self._rounding = randomness, rounding or randomness
@@ -118,13 +120,13 @@ class RoundClient(Machine[State]):
     def handle_inbound(self, inbound: messages.InboundShares) -> messages.MaskedVector:
         """Send the masked set; its exposure is debited before it leaves, and never refunded."""
         state = self._due(messages.InboundShares, states.Shared)
-        start = self.session.handle_inbound(inbound, state.params.context())
+        start = self.session.handle_inbound(inbound, state.params.context(self._names))
         with self._leaving():
             submitted = self._space.indices(self._answers.expose(state.round_id))
             elements = index_set(submitted, self._space.domain, state.encoding.capacity)
             vector = state.encoding.encode(elements, self._randomness)
             answer = self.session.create_masked(start, vector)
-        self._enter(states.Uniting(state.params, state.encoding, state.round_id))
+            self._enter(states.Uniting(state.params, state.encoding, state.round_id))
         return answer
 
     # -- exchanges 3 and 6 ---------------------------------------------------------------------
@@ -162,8 +164,11 @@ class RoundClient(Machine[State]):
             )
             bitmaps = request_bitmaps(layout, positions)
             signature = self.session.sign_request(bitmaps)
-        told, packed = (state.params, state.encoding, state.round_id), digest("union indices", message.packed)
-        self._enter(states.Requested(*told, layout, asked, positions, packed))
+            told, packed = (
+                (state.params, state.encoding, state.round_id),
+                digest("union indices", message.packed),
+            )
+            self._enter(states.Requested(*told, layout, asked, positions, packed))
         return Request(state.round_id, self.session.position, bitmaps, signature)
 
     # -- exchange 5 ----------------------------------------------------------------------------
@@ -185,7 +190,7 @@ class RoundClient(Machine[State]):
         }
         dense = _floats(submodel.dense, (self._model.dense,), "float32")
         # The dense model and the union are the same for all: whoever was told otherwise adds up to noise.
-        context = digest("update", params.context(), state.union, digest("dense", submodel.dense))
+        context = digest("update", params.context(self._names), state.union, digest("dense", submodel.dense))
         start = Start(state.layout, submodel.participants, state.positions, requesters, context, requests)
         self._enter(states.Training(params, state.asked, start))
         return Download(state.asked, rows, dense, dict(params.training), params.scores)

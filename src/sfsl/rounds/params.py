@@ -129,9 +129,13 @@ class RoundParams(Checked, frozen=True):
         shapes = (TableShape(rows=len(unions[one.name]), width=one.words) for one in self.model.summed)
         return Layout(dense=self.model.dense_words + 2 * self.bins, tables=tuple(shapes))
 
-    def context(self) -> bytes:
-        """Digest everything a client was told about the round; it is bound into the masks of both sums."""
-        return digest("round", msgspec.msgpack.encode(self))
+    def context(self, names: bytes = b"") -> bytes:
+        """Digest everything a client was told about the round; it is bound into the masks of both sums.
+
+        ``names`` is the digest of what rows are called, where the server says so (spec catalogue 4): clients
+        that were told different names add up to noise.
+        """
+        return digest("round", msgspec.msgpack.encode(self), *([names] if names else []))
 
 
 class RoundPolicy(Checked, frozen=True):

@@ -56,6 +56,7 @@ class RoundServer(Machine[states.ServerState]):
         identities: Mapping[str, bytes] | None = None,
         *,
         alone: bool = True,
+        names: bytes = b"",
     ) -> None:
         if session.sums != params.sums():
             raise ParameterError("the session's sums are not those of this round")
@@ -64,8 +65,8 @@ class RoundServer(Machine[states.ServerState]):
         if params.model != store.spec.model:
             raise ParameterError("the round is for another model than the store holds")
         super().__init__(states.UnitingSets({}))
-        self._params, self._identities = params, identities
-        self._session = secagg.Server(session, keys, identities, context=params.context())
+        self._params, self._identities, self._names = params, identities, names
+        self._session = secagg.Server(session, keys, identities, context=params.context(names))
         self._round_id, self._threshold = session.round_id, session.threshold
         self._store, self._maps, self._alone = store, maps, alone
         self._space, self._encoding = IndexSpace(params.model), params.union.build()
@@ -149,7 +150,7 @@ class RoundServer(Machine[states.ServerState]):
             as_downloaded(self._store.read_rows(table.name, state.unions[table.name]).values, self._params)
             for table in self._params.model.summed
         ]
-        context = digest("update", self._params.context(), state.union, digest("dense", dense))
+        context = digest("update", self._params.context(self._names), state.union, digest("dense", dense))
         bitmaps = {name: state.requests[name].bitmaps for name in names}
         told = self._session.start_sum(names, state.layout, bitmaps, context)
         places = {name: self._session.position(name) for name in names}

@@ -201,13 +201,22 @@ class CohortRound:
 class Driver:
     """Plans and opens rounds as ``rules`` say; ``cpu`` counts the seconds that the calling thread computed.
 
-    Keys, round ids and seeds come from the operating system.
+    Keys, round ids and seeds come from the operating system. ``names`` is the digest of what the catalogue
+    calls its rows, which clients were told too; empty where there is none.
     """
 
     def __init__(
-        self, rules: RoundRules, model: ModelSpec, maps: RowMaps, store: RowStore, *, cpu: Callable[[], float]
+        self,
+        rules: RoundRules,
+        model: ModelSpec,
+        maps: RowMaps,
+        store: RowStore,
+        *,
+        cpu: Callable[[], float],
+        names: bytes = b"",
     ) -> None:
         self.rules, self.model, self.maps, self.store, self.cpu = rules, model, maps, store, cpu
+        self._names = names
         self.randomness = SystemRandomness()
 
     @property
@@ -243,7 +252,9 @@ class Driver:
         """Open a round for the cohort with these keys. Not ``alone``, it is one of several cohorts."""
         round_id = self.randomness.bytes(16)
         session = plan_session(self.rules, params, clients=len(keys), round_id=round_id, threshold=threshold)
-        server = RoundServer(session, params, keys, self.store, self.maps, identities, alone=alone)
+        server = RoundServer(
+            session, params, keys, self.store, self.maps, identities, alone=alone, names=self._names
+        )
         return CohortRound(server, session, params, tally, cpu=self.cpu, exposed=exposed)
 
 
@@ -270,8 +281,9 @@ class Service(Driver):
         clock: Callable[[], float],
         today: Callable[[], int],
         first_rest: float = FIRST_REST_SECONDS,
+        names: bytes = b"",
     ) -> None:
-        super().__init__(settings.rules, model, maps, store, cpu=cpu)
+        super().__init__(settings.rules, model, maps, store, cpu=cpu, names=names)
         self.settings, self.registry, self.model_digest = settings, registry, model_digest
         self.clock, self.today, self._record = clock, today, record
         self.members = Members(settings, registry, clock=clock, today=today, first_rest=first_rest)
