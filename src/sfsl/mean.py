@@ -72,7 +72,7 @@ def secure_mean(
     counted = _weights(given, weights)
     largest = max([1, *counted.values()]) if max_weight is None else max_weight
     if not clip >= _LEAST_CLIP:
-        raise InputError(f"a clip of {clip:g}: at least {_LEAST_CLIP:g}, below which numbers lose digits")
+        raise ParameterError(f"a clip of {clip:g}: at least {_LEAST_CLIP:g}, below which numbers lose digits")
     quantization = Quantization.finest(ring, cohort=max(1, len(given)), clip=clip, max_weight=largest)
     source = randomness or SystemRandomness()
     found = aggregate(

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import httpx
@@ -22,6 +22,7 @@ import numpy as np
 from sfsl.client.backoff import Backoff
 from sfsl.client.device import Device, DeviceTrainer
 from sfsl.client.events import Event
+from sfsl.client.following import fetch_model
 from sfsl.client.link import Link
 from sfsl.client.memory import Memory
 from sfsl.client.participant import Attempt, Participant, Settings, Work
@@ -217,8 +218,11 @@ class Swarm:
         while True:
             try:
                 if not enrolled:
-                    active = (await participant.link.about()).active
-                    participant.pinned = self._roster if active else None
+                    about = await participant.link.about()
+                    participant.pinned = self._roster if about.active else None
+                    if about.catalogue is not None:  # what rows are called is bound into the masks
+                        named = (await fetch_model(participant.link, about)).client_model.names
+                        participant.model = replace(participant.model, names=named)
                     await participant.enrol()
                     enrolled = True
                 attempt = await participant.take_part()
