@@ -1,4 +1,8 @@
-"""Secrets: where they come from, keys derived and agreed, boxes that only the other can open."""
+"""Secrets: where they come from, keys derived and agreed, boxes that only the other can open.
+
+The deterministic source for tests and vectors is in ``sfsl.testing``, which an import contract keeps
+out of every other module of this package.
+"""
 
 import hashlib
 import os

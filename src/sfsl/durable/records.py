@@ -1,4 +1,7 @@
-"""One small secret record in a file of its own: with a checksum, locked, replaced whole or not at all."""
+"""One small secret record in a file of its own: with a checksum, locked, replaced whole or not at all.
+
+A checksum finds damage, not forgery: whoever can write the file can write the checksum too.
+"""
 
 import hashlib
 import os

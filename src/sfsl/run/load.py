@@ -1,4 +1,7 @@
-"""A model at rest: from the folder of a run, or from that of a server, which has no users' rows."""
+"""A model at rest: from the folder of a run, or from that of a server, which has no users' rows.
+
+Whatever else will hold a model one day is told apart in ``load``.
+"""
 
 from collections.abc import Mapping
 from functools import cached_property

@@ -1,4 +1,16 @@
-"""What a session is planned with: whose masks meet, and how few may open a row."""
+"""What a session is planned with: whose masks meet, and how few may open a row.
+
+On a sparse graph two things must hold whatever fraction of clients drops out or colludes with the
+server: no client has ``threshold`` corrupt neighbours (they could open its secrets), and the honest
+survivors stay connected (otherwise the server learns one sum per component). And for the sum to
+come out, every client must keep ``threshold`` neighbours. ``plan_graph`` finds the smallest degree
+for which all three fail with at most a given probability, and the threshold that goes with it.
+
+The server sees a row's sum. With one contributor the sum *is* that client's row, and a row with c
+requesters becomes such a row when c - 1 of them drop out after asking. So rows with fewer than
+``min_contributors`` requesters are left out by everyone. With m, a row still hides each honest
+requester if up to m - 2 of the others collude with the server.
+"""
 
 from dataclasses import dataclass
 from math import ceil

@@ -1,4 +1,9 @@
-"""The arithmetic of a sum: masks over words and rows, who asked for what, what is rebuilt and what opens."""
+"""The arithmetic of a sum: masks over words and rows, who asked for what, what is rebuilt and what opens.
+
+A wrong share may be its holder's doing or its dealer's: nobody but the two saw it. But if no more clients
+lie than ``correctable`` says, an honest dealer's secret can always be corrected, so whoever's cannot has
+dealt it so. Holders are never accused: that would let a dealer choose whom.
+"""
 
 import struct
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,16 @@
-"""Rounds of one model against one store, for any carrier: plan, admit, begin, exchange, commit. No I/O."""
+"""Rounds of one model against one store, for any carrier: plan, admit, begin, exchange, commit. No I/O.
+
+A carrier brings bytes. In a deployment it does so like this::
+
+    cohort = service.invite(check_ins, identities, tally, period)    # who is invited is noted durably
+    frames = cohort.begin()
+    while cohort.exchange:
+        ... send frames; for each answer: cohort.receive(exchange, client, data) ...
+        frames = cohort.close()                                      # masked sets: acknowledged durably first
+    record = service.finish(cohort, tally, aborted=None, seconds=...)    # one commit, and the round's record
+
+A simulation opens several cohorts of one round (``Driver.open``) and adds up what they open.
+"""
 
 import logging
 import math

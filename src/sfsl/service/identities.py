@@ -1,4 +1,9 @@
-"""Long-term identities: their files, and the list of those who may enrol."""
+"""Long-term identities: their files, and the list of those who may enrol.
+
+A least cohort means nothing if someone can invent clients. **Open enrolment is an invitation to Sybils**:
+whoever makes keys makes clients, and a server can then surround a victim with its own. It is for tests and
+for closed networks. A list is worth as much as the care with which it is kept.
+"""
 
 import errno
 import os

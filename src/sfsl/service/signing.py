@@ -1,4 +1,8 @@
-"""Signed requests: what a client signs, what a server accepts, and each only once (spec network 2)."""
+"""Signed requests: what a client signs, what a server accepts, and each only once (spec network 2).
+
+A request names its client, the time and a nonce; the signature covers these, the deployment, the method,
+the target and the body. Nothing secret is in a header. ``Verifier`` takes a request once.
+"""
 
 import re
 from collections.abc import Callable, Mapping

@@ -1,4 +1,7 @@
-"""All that simulated devices do by chance, except keys and masks, from one seed."""
+"""All that simulated devices do by chance, except keys and masks, from one seed.
+
+So the same seed gives the same model whether its sums are masked or plain, in one process or on a network.
+"""
 
 from collections.abc import Mapping
 

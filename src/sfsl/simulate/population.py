@@ -1,4 +1,7 @@
-"""A simulated population, and the store against which it trains."""
+"""A simulated population, and the store against which it trains.
+
+A population can be elsewhere than the store, in another process or on another machine.
+"""
 
 import copy
 import time

@@ -1,4 +1,10 @@
-"""What a row store holds and promises; its first values and its format on disk."""
+"""What a row store holds and promises; its first values and its format on disk.
+
+Nothing but integer arithmetic and one float32 product, so that every machine gets the same bits.
+
+A store holds only the rows that some round moved; every other row is what it began with. It belongs to
+one thread of one process.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager

@@ -1,4 +1,10 @@
-"""Rows of one table: a set of them, the tables of a model, and rows that follow from others."""
+"""Rows of one table: a set of them, the tables of a model, and rows that follow from others.
+
+All three are one structure. The union of a round is a ``RowSet`` of global rows; a row's *union position*
+is its position in it. A client's submodel is another ``RowSet`` of global rows, and a row's *local row*
+is its position in that. So ``mine.positions_of(union.rows[at])`` takes union positions to local rows, and
+``union.positions_of(mine.rows[local])`` takes them back.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, Literal

@@ -1,4 +1,11 @@
-"""One client's update in words of the ring, what the sum of all comes to, and how the server steps."""
+"""One client's update in words of the ring, what the sum of all comes to, and how the server steps.
+
+Numbers at rest (rows, dense part, optimizer state) are float32. A step is computed in float64 and rounded
+once, when its result is stored.
+
+The order of a client's words, and of the sum (spec submodel 3.3): the dense part, then the tables in
+declared order; of each row, and of the dense part, the parameters and then the weight.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

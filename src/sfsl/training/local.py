@@ -1,4 +1,8 @@
-"""Local steps of one client, and a model's scores of samples."""
+"""Local steps of one client, and a model's scores of samples.
+
+A step is a pure function of parameters and batch. One client runs it as it is; a whole cohort runs it
+under ``torch.func.vmap`` (``cohort``).
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

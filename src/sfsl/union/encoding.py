@@ -1,4 +1,12 @@
-"""Encodings of index sets that need no hashing: a word for each index, or the whole domain."""
+"""Encodings of index sets that need no hashing: a word for each index, or the whole domain.
+
+For every encoding, the distribution of the sum depends on the union alone: each owner adds an independent
+uniform factor, and a sum of one or more of those is uniform (paper Thm. 4). So factors may be zero: a
+draw that avoids zero would make the number of owners show. The price is that an index of the union is
+missed, undetectably, with the small probability that its factor is zero.
+
+A round over this union is full-model federated learning: everyone asks for every row.
+"""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, Protocol

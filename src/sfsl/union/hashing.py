@@ -1,4 +1,28 @@
-"""Hash functions that public randomness seeds, and texts as indices."""
+"""Hash functions that public randomness seeds, and texts as indices.
+
+One function, for a 32-byte seed, a purpose and a number (spec: docs/spec/union-sizing.md §1)::
+
+    key    = SHA-256(frame("union hash", seed, purpose, number))      sfsl.crypto.secret.digest
+    a, b   = the first and second 8 bytes of the key, little-endian
+    mix(z) = z ^= z >> 30; z *= 0xBF58476D1CE4E5B9; z ^= z >> 27; z *= 0x94D049BB133111EB; z ^= z >> 31
+    hash   = mix(mix(x ^ a) ^ b)                                      on 64-bit words that wrap
+    below  = ((hash >> 32) * bound) >> 32                             a value in [0, bound)
+
+mix is the finaliser of SplitMix64.
+
+What it claims: for a set of indices, however structured, that was fixed before the seed was drawn, the
+values of differently numbered functions behave as independent uniform ones, to the accuracy that the
+tests and the sizing can see. No value is an affine function of x over any ring. The bias of ``below`` is
+at most bound / 2^32 relative, 1e-4 for the largest table.
+
+What it does not claim: to be a pseudorandom function. The seed is public, and whoever picks indices
+after seeing it finds collisions at will. A client that does so makes the union of its round fail, which
+any client can do by sending noise.
+
+The server sees 63-bit hashes. Whoever guesses a string can hash it and see whether it is in the union:
+that is what a union reveals anyway. Strings that nobody guesses stay unknown to the server; a client maps
+back those it holds itself. A keyed hash would keep guessing from outsiders, not from any member.
+"""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,26 @@
-"""An invertible sketch of an index set over a prime field (spec private-set-union)."""
+"""An invertible sketch of an index set over a prime field (spec private-set-union).
+
+The nearest prior art sums invertible sketches securely to find heavy hitters (arXiv 2307.13347) and shows
+counts; here every element carries a uniform factor instead.
+
+Each index x has one cell in each quarter of the table. A client that holds x draws a uniform r in F_p and
+adds r * (1, digits of x, check(x)) to each. Over all owners that is rho * (1, digits, check), rho uniform
+whatever their number. To decode, take a cell that holds a single element (its ratios give an x that passes
+the check and belongs there), subtract the element from its other cells, and go on.
+
+**Digits.** x is written in base p, so that every digit is an element of F_p. A top digit of at most
+TRIED_VALUES values is not stored: each value is tried. So 2^31 costs one word of digits and 2^63 two.
+
+**One check word is enough.** The ratio x' of a cell that holds several elements is as good as uniform: it
+passes the check with probability t/p, where t <= TRIED_VALUES candidates lie in the domain, and belongs to
+the cell with probability 1/q for q cells in a quarter. A decode looks at fewer than 4n such mixtures and
+n/q < 3.1, so it takes x' for an element with probability below 12.4 t/p, 6e-9 for t = 1: nothing beside the
+1e-6 allowed for failure. It would not be silent either: x' is subtracted from three cells it never was in,
+where it would have to be found a second time, and that is refused. (docs/spec/union-sizing.md §5)
+
+**What is missed.** An index whose rho is zero, with probability 1/p, leaves no trace in the sum. No
+encoding that hides the number of owners can tell (see ``encoding``).
+"""
 
 from dataclasses import dataclass
 from functools import cached_property

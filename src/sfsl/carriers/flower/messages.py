@@ -1,4 +1,9 @@
-"""What travels over Flower besides the messages of a round, and what nodes are called."""
+"""What travels over Flower besides the messages of a round, and what nodes are called.
+
+With SuperNode authentication a node id belongs to a public key that the operator registered, and only that
+node learns the id of a message to it, without which nobody can reply (``post``). So one key is one client, as
+long as the SuperLink remembers it.
+"""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,13 @@
-"""A node as an app sees it: its configuration, and the client that lives on it."""
+"""A node as an app sees it: its configuration, and the client that lives on it.
+
+It is the node's operator who gives it (``flower-supernode --node-config``), never the server: privacy
+parameters and limits are the client's. Simulated nodes have no operator; the run's section ``node`` stands
+for him there.
+
+What the client must know from message to message comes in as bytes and goes out as bytes. That it is used
+once, the client's memory sees to: it notes durably, before an answer leaves, the one snapshot from which the
+round goes on. So a message that is repeated is not answered again, and an older snapshot is refused.
+"""
 
 import math
 import sys
