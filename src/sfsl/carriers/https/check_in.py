@@ -71,9 +71,8 @@ class CheckIns:
         now = self._clock()
         for client, one in list(self.waiting.items()):
             if not one.polls and now - one.heard_at > silence:
-                self.dismiss(
-                    one, "left-out", f"this client was not heard for {silence:.0f} s; check in again"
-                )
+                why = f"this client was not heard for {silence:.0f} s; check in again"
+                self.dismiss(one, "left-out", why)
             elif barred := self._members.bars(client):
                 self.dismiss(one, "not-chosen", barred)
         return self.waiting.keys()
