@@ -24,6 +24,7 @@ from sfsl.simulate.resident.clients import Cohort, Kept, ResidentClients
 from sfsl.simulate.resident.model import Moved, ResidentModel, averaged, decoded, encoded
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import PAPER, Table
+from sfsl.training.local import learning
 from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
 
 _NOWHERE = 1024
@@ -87,7 +88,13 @@ class ResidentEngine:
         self._plan = StackPlan.of(self._task, fleet.holds, fleet.widths, self._local.batch_size)
         self._stack = self._buffers()
         compiled = (compiled or self._local.compiled) and fleet.device.type == "cuda"
-        self._trainer = StackTrainer(self._task, self._local, self._stack, self._plan, compiled=compiled)
+        self._trainer = StackTrainer(
+            self._task,
+            learning(self._task, self._local, 0, rebuilt=False),
+            self._stack,
+            self._plan,
+            compiled=compiled,
+        )
 
     def prepare(self) -> None:
         """Do what a device takes time for once: capture its graphs."""
