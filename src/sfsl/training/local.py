@@ -75,6 +75,8 @@ def train_client(
 
 def rebuild_client(task: Task, dense: Values, work: ClientWork, settings: LocalSettings) -> dict[str, Values]:
     """Return a client's personal rows, by table, rebuilt on its samples; zeros where that went astray."""
+    if not task.personal:
+        return {}
     return found_rows(task, _rebuilt(task, dense, work, rebuild_order(work, settings), settings))
 
 
@@ -110,7 +112,7 @@ def with_rebuilt(task: Task, values: Mapping[str, Values], rebuilt: Parameters) 
 
 
 def spoiled(rebuilt: Parameters, loss: Tensor) -> Parameters:
-    """Return rebuilt rows, NaN if the loss was not finite: rows may be, where a score is beyond all bounds."""
+    """Return rebuilt rows, NaN if the loss was not finite: rows may be, with scores beyond all bounds."""
     return {name: torch.where(loss.isfinite(), one, torch.nan) for name, one in rebuilt.items()}
 
 
