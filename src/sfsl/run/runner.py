@@ -4,7 +4,6 @@ A round's rows, the state of the selection and the round's line of metrics are o
 So after a crash at any point the store says where to go on, and the metrics can be made to agree with it.
 """
 
-import math
 import resource
 import sys
 import time
@@ -105,8 +104,7 @@ class Runner(Closing):
         every = self.config.run.evaluate_every
         if not every or (line.round % every and line.round != self.config.run.rounds):
             return line
-        auc = self._engine.auc()
-        return msgspec.structs.replace(line, auc=auc if math.isfinite(auc) else None)
+        return msgspec.structs.replace(line, auc=self._engine.evaluate().auc)
 
 
 def peak_memory() -> int:

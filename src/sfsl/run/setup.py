@@ -17,7 +17,7 @@ from sfsl.service import folder as folders
 from sfsl.settings.rounds import round_rules, store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
-from sfsl.simulate.engine import Engine
+from sfsl.simulate.engine import Engine, baselines_of
 from sfsl.simulate.population import Simulation
 from sfsl.simulate.resident import ResidentClients
 from sfsl.simulate.resident.rounds import ResidentRounds
@@ -49,20 +49,26 @@ def open_store(folder: RunFolder, config: RunConfig, fleet: Fleet) -> LmdbStore:
 
 
 def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
-    """Build what runs this scheme's rounds."""
+    """Build what runs this scheme's rounds, and evaluates the model on what the fleet held out."""
+    engine = _engine(config, fleet, store)
+    engine.pools, engine.baselines = {"test": fleet.test}, baselines_of(fleet.task, fleet.train)
+    return engine
+
+
+def _engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
     seed = config.run.seed
     if config.run.device:
         return _on_device(config, fleet, store)
     if config.round.scheme == "centralized":
         central = central_settings(config, len(fleet.train), len(fleet.devices))
-        return CentralizedEngine(fleet.task, fleet.train, store, central, seed=seed, test=fleet.test)
+        return CentralizedEngine(fleet.task, fleet.train, store, central, seed=seed)
     settings = simulation_settings(config, client_privacy(config, sorted(fleet.devices)))
     simulation = Simulation(fleet.task, fleet.devices, store, settings, seed=seed)
     if config.run.engine == "local":
-        return LocalEngine(simulation, fleet.test)
+        return LocalEngine(simulation)
     from sfsl.carriers.ray.engine import RayEngine
 
-    return RayEngine(simulation, cluster_settings(config), clients=config.round.clients, test=fleet.test)
+    return RayEngine(simulation, cluster_settings(config), clients=config.round.clients)
 
 
 def require_engine(config: RunConfig) -> None:

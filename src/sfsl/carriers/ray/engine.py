@@ -13,7 +13,6 @@ from sfsl.carriers.ray.worker import Worker
 from sfsl.durable.lock import Closing
 from sfsl.errors import InputError, ParameterError
 from sfsl.rounds.record import RoundTally
-from sfsl.simulate.engine import Pool
 from sfsl.simulate.population import Groups, Simulation
 from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore, StoreSpec
 
@@ -74,13 +73,12 @@ class RayEngine(PopulationEngine):
         *,
         clients: int,
         worker: type[Worker] = Worker,
-        test: Pool | None = None,
     ) -> None:
         if simulation.settings.sums != "masked":
             raise ParameterError("plain sums are quick in one process; take the local engine")
         shared = copy.copy(simulation)
         shared.store = SharedStore(simulation.store)
-        super().__init__(shared, test)
+        super().__init__(shared)
         self._settings = settings
         passes = simulation.settings.cohorts * -(-clients // simulation.settings.together)
         self._crew = Crew(settings, simulation.population, passes, worker)
