@@ -75,9 +75,7 @@ CASES = {
     ),
     "three contributors": Case(still=("item",), sections={"round": {"min_contributors": 3}}),
     "rebuilt": Case(sections={"training": REBUILD}),
-    "rebuilt from few samples": Case(
-        "cpp2", sections={"training": REBUILD | {"max_samples": 5, "epochs": 2}}
-    ),
+    "rebuilt from few samples": Case("cpp5", sections={"training": FEW}),
     "few samples": Case(sections={"training": {"max_samples": 3}}),
     "bst rebuilt": Case(model=bst, sections={"training": REBUILD}),
     "bst": Case(model=bst),
