@@ -15,11 +15,11 @@ from sfsl.data.interactions import MAX_HISTORY, Interactions
 from sfsl.models import bst, dien, din
 from sfsl.privacy import IndexPrivacy
 from sfsl.simulate.population import Simulation
-from sfsl.simulate.resident import Arm, ResidentClients, ResidentEngine, ResidentModel, engine
 from sfsl.submodel import MemoryStore, RowSet
 from sfsl.training import ClientWork, LocalSettings
 from sfsl.training.task import Task
 from sfsl.training.work import Lot, draw_lot
+from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel, engine
 from small_fleet import (
     CLIENTS,
     DEVICES,
