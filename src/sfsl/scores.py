@@ -13,6 +13,7 @@ _SMALLEST = 1e-12
 # A chance counts as no nearer to 0 or 1 than this, which is how finely float32 tells sigmoids apart: a score
 # that is sure and wrong costs 16.1.
 _SUREST = 1e-7
+_FARTHEST = -float(np.log(_SUREST))
 # Rankings are judged by their first ten places.
 TOP = 10
 # An item's popularity counts so many samples at the base rate beside its own.
@@ -56,8 +57,7 @@ class Baselines:
         is the base rate."""
         if self.items is None or items is None:
             return None
-        known = items < len(self.items)
-        return np.where(known, np.append(self.items, self.base)[np.where(known, items, -1)], self.base)
+        return np.append(self.items, self.base)[np.minimum(items, len(self.items))]
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,41 @@ def evaluate(scored: Scored, baselines: Baselines | None = None) -> Evaluation:
         calibration=calibrate(scores, labels) if scored.chances else (),
         **{name: one for name, one in found.items() if np.isfinite(one)},
     )
+
+
+def unbeaten(found: Evaluation) -> list[str]:
+    """Name the baselines than which a model is no better, and by which figure."""
+    by = {
+        "AUC": _below(found.popularity_auc, found.auc),
+        "log loss": _below(found.log_loss, found.popularity_log_loss),
+    }
+    lost = " and ".join(name for name, won in by.items() if won is False)
+    names = [f"item popularity ({lost})"] if lost else []
+    return [*names, "the base rate"] if _below(found.log_loss, found.base_log_loss) is False else names
+
+
+def _below(low: float | None, high: float | None) -> bool | None:
+    return None if low is None or high is None else low < high
+
+
+def verdict(found: Evaluation, rounds: int) -> str:
+    """Say in one sentence what a model is worth after so many rounds, and whether it beats its baselines."""
+    if found.auc is None:
+        return ""
+    said = f"After {rounds:,} round{'' if rounds == 1 else 's'} the model reaches AUC {found.auc:.4f}"
+    if found.popularity_auc is not None:
+        said += f" (item popularity: {found.popularity_auc:.4f})"
+    if found.log_loss is None:
+        return said + "."
+    said += f" and log loss {found.log_loss:.4f}"
+    known = {"base rate": found.base_log_loss, "item popularity": found.popularity_log_loss}
+    beside = [f"{name}: {one:.4f}" for name, one in known.items() if one is not None]
+    if beside:
+        lost, both = unbeaten(found), "both" if len(beside) > 1 else "it"
+        said += f" ({', '.join(beside)}): " + (
+            f"no better than {' and '.join(lost)}" if lost else f"better than {both}"
+        )
+    return said + "."
 
 
 def log_loss(scores: ArrayLike, labels: ArrayLike) -> float:
@@ -223,6 +258,55 @@ def auc_error_bound(clicks: ArrayLike, others: ArrayLike) -> float:
     clicked, passed = (np.asarray(one, dtype=np.float64) for one in (clicks, others))
     pairs = clicked.sum() * passed.sum()
     return float((clicked * passed).sum() / (2 * pairs)) if pairs else float("nan")
+
+
+def log_loss_from_histograms(
+    clicks: ArrayLike, others: ArrayLike, edges: Reals, middles: Reals
+) -> tuple[float, float]:
+    """Return the log loss of samples of which only the bin of their log-odds is known, all of them moved by
+    the one constant that fits them best, and how far that may be off.
+
+    Log-odds that are counted from a reference leave the constant open. So this is what the order and the
+    spread of scores are worth, and at most the log loss of the scores themselves. Bins lie between ``edges``,
+    of which the first and the last are infinite; samples count as at the ``middles``, and may lie anywhere
+    in their bin that is within the chances ``log_loss`` tells apart. NaN with one kind of label only.
+    """
+    clicked, passed = (np.asarray(one, dtype=np.float64) for one in (clicks, others))
+    if not clicked.sum() or not passed.sum():
+        return float("nan"), float("nan")
+    inside = np.clip(edges, min(-_FARTHEST, middles[0]), max(_FARTHEST, middles[-1]))
+    low, high = inside[:-1], inside[1:]
+    found, constant = _fitted_log_loss(clicked, passed, middles, middles)
+    least, _ = _fitted_log_loss(clicked, passed, high, low)  # every sample lies where it suits its label
+    most = _log_loss_at(clicked, passed, low, high, constant)
+    return found, max(most - found, found - least)
+
+
+def _fitted_log_loss(
+    clicked: Reals, passed: Reals, of_clicks: Reals, of_others: Reals
+) -> tuple[float, float]:
+    """Return the log loss at the best constant, and that: as many clicks are expected there as there are."""
+    low, high = -4 * _FARTHEST, 4 * _FARTHEST
+    for _ in range(60):
+        constant = (low + high) / 2
+        missed = clicked @ _sigmoid(-of_clicks - constant) - passed @ _sigmoid(of_others + constant)
+        low, high = (constant, high) if missed > 0 else (low, constant)
+    return _log_loss_at(clicked, passed, of_clicks, of_others, constant), constant
+
+
+def _log_loss_at(clicked: Reals, passed: Reals, of_clicks: Reals, of_others: Reals, constant: float) -> float:
+    costs = clicked @ np.logaddexp(0, -of_clicks - constant) + passed @ np.logaddexp(0, of_others + constant)
+    return float(costs / (clicked.sum() + passed.sum()))
+
+
+def rate_log_loss(clicks: float, others: float) -> float:
+    """Return the log loss of always saying the click rate of the very samples that are judged."""
+    rate = clicks / (clicks + others) if clicks + others else float("nan")
+    return rate * log_loss([rate], [1]) + (1 - rate) * log_loss([rate], [0])
+
+
+def _sigmoid(log_odds: Reals) -> Reals:
+    return np.asarray(np.exp(-np.logaddexp(0, -log_odds)))
 
 
 def relative_scores(scores: Reals, reference: float) -> Reals:
