@@ -125,6 +125,28 @@ class ResidentEngine:
         self._trainer.run(np.repeat(steps, len(self._arms)).tolist(), self._local.rate(number - 1))
         return [one.conclude() for one in rounds]
 
+    def rebuild(self, chosen: Indices) -> None:
+        """Rebuild the personal rows of these clients on all their samples, with each model as it is: rows to
+        score with. Rows of all others become zero; no round reads them.
+
+        Which samples are drawn does not depend on the round.
+        """
+        for arm, generator in zip(self._arms, self._generators, strict=True):
+            generator.manual_seed(self._seed % 2**63)
+            for name in self._task.personal:
+                arm.model.tables[name].zero_()
+        others = np.setdiff1d(np.arange(len(self._fleet.host)), chosen)[: self._clients]
+        for start in range(0, len(chosen), self._clients):
+            some = chosen[start : start + self._clients]
+            some = np.append(some, others[: self._clients - len(some)])  # buffers have room for so many
+            some = np.append(some, chosen[: self._clients - len(some)])
+            cohort = self._fleet.cohort(some)
+            same = _Same(self._fleet, self._task.spec.summed, cohort)
+            parts = [_ArmRound(self, place, same, None) for place in range(len(self._arms))]
+            self._rebuild(np.minimum(cohort.samples, self._local.max_samples or cohort.samples))
+            for one in parts:
+                one.keep_rebuilt()
+
     def _rebuild(self, samples: Indices) -> None:
         """Take the steps that rebuild, of so many samples of each client."""
         if self._rebuilder is not None:
@@ -196,17 +218,24 @@ class _Same:
 
 
 class _ArmRound:
-    """One model's part in a round: its buffers are filled here, and emptied in ``conclude``."""
+    """One model's part in a round: its buffers are filled here, and emptied in ``conclude``.
 
-    def __init__(self, engine: ResidentEngine, place: int, same: _Same, number: int) -> None:
+    Without a ``number`` it only rebuilds, on all samples, for ``keep_rebuilt``.
+    """
+
+    def __init__(self, engine: ResidentEngine, place: int, same: _Same, number: int | None) -> None:
         self._arms, self._place = len(engine._arms), place
         self._arm = engine._arms[place]
         self._task, self._fleet, self._stack = engine._task, engine._fleet, engine._stack
         self._local, self._generator, self._plan = engine._local, engine._generators[place], engine._plan
         self._cohort, self._unions, self._room = same.cohort, same.unions, engine._room * place
         self._most, self._parts, self._first = same.samples, engine._parts, engine._first
+        self._summed, self._only_rebuilds = self._task.spec.summed, number is None
+        if number is None:
+            self._work = self._kept({})
+            self._fill()
+            return
         self._update = self._arm.settings.rules.update_in(number)
-        self._summed = self._task.spec.summed
         self._shared = [table.name for table in self._summed if table.kind == "shared"]
         every = self._arm.settings.period
         answers = self._ask(engine._seed, (number - 1) // every if every else 0)
@@ -258,7 +287,9 @@ class _ArmRound:
             learned,
             rebuild,
             self._per_client(learned),
-            {table.name: self._count(table, Kept(learned, kept.columns)) for table in self._summed},
+            {}
+            if self._only_rebuilds
+            else {table.name: self._count(table, Kept(learned, kept.columns)) for table in self._summed},
             self._plan.pack(kept.columns, fillers),
         )
 
@@ -270,8 +301,10 @@ class _ArmRound:
         rank = torch.empty_like(cohort.sample)
         rank[self._shuffled(keep)] = torch.arange(len(rank), device=rank.device) - cohort.start[cohort.client]
         counts = self._per_client(keep)
-        first, last = (part[counts][cohort.client] for part in self._parts)
         taken = (counts.clamp_max(local.max_samples) if local.max_samples else counts)[cohort.client]
+        if self._only_rebuilds:
+            return keep & (rank < taken), torch.zeros_like(keep)
+        first, last = (part[counts][cohort.client] for part in self._parts)
         learned = keep & (rank >= taken - last) & (rank < taken)
         return (keep & (rank < first) if local.rebuild else None), learned
 
@@ -315,6 +348,8 @@ class _ArmRound:
             row = self._cohort.rows[table.name].row
             stack.tables[table.name].flatten(0, 1)[self._slots(table.name)] = model.tables[table.name][row]
         first, last = (part[self._most] for part in self._parts)
+        if self._only_rebuilds:
+            first = self._most.clamp_max(self._local.max_samples) if self._local.max_samples else self._most
         if self._first is not None and work.rebuild is not None:
             self._fill_order(self._first.order, work.rebuild, first, self._local.rebuild_epochs)
         self._fill_order(stack.order, work.learned, last, self._local.epochs)
@@ -339,6 +374,16 @@ class _ArmRound:
     def _per_client(self, of_samples: Tensor) -> Tensor:
         zeros = torch.zeros(len(self._cohort), dtype=torch.int64, device=of_samples.device)
         return zeros.index_add_(0, self._cohort.client, of_samples.to(torch.int64))
+
+    def keep_rebuilt(self) -> None:
+        """Put rebuilt rows into the model; zeros for a client with whom that went astray."""
+        assert self._first is not None  # noqa: S101 -- whoever asks for it has it
+        fine = self._first.losses[self._place :: self._arms].isfinite()
+        for name in self._task.personal:
+            rows = self._cohort.rows[name]
+            values = self._stack.tables[name].flatten(0, 1)[self._slots(name)]
+            kept = fine[rows.client].unsqueeze(1) & values.isfinite()
+            self._arm.model.tables[name].index_copy_(0, rows.row, torch.where(kept, values, 0.0))
 
     def conclude(self) -> Figures:
         """Sum what clients learned, and move the model."""

@@ -137,6 +137,7 @@ class Simulation:
     ) -> None:
         self.population = Population(task, devices, settings, seed=seed, alone=alone)
         self.task, self.devices, self.store, self.settings = task, devices, store, settings
+        self.seed = seed
         self.space = IndexSpace(task.spec)
         self.shared = tuple(table.name for table in task.tables if table.kind == "shared")
         self._sizes: dict[str, tuple[int, int]] = {}
