@@ -136,6 +136,7 @@ class ResidentEngine:
             for name in self._task.personal:
                 arm.model.tables[name].zero_()
         others = np.setdiff1d(np.arange(len(self._fleet.host)), chosen)[: self._clients]
+        chosen = chosen[np.argsort(-self._fleet.host.samples[chosen], kind="stable")]  # few wait for others
         for start in range(0, len(chosen), self._clients):
             some = chosen[start : start + self._clients]
             some = np.append(some, others[: self._clients - len(some)])  # buffers have room for so many

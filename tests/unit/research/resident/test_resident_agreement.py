@@ -15,6 +15,7 @@ from sfsl.data.interactions import MAX_HISTORY, Interactions
 from sfsl.models import bst, dien, din
 from sfsl.privacy import IndexPrivacy
 from sfsl.simulate.population import Simulation
+from sfsl.simulate.rebuilt import rebuild_personal
 from sfsl.submodel import MemoryStore, RowSet
 from sfsl.training import ClientWork, LocalSettings
 from sfsl.training.task import Task
@@ -142,6 +143,27 @@ def assert_same(store: MemoryStore, model: ResidentModel, still: Sequence[str]) 
     dense = store.read_dense()
     np.testing.assert_allclose(model.dense.cpu(), dense.values, rtol=0, atol=TOLERANCE)
     np.testing.assert_allclose(model.dense_state.cpu(), dense.state, rtol=1e-2, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("chosen", [range(CLIENTS), [7, 2, 5]])
+def test_rows_to_score_with_are_those_that_the_host_rebuilds(
+    data: Interactions, device: torch.device, chosen: Sequence[int]
+) -> None:
+    task, settings = (
+        din(Catalogue.of(data), seed=1),
+        settings_of("cpp2", training=REBUILD, round={"clients": 5}),
+    )
+    devices = {name: Device(task, data.client(user)) for user, name in enumerate(NAMES)}
+    rows, expected = rebuild_personal(task, devices, store_of(task), settings.local, seed=0)["user"]
+    models = [model_of(task, settings, device) for _ in range(2)]
+    resident = engine_of(ResidentClients(compact(data), device), models, settings, ["cpp2", "cpp1"], 5)
+    resident.rebuild(np.array(chosen))
+    assert rows.tolist() == list(range(CLIENTS))
+    assert np.abs(expected).max() > 10 * TOLERANCE
+    for model in models:
+        found = model.tables["user"][chosen].cpu()
+        np.testing.assert_allclose(found, expected[chosen], rtol=0, atol=TOLERANCE)
+        assert not any(one.any() for one in model.touched.values())
 
 
 @pytest.mark.parametrize("training", [{}, REBUILD | {"rebuild_rate": 3.0, "max_samples": 6}])
