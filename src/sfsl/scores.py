@@ -35,7 +35,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Baselines:
-    """What training samples say without a model: their click rate, and the smoothed ``rates`` of ``items``."""
+    """What training samples say without a model: their click rate and smoothed ``rates`` of ``items``."""
 
     base: float
     items: Indices | None = None
