@@ -13,11 +13,9 @@ from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
 from sfsl.durable.lock import FileLock
 from sfsl.errors import InputError
 from sfsl.models import din
+from sfsl.settings.paper import ALGORITHM_1, MODEL
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl_research.experiments.experiment import Experiment
-
-# As the paper's Algorithm 1 has it: rows and dense part move by averages over samples.
-ALGORITHM_1 = {"weights": "samples", "kappa": 1.0, "kappa_rounds": 0, "dense_rate": 1.0}
 
 
 def paper_arms(seed: int, *, clients: int, users: int, scale: float) -> dict[str, RunConfig]:
@@ -26,12 +24,14 @@ def paper_arms(seed: int, *, clients: int, users: int, scale: float) -> dict[str
     def arm(round_: Mapping[str, object], **sections: Mapping[str, object]) -> RunConfig:
         return from_sections(
             {
-                "data": {"users": users, "scale": scale},
+                **MODEL,
+                "data": {"users": users, "scale": scale, **MODEL["data"]},
                 "round": {"clients": clients, "min_contributors": 1, "bins": 0, **round_},
                 "run": {"seed": seed},
                 # A rate that suits large batches, which make a round of this size a matter of moments.
                 "centralized": {"optimizer": "adam", "batch_size": 256, "learning_rate": 0.001},
                 **sections,
+                "server": {**MODEL["server"], **sections.get("server", {})},
             }
         )
 
@@ -55,7 +55,7 @@ def open_paper_experiment(
     """Begun, or gone on with. The data are made once and stored in a folder, which others may share."""
     config = next(iter(arms.values()))
     train, test = hold_out_last(_data(data, config, said), config.data.held_out)
-    task = din(Catalogue.of(train), seed=config.run.seed)
+    task = din(Catalogue.of(train), seed=config.run.seed, layout="paper")
     said(f"{len(train):,} samples to train on, {len(test):,} held out")
     return Experiment(out, arms, task, train, test, device=device, compiled=compiled)
 
