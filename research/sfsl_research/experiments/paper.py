@@ -1,6 +1,7 @@
 """The paper's learning curves: its schemes on data of its size, side by side (paper §V, Fig. on AUC)."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -9,7 +10,7 @@ import torch
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.interactions import Interactions, hold_out_last
 from sfsl.data.stored import load_stored, store_interactions
-from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
+from sfsl.data.synthetic import WORLDS, SyntheticTaobao
 from sfsl.durable.lock import FileLock
 from sfsl.errors import InputError
 from sfsl.models import din
@@ -26,7 +27,7 @@ def paper_arms(seed: int, *, clients: int, users: int, scale: float) -> dict[str
     def arm(round_: Mapping[str, object], **sections: Mapping[str, object]) -> RunConfig:
         return from_sections(
             {
-                "data": {"users": users, "scale": scale},
+                "data": {"world": "paper", "users": users, "scale": scale},
                 "round": {"clients": clients, "min_contributors": 1, "bins": 0, **round_},
                 "run": {"seed": seed},
                 # A rate that suits large batches, which make a round of this size a matter of moments.
@@ -61,8 +62,10 @@ def open_paper_experiment(
 
 
 def _data(folder: Path, config: RunConfig, said: Callable[[str], None]) -> Interactions:
-    world = SyntheticSettings().scaled(config.data.scale, users=config.data.users)
-    about = f"synthetic, seed {config.run.seed}: {msgspec.json.encode(world).decode()}"
+    world = WORLDS[config.data.world].scaled(config.data.scale, users=config.data.users)
+    # What is 0 is left out, so that folders from before there was taste are known again.
+    settings = {name: value for name, value in asdict(world).items() if value}
+    about = f"synthetic, seed {config.run.seed}: {msgspec.json.encode(settings).decode()}"
     if not folder.exists():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,6 @@ from sfsl.client.device import Device
 from sfsl.data import (
     Interactions,
     LoadReport,
-    SyntheticSettings,
     SyntheticTaobao,
     hold_out_last,
     load_amazon,
@@ -28,6 +27,7 @@ from sfsl.data import (
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.samples import Samples, joined
 from sfsl.data.stored import load_stored
+from sfsl.data.synthetic import WORLDS
 from sfsl.errors import InputError
 from sfsl.models import build_task
 from sfsl.privacy import PRESETS, IndexPrivacy
@@ -245,7 +245,7 @@ def load_interactions(settings: DataSettings, seed: int) -> tuple[Interactions, 
             "run needs data"
         )
     if settings.source == "synthetic":
-        world = SyntheticSettings().scaled(settings.scale, users=settings.users)
+        world = WORLDS[settings.world].scaled(settings.scale, users=settings.users)
         return SyntheticTaobao(world, seed=seed).interactions(), None
     path = Path(settings.path)
     if settings.source == "stored":

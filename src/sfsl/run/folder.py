@@ -11,7 +11,7 @@ from sfsl import __version__
 from sfsl.durable.files import folder_made_whole, write_whole
 from sfsl.errors import InputError
 from sfsl.settings.run import RunConfig
-from sfsl.settings.toml import read_config, to_toml
+from sfsl.settings.toml import read_config, read_sections, to_toml
 
 _PACKAGES = ("torch", "numpy", "cryptography", "msgspec", "lmdb")
 
@@ -43,7 +43,11 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def config(self) -> RunConfig:
-        return read_config(self.config_file)
+        config = read_config(self.config_file)
+        if "world" in read_sections(self.config_file).get("data", {}):
+            return config
+        # From before there were two synthetic worlds: it goes on in the one that it began in.
+        return msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, world="paper"))
 
     def write_config(self, config: RunConfig) -> None:
         _replace(self.config_file, to_toml(config).encode())
