@@ -7,11 +7,11 @@ from torch import Tensor, nn
 from torch.func import grad_and_value
 
 from sfsl.simulate.centralized import CentralSettings
-from sfsl.simulate.resident.clients import ResidentClients
-from sfsl.simulate.resident.engine import Figures
-from sfsl.simulate.resident.model import ResidentModel
 from sfsl.training.stack import STEPS_PER_GRAPH, captured, mean_loss, with_embeddings
 from sfsl.training.task import Parameters, parameter_of
+from sfsl_research.resident.clients import ResidentClients
+from sfsl_research.resident.engine import Figures
+from sfsl_research.resident.model import ResidentModel
 
 _BETA1, _BETA2, _TINY = 0.9, 0.999, 1e-8
 

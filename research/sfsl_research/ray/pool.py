@@ -9,9 +9,9 @@ import ray
 from ray.exceptions import RayError
 
 from sfsl.carriers.local.pool import Lessons, Reply
-from sfsl.carriers.ray.crew import Crew, Member
 from sfsl.client.device import Device, Learned
 from sfsl.simulate.population import Groups, Personal
+from sfsl_research.ray.crew import Crew, Member
 
 T = TypeVar("T")
 Results = list[tuple[Member, Collection[str], Any]]

@@ -15,9 +15,9 @@ from sfsl.data.interactions import MAX_HISTORY, Interactions
 from sfsl.models import bst, dien, din
 from sfsl.privacy import IndexPrivacy
 from sfsl.simulate.population import Simulation
-from sfsl.simulate.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
 from sfsl.submodel import MemoryStore, RowSet
 from sfsl.training.task import Task
+from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
 from small_fleet import (
     CLIENTS,
     DEVICES,

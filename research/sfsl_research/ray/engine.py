@@ -6,16 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
 from sfsl.carriers.local.engine import Cohort, PopulationEngine
-from sfsl.carriers.ray.cluster import ClusterSettings
-from sfsl.carriers.ray.crew import Crew, Member
-from sfsl.carriers.ray.pool import RayPool
-from sfsl.carriers.ray.worker import Worker
 from sfsl.durable.lock import Closing
 from sfsl.errors import InputError, ParameterError
 from sfsl.rounds.record import RoundTally
 from sfsl.simulate.engine import Pool
 from sfsl.simulate.population import Groups, Simulation
 from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore, StoreSpec
+from sfsl_research.ray.cluster import ClusterSettings
+from sfsl_research.ray.crew import Crew, Member
+from sfsl_research.ray.pool import RayPool
+from sfsl_research.ray.worker import Worker
 
 
 class SharedStore(Closing):

@@ -10,13 +10,13 @@ from sfsl.privacy import IndexPrivacy
 from sfsl.rounds import RoundOutcome, ScoreBins
 from sfsl.rounds.record import RoundTally
 from sfsl.simulate.engine import Engine, RoundResult
-from sfsl.simulate.resident.clients import ResidentClients
-from sfsl.simulate.resident.engine import Arm, Figures, ResidentEngine, TableFigures
-from sfsl.simulate.resident.model import ResidentModel
-from sfsl.simulate.resident.scoring import ResidentTest
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import Applied, Commit, DenseBlock, RowBlock, RowSet, RowStore
 from sfsl.training.task import Task
+from sfsl_research.resident.clients import ResidentClients
+from sfsl_research.resident.engine import Arm, Figures, ResidentEngine, TableFigures
+from sfsl_research.resident.model import ResidentModel
+from sfsl_research.resident.scoring import ResidentTest
 
 
 class ResidentRounds(Engine):

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.func import functional_call
 
 from sfsl.simulate.engine import Pool
-from sfsl.simulate.resident.model import ResidentModel
 from sfsl.training.task import Task, parameter_of
+from sfsl_research.resident.model import ResidentModel
 
 # Samples at once: of each a history of fifty goes through the attention.
 _AT_ONCE = 1 << 15

@@ -19,12 +19,12 @@ from torch import Tensor
 from sfsl.arrays import Indices
 from sfsl.errors import InputError, ParameterError
 from sfsl.privacy import IndexPrivacy
-from sfsl.simulate.resident.answers import Answers, Union, client_keys
-from sfsl.simulate.resident.clients import Cohort, Kept, ResidentClients
-from sfsl.simulate.resident.model import Moved, ResidentModel, averaged, decoded, encoded
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import PAPER, Table
 from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
+from sfsl_research.resident.answers import Answers, Union, client_keys
+from sfsl_research.resident.clients import Cohort, Kept, ResidentClients
+from sfsl_research.resident.model import Moved, ResidentModel, averaged, decoded, encoded
 
 _NOWHERE = 1024
 
