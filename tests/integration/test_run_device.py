@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from sfsl.cli import app
 from sfsl.errors import InputError, ParameterError
 from sfsl.run import start
+from sfsl.scores import evaluate
 from sfsl.settings.run import RunConfig, from_sections
-from sfsl.simulate.engine import central_auc
+from sfsl.simulate.engine import score_pool
 
 SECTIONS: dict[str, dict[str, object]] = {
     "data": {"users": 40, "scale": 0.02},
@@ -30,7 +31,7 @@ def finished(folder: Path, config: RunConfig, *, resume: bool = False) -> list[t
     with (start.resume if resume else start.begin)(folder, config) as runner:
         runner.run(stop=lambda: False, seen=lambda line: None)
         assert runner.lines[-1].auc == pytest.approx(
-            central_auc(runner.fleet.task, runner.fleet.test, runner.store), abs=1e-6
+            evaluate(score_pool(runner.fleet.task, runner.fleet.test, runner.store)).auc, abs=1e-6
         )
         assert all(line.moved["item"] > 0 for line in runner.lines)
         return [(line.round, line.auc, line.loss) for line in runner.lines]  # type: ignore[misc]

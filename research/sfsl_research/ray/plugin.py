@@ -28,9 +28,7 @@ def build(config: RunConfig, fleet: Fleet, store: LmdbStore) -> "RayEngine":
     from sfsl_research.ray.engine import RayEngine
 
     clients = config.round.clients
-    return RayEngine(
-        build_simulation(config, fleet, store), cluster_settings(config), clients=clients, test=fleet.test
-    )
+    return RayEngine(build_simulation(config, fleet, store), cluster_settings(config), clients=clients)
 
 
 def cluster_settings(config: RunConfig) -> "ClusterSettings":

@@ -9,6 +9,7 @@ from sfsl.errors import NotFinite
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds import RoundOutcome, ScoreBins
 from sfsl.rounds.record import RoundTally
+from sfsl.scores import Scored
 from sfsl.simulate.engine import Engine, RoundResult
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import Applied, Commit, DenseBlock, RowBlock, RowSet, RowStore
@@ -52,9 +53,9 @@ class ResidentRounds(Engine):
         tally.loss, tally.training_seconds = float(figures.loss), time.perf_counter() - start
         return RoundResult(tally.record(number, outcome), tally, commit, outcome)
 
-    def auc(self) -> float:
-        """Return the AUC of the central test set, which is on the device."""
-        return self._test.auc(self._model)
+    def scored(self, pool: str) -> Scored:
+        """Score samples that are on the device."""
+        return self._test.scored(self._model) if pool == "test" else super().scored(pool)
 
     def _commit(self, number: int) -> Commit:
         changes = self._model.changes().items()

@@ -1,4 +1,4 @@
-"""The AUC of a model on a device, on a central test set that lies there too."""
+"""The scores of a model on a device, on a central test set that lies there too."""
 
 from collections.abc import Mapping
 
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from sfsl.scores import Scored
 from sfsl.simulate.engine import Pool
 from sfsl.training.task import Task, parameter_of
 from sfsl_research.resident.model import ResidentModel
@@ -38,10 +39,21 @@ class ResidentTest:
         return len(next(iter(self._columns.values()), ()))
 
     def auc(self, model: ResidentModel) -> float:
-        """Return the AUC; NaN where it is not defined: without samples, with one kind of label only, or with
-        scores that are not finite."""
+        """Return the AUC alone, which the device computes; NaN where it is not defined: without samples, with
+        one kind of label only, or with scores that are not finite."""
         if not len(self):  # and no columns
             return float("nan")
+        return float(_auc(self._scores(model), self._columns["label"] == 1))
+
+    def scored(self, model: ResidentModel) -> Scored:
+        """Return the samples with the model's scores."""
+        if not len(self):
+            return Scored(np.zeros(0), np.zeros(0))
+        scores = self._scores(model).cpu().numpy().astype(np.float64)
+        labels, users, items = (self._columns[name].cpu().numpy() for name in ("label", "user", "item"))
+        return Scored(scores, labels, users, items, model.task.chances)
+
+    def _scores(self, model: ResidentModel) -> Tensor:
         task = model.task
         parameters = model.dense_parameters() | {
             parameter_of(table): model.tables[table.name] for table in task.tables
@@ -53,7 +65,7 @@ class ResidentTest:
                 batch = {name: _wide(one[start : start + _AT_ONCE]) for name, one in self._columns.items()}
                 output = functional_call(task.module, parameters, (batch,))
                 scores[start : start + _AT_ONCE] = task.score(output)
-        return float(_auc(scores, self._columns["label"] == 1))
+        return scores
 
 
 def _auc(scores: Tensor, clicked: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from sfsl.service import folder as folders
 from sfsl.settings.rounds import round_rules, store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
-from sfsl.simulate.engine import Engine
+from sfsl.simulate.engine import Engine, baselines_of
 from sfsl.simulate.population import Simulation
 from sfsl.simulate.settings import FaultPlan, SimulationSettings
 from sfsl.submodel import LmdbStore
@@ -51,14 +51,19 @@ def open_store(folder: RunFolder, config: RunConfig, fleet: Fleet) -> LmdbStore:
 
 
 def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
-    """Build what runs this scheme's rounds."""
+    """Build what runs this scheme's rounds, and evaluates the model on what the fleet held out."""
+    engine = _engine(config, fleet, store)
+    engine.pools, engine.baselines = {"test": fleet.test}, baselines_of(fleet.task, fleet.train)
+    return engine
+
+
+def _engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
     if plugin := _plugin(config):
         return plugin.build(config, fleet, store)
     if config.round.scheme == "centralized":
         central = central_settings(config, len(fleet.train), len(fleet.devices))
-        seed = config.run.seed
-        return CentralizedEngine(fleet.task, fleet.train, store, central, seed=seed, test=fleet.test)
-    return LocalEngine(build_simulation(config, fleet, store), fleet.test)
+        return CentralizedEngine(fleet.task, fleet.train, store, central, seed=config.run.seed)
+    return LocalEngine(build_simulation(config, fleet, store))
 
 
 def require_engine(config: RunConfig) -> None:

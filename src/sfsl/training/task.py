@@ -107,6 +107,14 @@ class Task:
                     "the clients of a simulation; build it with track_running_stats=False"
                 )
 
+    @property
+    def chances(self) -> bool:
+        """Whether a score is the chance that a sample's ``label`` is 1, and so has a log loss.
+
+        Scores of other losses may only be larger where a 1 is likelier.
+        """
+        return self.loss is click_loss and self.score is torch.sigmoid
+
     @cached_property
     def spec(self) -> ModelSpec:
         return ModelSpec(tables=self.tables, dense=sum(one.numel() for one in self.dense_shapes.values()))

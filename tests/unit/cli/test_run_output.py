@@ -181,5 +181,5 @@ def test_progress_has_nothing_per_client_where_there_are_none() -> None:
     progress.seen(line(**CENTRAL))
     progress.seen(line(2))
     first, second = out.getvalue().splitlines()
-    assert first == "round 1/2  AUC 0.7000  loss 0.6000"
+    assert first == "round 1/2  AUC 0.7000  log loss –  training loss 0.6000"
     assert second.endswith("21.0 KiB per client  3 dropped")

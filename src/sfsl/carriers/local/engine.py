@@ -19,7 +19,7 @@ from sfsl.rounds.record import RoundTally
 from sfsl.secagg.messages import Keys
 from sfsl.service.driver import CohortRound, Driver
 from sfsl.service.members import admit_keys
-from sfsl.simulate.engine import Engine, Pool, RoundResult
+from sfsl.simulate.engine import Engine, RoundResult
 from sfsl.simulate.plain import PlainCohort
 from sfsl.simulate.population import Simulation
 from sfsl.submodel import Commit
@@ -170,8 +170,8 @@ class PopulationEngine(Engine):
     Keys and masks come from the operating system, and have nothing to do with the simulation's seed.
     """
 
-    def __init__(self, simulation: Simulation, test: Pool | None = None) -> None:
-        self.simulation, self.test = simulation, test
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
         self.task, self.store = simulation.task, simulation.store
         rules, task = simulation.settings.rules, simulation.task
         self.driver = Driver(rules, task.spec, task.row_maps, simulation.store, cpu=time.thread_time)
