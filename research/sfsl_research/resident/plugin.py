@@ -7,7 +7,7 @@ from sfsl.errors import InputError
 from sfsl.run.fleet import Devices, Fleet, Interacted, scheme_privacy
 from sfsl.run.setup import simulation_settings
 from sfsl.settings.run import RunConfig
-from sfsl.submodel import LmdbStore
+from sfsl.submodel import RowStore
 from sfsl_research.resident.clients import ResidentClients
 from sfsl_research.resident.rounds import ResidentRounds
 from sfsl_research.resident.scoring import ResidentTest
@@ -22,7 +22,7 @@ def require(config: RunConfig) -> None:
         raise InputError('run.device = "cuda", and torch sees no GPU here; "cpu" works everywhere')
 
 
-def build(config: RunConfig, fleet: Fleet, store: LmdbStore) -> ResidentRounds:
+def build(config: RunConfig, fleet: Fleet, store: RowStore) -> ResidentRounds:
     if not (isinstance(fleet.train, Interacted) and isinstance(fleet.devices, Devices)):
         raise InputError("run.device is for clicks data; leave it empty")
     device = torch.device(config.run.device)
