@@ -38,6 +38,9 @@ def worlds(
             "made by their worst regret, leaving each world out in turn."
         ),
     ] = None,
+    arms: Annotated[
+        str | None, typer.Option(help="Some of them, such as default,fl, beside centralized. Default: all.")
+    ] = None,
     device: Annotated[
         str, typer.Option(help="cpu, cuda, or auto, which takes a GPU if there is one.")
     ] = "auto",
@@ -55,7 +58,9 @@ def worlds(
     if listed:
         _describe(chosen, data, json)
         return
-    plan = Plan(chosen, seeds, rounds, clients, _device(device), jobs, data, _candidates(candidates or []))
+    some = tuple(one.strip() for one in arms.split(",")) if arms else ()
+    rivals = _candidates(candidates or [])
+    plan = Plan(chosen, seeds, rounds, clients, _device(device), jobs, data, rivals, some)
     screen = progress_console()
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]}"))
     try:
@@ -71,8 +76,8 @@ def worlds(
         screen.print("Stopped. Arms that were done are kept; the same command goes on.")
         raise typer.Exit(INTERRUPTED) from None
     standings = standings_of(outcomes)
-    rivals = [DEFAULT, *plan.candidates]
-    left_out = leave_one_out(standings, rivals) if plan.candidates and len(chosen) > 1 else []
+    ranked = [one for one in (DEFAULT, *rivals) if not some or one in some]
+    left_out = leave_one_out(standings, ranked) if len(ranked) > 1 < len(chosen) else []
     files = write_sheet(out, standings, left_out)
     if json:
         emit_json(result_of(standings, left_out) | {"files": [str(one) for one in files]})

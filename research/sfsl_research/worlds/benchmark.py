@@ -15,7 +15,7 @@ import msgspec
 
 from sfsl.errors import InputError, ParameterError
 from sfsl.settings.run import RunConfig
-from sfsl_research.worlds.arms import Sections, arms_of, digest_of
+from sfsl_research.worlds.arms import CENTRALIZED, DEFAULT, FL, PAPER, Sections, arms_of, digest_of, family_of
 from sfsl_research.worlds.generated import WORLDS, generate
 from sfsl_research.worlds.real import REAL, load_real
 from sfsl_research.worlds.trial import Outcome, train_arm
@@ -27,7 +27,8 @@ ARMS = "arms.jsonl"
 @dataclass(frozen=True)
 class Plan:
     """What to train. A cohort has ``clients``, or fewer where a world has smaller ones. ``data`` is the
-    folder of real worlds; ``candidates`` are settings that stand beside the default, by name."""
+    folder of real worlds; ``candidates`` are settings that stand beside the default, by name. ``arms`` names
+    those that are wanted beside centralized training, where not all are."""
 
     worlds: tuple[str, ...]
     seeds: int = 3
@@ -37,6 +38,12 @@ class Plan:
     jobs: int = 1
     data: Path | None = None
     candidates: Mapping[str, Sections] = field(default_factory=dict)
+    arms: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        there = (DEFAULT, *self.candidates, PAPER, FL, CENTRALIZED)
+        if unknown := [name for name in self.arms if name not in there]:
+            raise ParameterError(f"there is no arm {unknown[0]!r}; there are {', '.join(there)}")
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,8 @@ def _jobs(plan: Plan) -> Iterator[_Job]:
         for seed in range(plan.seeds):
             arms = arms_of(model, clients=clients, seed=seed, candidates=plan.candidates)
             for arm, config in arms.items():
+                if plan.arms and family_of(arm) not in (*plan.arms, CENTRALIZED):
+                    continue
                 yield _Job(name, seed, arm, config, plan.rounds, plan.device, plan.data)
 
 

@@ -127,6 +127,13 @@ def test_several_at_once_come_to_the_same(tmp_path: Path) -> None:
     assert {one.arm: one.points for one in alone} == {one.arm: one.points for one in together}
 
 
+def test_some_arms_stand_beside_centralized_training(tmp_path: Path) -> None:
+    found = run_plan(Plan(("one",), seeds=1, rounds=1, arms=("default",)), tmp_path)
+    assert {family_of(one.arm) for one in found} == {"default", "centralized"}
+    with pytest.raises(ParameterError, match="no arm 'sfl'"):
+        Plan(("one",), arms=("sfl",))
+
+
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="no world 'nowhere'"):
         worlds_named("films,nowhere", None)
