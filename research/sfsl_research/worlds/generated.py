@@ -72,45 +72,53 @@ class WorldSettings:
 WORLDS: Mapping[str, WorldSettings] = {
     # Ratings of films: many owners per item, long histories, taste beyond what is generally liked.
     "films": WorldSettings(
-        2000, 1500, 130, spread=1.1, least=20, base=-0.15, quality=0.7, bias=0.6, taste=1.0, steer=0.7
+        2000, 1500, 130, spread=1.1, least=20, factors=5, base=-0.15, quality=0.7, bias=0.6, taste=1.0,
+        steer=0.7,
     ),
     # Clicks in a shop: few per client, a long tail, and the next click is near the last ones.
-    "shop": WorldSettings(8000, 5000, 9, spread=0.6, zipf=0.6, negatives=1, steer=1.2, mood=1.2, session=5),
-    # An item has two or three owners in all: categories are all there is to go by, and what they leave out.
+    "shop": WorldSettings(
+        8000, 5000, 9, spread=0.6, zipf=0.7, negatives=1, factors=3, steer=3.0, mood=2.5, session=5
+    ),
+    # An item has two or three owners in all: categories are most of what there is to go by.
     "sparse": WorldSettings(
-        2500, 12_000, 14, categories=150, zipf=0.4, base=-0.1, quality=0.5, category_quality=0.7, taste=0.8,
-        shared=0.6, steer=0.5,
+        2500, 12_000, 14, categories=150, zipf=0.4, factors=3, base=-0.1, quality=0.5, category_quality=0.7,
+        taste=0.8, shared=0.6, steer=0.5,
     ),
     # What a newcomer would try: a small file, cohorts of ten.
     "small-csv": WorldSettings(
-        600, 250, 20, spread=0.3, zipf=0.5, base=0.1, quality=0.5, bias=0.3, taste=0.8, steer=0.3, clients=10
+        600, 250, 20, spread=0.3, zipf=0.5, factors=2, base=-0.1, quality=0.6, bias=0.6, taste=0.8, steer=0.5,
+        clients=10,
     ),
     # Nearly all of it is in categories, and in how users like them.
     "categories": WorldSettings(
-        3000, 4000, 60, categories=80, zipf=0.6, base=-0.2, quality=0.1, category_quality=0.8, taste=0.9,
-        shared=0.95, steer=0.6,
+        3000, 4000, 60, categories=80, zipf=0.6, factors=4, base=-0.2, quality=0.1, category_quality=0.8,
+        taste=0.9, shared=0.95, steer=0.6,
     ),
     # Who it is says more than what it is.
-    "users": WorldSettings(2000, 1000, 40, zipf=0.7, quality=0.3, bias=1.3, taste=0.4, steer=0.2),
+    "users": WorldSettings(
+        2000, 1000, 40, zipf=0.7, factors=4, quality=0.3, bias=1.3, taste=0.4, steer=0.2
+    ),
     # A quarter of the labels are wrong.
     "noisy": WorldSettings(
-        2000, 1000, 80, base=0.2, quality=0.9, bias=0.4, taste=1.1, steer=0.4, noise=0.25
+        2000, 1000, 80, factors=4, base=0.2, quality=0.9, bias=0.4, taste=1.1, steer=0.4, noise=0.25
     ),
     # Few clients with much.
     "long": WorldSettings(
-        200, 3000, 500, spread=0.6, least=50, zipf=0.7, quality=0.6, bias=0.5, taste=1.0, steer=0.7,
-        clients=50,
+        200, 3000, 500, spread=0.6, least=50, zipf=0.7, factors=5, quality=0.6, bias=0.5, taste=1.0,
+        steer=0.7, clients=50,
     ),
     # Five hundred owners for each item.
-    "hot": WorldSettings(5000, 400, 42, spread=0.6, zipf=0.0, base=-0.1, quality=0.5, taste=1.0, steer=0.5),
+    "hot": WorldSettings(
+        5000, 400, 42, spread=0.6, zipf=0.0, factors=4, base=-0.1, quality=0.5, taste=1.0, steer=0.5
+    ),
     # Clicks on items that are all alike popular: only taste tells, and categories are half of it.
     "music": WorldSettings(
-        1200, 3000, 70, categories=60, spread=1.0, zipf=0.0, negatives=1, shared=0.5, steer=1.8, mood=0.8,
-        session=10,
+        1200, 3000, 70, categories=60, spread=1.0, zipf=0.0, negatives=1, factors=4, shared=0.5, steer=2.5,
+        mood=1.0, session=10,
     ),
     # Clicks with little of everything, cohorts of ten.
     "pocket": WorldSettings(
-        800, 600, 12, spread=0.7, zipf=0.8, negatives=1, steer=1.4, mood=0.8, session=5, clients=10
+        800, 600, 12, spread=0.7, zipf=0.8, negatives=1, factors=2, steer=2.5, mood=0.8, session=5, clients=10
     ),
 }  # fmt: skip
 
@@ -150,7 +158,8 @@ class _Items:
             log_popularity=-settings.zipf * np.log(rank),
             quality=settings.category_quality * rng.standard_normal(groups)[category]
             + settings.quality * rng.standard_normal(items),
-            vectors=vectors / np.sqrt(settings.factors),
+            # Of one length, or the long ones would be popular by that alone.
+            vectors=vectors / np.linalg.norm(vectors, axis=1, keepdims=True),
             category=category,
         )
 
