@@ -27,8 +27,8 @@ def require(config: RunConfig) -> None:
 def build(config: RunConfig, fleet: Fleet, store: LmdbStore) -> "RayEngine":
     from sfsl_research.ray.engine import RayEngine
 
-    clients = config.round.clients
-    return RayEngine(build_simulation(config, fleet, store), cluster_settings(config), clients=clients)
+    simulation = build_simulation(config, fleet, store)
+    return RayEngine(simulation, cluster_settings(config), clients=config.round.clients)
 
 
 def cluster_settings(config: RunConfig) -> "ClusterSettings":

@@ -1,12 +1,14 @@
 """The engine ``device`` of ``sfsl run``: the whole fleet of a run on one device (``run.device``)."""
 
+import numpy as np
 import torch
 
 from sfsl.data.compact import compact
 from sfsl.errors import InputError
 from sfsl.run.fleet import Devices, Fleet, Interacted, scheme_privacy
-from sfsl.run.setup import simulation_settings
+from sfsl.run.setup import rebuilds, simulation_settings
 from sfsl.settings.run import RunConfig
+from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import RowStore
 from sfsl_research.resident.clients import ResidentClients
 from sfsl_research.resident.rounds import ResidentRounds
@@ -25,7 +27,10 @@ def require(config: RunConfig) -> None:
 def build(config: RunConfig, fleet: Fleet, store: RowStore) -> ResidentRounds:
     if not (isinstance(fleet.train, Interacted) and isinstance(fleet.devices, Devices)):
         raise InputError("run.device is for clicks data; leave it empty")
-    device = torch.device(config.run.device)
+    device, seed, users = torch.device(config.run.device), config.run.seed, None
+    if rebuilds(config, fleet.task):
+        numbers = np.sort(np.array([*fleet.devices.numbers.values()]))
+        users = numbers[draw_tested(len(numbers), seed)]
     return ResidentRounds(
         fleet.task,
         ResidentClients(compact(fleet.train.data, config.data.max_history), device),
@@ -33,7 +38,7 @@ def build(config: RunConfig, fleet: Fleet, store: RowStore) -> ResidentRounds:
         store,
         simulation_settings(config, {}),
         scheme_privacy(config),
-        ResidentTest(fleet.task, fleet.test, device, most=_MOST_TESTED, seed=config.run.seed),
+        ResidentTest(fleet.task, fleet.test, device, most=_MOST_TESTED, seed=seed, users=users),
         clients=config.round.clients,
-        seed=config.run.seed,
+        seed=seed,
     )

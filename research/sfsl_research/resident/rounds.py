@@ -11,6 +11,7 @@ from sfsl.rounds import RoundOutcome, ScoreBins
 from sfsl.rounds.record import RoundTally
 from sfsl.scores import Scored
 from sfsl.simulate.engine import Engine, RoundResult
+from sfsl.simulate.rebuilt import Rebuilt
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import Applied, Commit, DenseBlock, RowBlock, RowSet, RowStore
 from sfsl.training.task import Task
@@ -55,7 +56,18 @@ class ResidentRounds(Engine):
 
     def scored(self, pool: str) -> Scored:
         """Score samples that are on the device."""
-        return self._test.scored(self._model) if pool == "test" else super().scored(pool)
+        if pool != "test":
+            return super().scored(pool)
+        if self._test.users is not None:
+            self._engine.rebuild(self._test.users)
+        return self._test.scored(self._model)
+
+    def rebuilt(self) -> Rebuilt | None:
+        if self._test.users is None:
+            return None
+        self._engine.rebuild(self._test.users)
+        tables, users = self._model.tables, self._test.users  # a client's personal row has its number
+        return {name: (users, tables[name][users].cpu().numpy()) for name in self.task.personal}
 
     def _commit(self, number: int) -> Commit:
         changes = self._model.changes().items()

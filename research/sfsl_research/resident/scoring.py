@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from sfsl.arrays import Indices
 from sfsl.scores import Scored
 from sfsl.simulate.engine import Pool
 from sfsl.training.task import Task, parameter_of
@@ -18,12 +19,27 @@ _LOADED_AT_ONCE = 1 << 16
 
 
 class ResidentTest:
-    """A pool to test on, or, of more samples than ``most``, some of them that ``seed`` draws."""
+    """A pool to test on, or, of more samples than ``most``, some of them that ``seed`` draws.
 
-    def __init__(self, task: Task, pool: Pool, device: torch.device, *, most: int, seed: int) -> None:
-        chosen = np.arange(len(pool))
-        if len(pool) > most:
-            chosen = np.sort(np.random.default_rng(seed).choice(len(pool), most, replace=False))
+    ``users``: only samples of these, whose rows are rebuilt (``ResidentEngine.rebuild``) before each test.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        pool: Pool,
+        device: torch.device,
+        *,
+        most: int,
+        seed: int,
+        users: Indices | None = None,
+    ) -> None:
+        self.users, chosen = users, np.arange(len(pool))
+        if users is not None:
+            owners = pool.column("user")
+            chosen = np.flatnonzero(np.isin(owners if owners is not None else [], users))
+        if len(chosen) > most:
+            chosen = np.sort(np.random.default_rng(seed).choice(chosen, most, replace=False))
         parts: list[Mapping[str, Tensor]] = []
         for start in range(0, len(chosen), _LOADED_AT_ONCE):
             data = pool.samples(chosen[start : start + _LOADED_AT_ONCE])

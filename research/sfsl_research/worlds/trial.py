@@ -2,13 +2,15 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 import msgspec
+import numpy as np
 import torch
 
 from sfsl.data.compact import compact
-from sfsl.data.interactions import Interactions
+from sfsl.data.interactions import Interactions, hold_out_last
 from sfsl.errors import NotFinite
 from sfsl.run.fleet import Fleet, Interacted, fleet_of_clicks, fleet_of_speech
 from sfsl.run.planning import choose_cohort
@@ -17,6 +19,7 @@ from sfsl.scores import Evaluation, evaluate
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import Engine, baselines_of
+from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import MemoryStore
 from sfsl_research.experiments.resident_central import ResidentCentral
 from sfsl_research.resident import ResidentClients, ResidentModel
@@ -108,10 +111,17 @@ class _Central:
 
 
 def fleet_in(world: World, config: RunConfig) -> Fleet:
-    """Build the clients of a world, and the model that this arm trains in it."""
-    if isinstance(world.data, Interactions):
-        return fleet_of_clicks(config, world.data)
-    return fleet_of_speech(config, world.data)
+    """Build the clients of a world, and the model that this arm trains in it.
+
+    All arms are tested on the users on whom those with rebuilt rows are, or they could not be compared.
+    """
+    if not isinstance(world.data, Interactions):
+        return fleet_of_speech(config, world.data)
+    fleet = fleet_of_clicks(config, world.data)
+    train, test = hold_out_last(world.data, config.data.held_out)
+    tested = train.clients[draw_tested(len(train.clients), config.run.seed)]
+    chosen = test.select(np.isin(test.user, tested))
+    return replace(fleet, test=Interacted(chosen, config.data.max_history))
 
 
 def train_arm(

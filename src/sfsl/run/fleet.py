@@ -87,7 +87,7 @@ class Interacted:
         return self.data.samples(positions, self.max_history)
 
     def column(self, name: str) -> Column | None:
-        return getattr(self.data, name) if name in ("item", "label") else None
+        return getattr(self.data, name) if name in ("item", "label", "user") else None
 
 
 @dataclass(frozen=True)

@@ -132,11 +132,18 @@ class Model:
 
     def evaluate(self) -> Evaluation:
         """Return what its scores of all held-out samples of its run are worth, beside the baselines."""
+        from sfsl.run.setup import rebuilds
         from sfsl.simulate.engine import baselines_of, score_pool
+        from sfsl.simulate.rebuilt import rebuild_personal
+        from sfsl.training import LocalSettings
 
-        task, fleet = self.fleet.task, self.fleet
+        task, fleet, config = self.fleet.task, self.fleet, self.config
         with self._store() as store:
-            return evaluate(score_pool(task, fleet.test, store), baselines_of(task, fleet.train))
+            rows = None
+            if config is not None and rebuilds(config, task):
+                local = LocalSettings(**msgspec.structs.asdict(config.training))
+                rows = rebuild_personal(task, fleet.devices, store, local, seed=config.run.seed)
+            return evaluate(score_pool(task, fleet.test, store, rows), baselines_of(task, fleet.train))
 
     def auc(self) -> float | None:
         """Return the AUC on all held-out samples of its run; None where there are none of one kind."""

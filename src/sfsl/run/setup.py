@@ -21,6 +21,7 @@ from sfsl.simulate.population import Simulation
 from sfsl.simulate.settings import FaultPlan, SimulationSettings
 from sfsl.submodel import LmdbStore, RowStore
 from sfsl.training import LocalSettings
+from sfsl.training.task import Task
 
 
 class EnginePlugin(Protocol):
@@ -112,6 +113,11 @@ def simulation_settings(config: RunConfig, privacy: Mapping[str, IndexPrivacy]) 
         together=config.run.together,
         faults=FaultPlan(config.faults.rates, seed=config.run.seed, late=config.faults.late),
     )
+
+
+def rebuilds(config: RunConfig, task: Task) -> bool:
+    """Say whether clients of this run rebuild personal rows, so that evaluations must do it too."""
+    return bool(config.training.rebuild and task.personal and config.round.scheme != "centralized")
 
 
 def central_settings(config: RunConfig, samples: int, clients: int) -> CentralSettings:

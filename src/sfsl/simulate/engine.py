@@ -12,6 +12,7 @@ from sfsl.arrays import Indices
 from sfsl.rounds import RoundOutcome, RoundParams, ScoreBins
 from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.scores import Baselines, Evaluation, Scored, evaluate
+from sfsl.simulate.rebuilt import Rebuilt
 from sfsl.submodel import Commit, RowSet, RowStore
 from sfsl.training import score_samples
 from sfsl.training.task import ClientData, Task
@@ -65,14 +66,19 @@ class Engine(ABC):
         """Score the samples of a pool."""
         if pool not in self.pools:
             return Scored(np.zeros(0), np.zeros(0))
-        return score_pool(self.task, self.pools[pool], self.store)
+        return score_pool(self.task, self.pools[pool], self.store, self.rebuilt())
+
+    def rebuilt(self) -> Rebuilt | None:
+        """Return personal rows that were rebuilt to score with; None where those in the store serve."""
+        return None
 
     def close(self) -> None:  # noqa: B027 -- most hold on to nothing
         """Give back what the engine holds on to."""
 
 
-def score_pool(task: Task, pool: Pool, store: RowStore) -> Scored:
-    """Score these samples of all users, but for those of rows that the model does not have.
+def score_pool(task: Task, pool: Pool, store: RowStore, rebuilt: Rebuilt | None = None) -> Scored:
+    """Score these samples of all users, but for those of rows that the model does not have; or, of personal
+    rows, only those that were ``rebuilt``.
 
     Only a simulation can do this: it reads personal rows, and samples that are on the devices otherwise.
     """
@@ -81,9 +87,17 @@ def score_pool(task: Task, pool: Pool, store: RowStore) -> Scored:
     for start in range(0, len(pool), _SAMPLES_AT_ONCE):
         samples = pool.samples(np.arange(start, min(start + _SAMPLES_AT_ONCE, len(pool))))
         rows, unknown = task.needed_rows(samples)
-        if unknown:  # rows that the model does not have
+        if rebuilt is not None:
+            samples = samples.keep({**rows, **{name: own for name, (own, _) in rebuilt.items()}})
+            rows = task.needed_rows(samples)[0]
+        elif unknown:  # rows that the model does not have
             samples = samples.keep(rows)
-        values = {name: store.read_rows(name, RowSet(one)).values for name, one in rows.items()}
+        values = {
+            name: store.read_rows(name, RowSet(one)).values
+            if rebuilt is None or name not in rebuilt
+            else rebuilt[name][1][np.searchsorted(rebuilt[name][0], one)]
+            for name, one in rows.items()
+        }
         scores.append(score_samples(task, dense, rows, values, samples))
         kept.append(samples.local_columns({}))
     item = item_column(task, pool)

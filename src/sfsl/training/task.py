@@ -129,6 +129,11 @@ class Task:
         tables = {parameter_of(table) for table in self.tables}
         return {name: one.shape for name, one in self.module.named_parameters() if name not in tables}
 
+    @cached_property
+    def personal(self) -> dict[str, str]:
+        """The personal tables, and the parameter of each."""
+        return {table.name: parameter_of(table) for table in self.tables if table.kind == "personal"}
+
     def initial_dense(self) -> Values:
         """Return the dense parameters the module was built with, as one vector."""
         own = dict(self.module.named_parameters())
