@@ -12,11 +12,6 @@ from sfsl.cli.output import INTERRUPTED, Json, console, emit_json, progress_cons
 from sfsl.data.interactions import Interactions
 from sfsl.errors import InputError
 from sfsl.settings.toml import read_config, read_run_sections
-from sfsl_research.worlds.arms import CENTRALIZED, DEFAULT, FL, PAPER
-from sfsl_research.worlds.benchmark import Plan, run_plan, world_of, worlds_named
-from sfsl_research.worlds.sheet import overview, result_of, write_sheet
-from sfsl_research.worlds.standings import leave_one_out, shortcomings, standings_of
-from sfsl_research.worlds.world import facts_of
 
 
 def worlds(
@@ -54,6 +49,12 @@ def worlds(
     Every arm that is done is a line in --out: the same command goes on where it was stopped. Regret is what
     an arm's AUC lacks to that of centralized training at the best of four rates.
     """
+    # What trains needs torch, which takes a moment, and may be missing where others of these commands run.
+    from sfsl_research.worlds.arms import DEFAULT
+    from sfsl_research.worlds.benchmark import Plan, run_plan, worlds_named
+    from sfsl_research.worlds.sheet import overview, result_of, write_sheet
+    from sfsl_research.worlds.standings import leave_one_out, shortcomings, standings_of
+
     chosen = worlds_named(names, data)
     if listed:
         _describe(chosen, data, json)
@@ -116,6 +117,8 @@ def _device(name: str) -> str:
 
 def _candidates(files: Sequence[Path]) -> dict[str, Any]:
     """Read settings files; the arm of each has the file's name."""
+    from sfsl_research.worlds.arms import CENTRALIZED, DEFAULT, FL, PAPER
+
     found: dict[str, Any] = {}
     for path in files:
         read_config(path)  # says what is wrong with it, and where
@@ -126,6 +129,9 @@ def _candidates(files: Sequence[Path]) -> dict[str, Any]:
 
 
 def _describe(names: Sequence[str], data: Path | None, json: bool) -> None:
+    from sfsl_research.worlds.benchmark import world_of
+    from sfsl_research.worlds.world import facts_of
+
     made = [world_of(name, 0, data) for name in names]
     facts = [msgspec.to_builtins(facts_of(one)) for one in made if isinstance(one.data, Interactions)]
     if json:

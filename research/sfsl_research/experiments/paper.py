@@ -17,8 +17,16 @@ from sfsl.models import din
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl_research.experiments.experiment import Experiment
 
+# Every setting is said here, also where it is the default today: defaults change, and these curves must not.
+PAPER_TRAINING = {
+    "batch_size": 2, "epochs": 1, "learning_rate": 1.0, "decay": 0.999, "clip": 0.1, "max_samples": 0,
+    "rebuild": 0.0,
+}  # fmt: skip
+_ADDED = {"row_step": "add", "row_rate": 1.0, "dense_step": "add"}
 # As the paper's Algorithm 1 has it: rows and dense part move by averages over samples.
-ALGORITHM_1 = {"weights": "samples", "kappa": 1.0, "kappa_rounds": 0, "dense_rate": 1.0}
+ALGORITHM_1 = _ADDED | {"weights": "samples", "kappa": 1.0, "kappa_rounds": 0, "dense_rate": 1.0}
+# This project's averaging when the figure was made, and that of fl.
+_AVERAGED = _ADDED | {"weights": "auto", "kappa": 10.0, "kappa_rounds": 110, "dense_rate": "auto"}
 
 
 def paper_arms(seed: int, *, clients: int, users: int, scale: float) -> dict[str, RunConfig]:
@@ -32,6 +40,8 @@ def paper_arms(seed: int, *, clients: int, users: int, scale: float) -> dict[str
                 "run": {"seed": seed},
                 # A rate that suits large batches, which make a round of this size a matter of moments.
                 "centralized": {"optimizer": "adam", "batch_size": 256, "learning_rate": 0.001},
+                "training": PAPER_TRAINING,
+                "server": _AVERAGED,
                 **sections,
             }
         )

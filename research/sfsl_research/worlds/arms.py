@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from sfsl.settings.run import RunConfig, from_sections
-from sfsl_research.experiments.paper import ALGORITHM_1
+from sfsl_research.experiments.paper import ALGORITHM_1, PAPER_TRAINING
 
 Sections = Mapping[str, Any]
 
@@ -17,8 +17,6 @@ FL_FACTORS = (0.3, 1.0, 3.0, 10.0)
 # Of Adam, for batches of 256, which make a round a matter of moments.
 CENTRAL_RATES = (0.0003, 0.001, 0.003, 0.01)
 _CENTRAL_BATCH = 256
-# The paper's local training (§V).
-_PAPER_TRAINING = {"batch_size": 2, "epochs": 1, "learning_rate": 1.0, "decay": 0.999, "clip": 0.1}
 # What a world and the command decide, whatever a settings file says.
 _NOT_OF_AN_ARM = ("data", "faults", "ray", "run")
 
@@ -37,7 +35,7 @@ def arms_of(
     for name, sections in (candidates or {}).items():
         chosen[name] = _plain(model, sections, clients, seed)
     default = chosen[DEFAULT]
-    paper = {"server": ALGORITHM_1, "training": _PAPER_TRAINING, "round": {"min_contributors": 1}}
+    paper = {"server": ALGORITHM_1, "training": PAPER_TRAINING, "round": {"min_contributors": 1}}
     chosen[PAPER] = _plain(model, paper, clients, seed)
     rows, dense = default.server.row_rate, default.dense_rate
     for factor in FL_FACTORS:
