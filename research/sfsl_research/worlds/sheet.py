@@ -116,7 +116,7 @@ def _draw(out: Path, standings: Sequence[Standing]) -> list[Path]:
     panel.axvline(0, color=COLORS[CENTRALIZED], lw=1)
     panel.axvline(ALLOWED, color=COLORS[CENTRALIZED], lw=1, ls=":", label=f"{ALLOWED} below")
     panel.set_yticks(range(len(worlds)), worlds)
-    panel.invert_yaxis()
+    panel.set_ylim(len(worlds) - 0.5, -0.5)
     panel.set_xlabel("AUC below centralized training at its best rate")
     finish(panel)
     return save(figure, out, PICTURE)
