@@ -1,6 +1,7 @@
 """The paper's learning curves: its schemes on data of its size, side by side (paper §V, Fig. on AUC)."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import msgspec
@@ -9,13 +10,16 @@ import torch
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.interactions import Interactions, hold_out_last
 from sfsl.data.stored import load_stored, store_interactions
-from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
+from sfsl.data.synthetic import WORLDS, SyntheticTaobao
 from sfsl.durable.lock import FileLock
 from sfsl.errors import InputError
 from sfsl.models import din
 from sfsl.settings.paper import ALGORITHM_1, MODEL
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl_research.experiments.experiment import Experiment
+
+# This project's averaging when the figure was made, and that of fl: defaults change, and these curves must not.
+_AVERAGED = MODEL["server"] | {"weights": "auto", "kappa": 10.0, "kappa_rounds": 110, "dense_rate": "auto"}
 
 
 def paper_arms(seed: int, *, clients: int, users: int, scale: float) -> dict[str, RunConfig]:
@@ -31,7 +35,7 @@ def paper_arms(seed: int, *, clients: int, users: int, scale: float) -> dict[str
                 # A rate that suits large batches, which make a round of this size a matter of moments.
                 "centralized": {"optimizer": "adam", "batch_size": 256, "learning_rate": 0.001},
                 **sections,
-                "server": {**MODEL["server"], **sections.get("server", {})},
+                "server": {**_AVERAGED, **sections.get("server", {})},
             }
         )
 
@@ -61,8 +65,10 @@ def open_paper_experiment(
 
 
 def _data(folder: Path, config: RunConfig, said: Callable[[str], None]) -> Interactions:
-    world = SyntheticSettings().scaled(config.data.scale, users=config.data.users)
-    about = f"synthetic, seed {config.run.seed}: {msgspec.json.encode(world).decode()}"
+    world = WORLDS[config.data.world].scaled(config.data.scale, users=config.data.users)
+    # What is 0 is left out, so that folders from before there was taste are known again.
+    settings = {name: value for name, value in asdict(world).items() if value}
+    about = f"synthetic, seed {config.run.seed}: {msgspec.json.encode(settings).decode()}"
     if not folder.exists():
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,8 @@ class DataSettings(Checked, frozen=True):
         own model and clients from the function fleet(seed) of the file at path; "catalogue" has no samples,
         and is for a server (serve.catalogue).
     path: The file to read (also .gz); empty for synthetic data.
+    world: Synthetic: in "tastes" items carry more than their category; "paper" has the paper's statistics,
+        and a category says nearly everything.
     users: Synthetic: how many users, each of them a client.
     scale: Synthetic: 1 is the paper's 143,534 items and 323 samples a client.
     negatives: Sampled non-clicks per click, where the data records clicks only.
@@ -44,6 +46,7 @@ class DataSettings(Checked, frozen=True):
         "synthetic", "amazon", "taobao", "csv", "parquet", "stored", "shakespeare", "python", "catalogue"
     ] = "synthetic"
     path: str = ""
+    world: Literal["tastes", "paper"] = "tastes"
     users: Annotated[int, Meta(ge=2)] = 1000
     scale: Annotated[float, Meta(gt=0, le=1)] = 0.1
     negatives: Annotated[int, Meta(ge=1, le=100)] = 1
