@@ -35,8 +35,7 @@ from sfsl.client.events import Event
 from sfsl.client.link import trusted
 from sfsl.client.memory import DurableMemory
 from sfsl.client.trainer import ClientModel
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import SystemRandomness, digest
+from sfsl.crypto.secret import Identity, SystemRandomness, digest
 from sfsl.models.package import describe, package_digest
 from sfsl.privacy import Budget, Calendar, ClientState
 from sfsl.run.fleet import build_fleet, client_privacy

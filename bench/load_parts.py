@@ -21,9 +21,8 @@ import numpy as np
 
 from sfsl.client.backoff import Backoff
 from sfsl.client.link import Link, Over, trusted
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import SystemRandomness
-from sfsl.rounds.messages import Invitation
+from sfsl.crypto.secret import Identity, SystemRandomness
+from sfsl.rounds.exchanges import Invitation
 from sfsl.secagg import Client, Policy
 from sfsl.service.messages import CODEC, CheckIn, Decline
 

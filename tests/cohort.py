@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import Identity
 from sfsl.rounds import IndexSpace, RoundClient, RoundParams, RoundPolicy, RoundServer, ScoreBins, Trained
-from sfsl.rounds.messages import CODEC
+from sfsl.rounds.exchanges import CODEC
 from sfsl.secagg import Client, Policy, SessionParams
 from sfsl.submodel import (
     Averaging,

@@ -13,11 +13,10 @@ from clocks import PATIENCE
 from cohort import CATEGORY_OF, DENSE, GOODS, MAPS, MODEL, WIDTH, AsIs
 from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret, SystemRandomness
+from sfsl.crypto.secret import Identity, Secret, SystemRandomness
 from sfsl.errors import RoundOver
 from sfsl.rounds import RoundClient, RoundPolicy, Trained
-from sfsl.rounds.plan import RoundRules
+from sfsl.rounds.params import RoundRules
 from sfsl.rounds.record import RoundRecord
 from sfsl.secagg import Client, Policy
 from sfsl.service.driver import Service

@@ -24,7 +24,7 @@ from sfsl.client import PersonalRows
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InputError, NotFinite, StateError, TooFewClients
 from sfsl.privacy import Budget, ClientState
-from sfsl.rounds.messages import Submodel
+from sfsl.rounds.exchanges import Submodel
 from sfsl.rounds.snapshot import decode
 from sfsl.secagg.messages import InboundShares, UnmaskRequest
 from small_federation import NODES, VICTIM, Probed, Small

@@ -13,9 +13,8 @@ import sfsl.secagg.client_states
 import sfsl.secagg.messages
 import sfsl.secagg.server
 from sfsl.codec import Codec
-from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import Z32
-from sfsl.crypto.secret import KeyPair, Secret, channel_keys
+from sfsl.crypto.secret import Identity, KeyPair, Secret, channel_keys
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,

@@ -8,7 +8,7 @@ from sfsl.crypto.ring import Words, uniform
 from sfsl.errors import InputError, UnionFailed
 from sfsl.testing import SeededRandomness
 from sfsl.union.encoding import Encoding
-from sfsl.union.params import bloom, identity, sketch
+from sfsl.union.protocol import bloom, identity, sketch
 from sfsl.union.sketch import Field, P, Sketch, inverse, times
 
 SEED = bytes(range(32))

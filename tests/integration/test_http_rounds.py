@@ -17,8 +17,8 @@ from clocks import PATIENCE
 from same_model import local_rounds, require_same_model
 from sfsl.client.events import Event
 from sfsl.client.trainer import ClientModel
-from sfsl.crypto.identity import Identity
 from sfsl.crypto.secret import (
+    Identity,
     SystemRandomness,
     digest,
 )

@@ -30,8 +30,7 @@ from sfsl.carriers.https.listen import Listen, _bound
 from sfsl.carriers.https.listen import serve as serve_forever
 from sfsl.cli import main
 from sfsl.client import Backoff, Link
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import SystemRandomness
+from sfsl.crypto.secret import Identity, SystemRandomness
 from sfsl.errors import InputError, KeyFileError
 from sfsl.secagg import Client, Policy
 from sfsl.service.messages import CODEC, CheckIn

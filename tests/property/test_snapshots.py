@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cohort import MAPS, MODEL, Cohort
-from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import Identity
 from sfsl.rounds import RoundClient, RoundServer
-from sfsl.rounds.messages import CODEC
+from sfsl.rounds.exchanges import CODEC
 from sfsl.rounds.snapshot import Own, decode, encode, revive
 from sfsl.secagg import Client
 from sfsl.testing import SeededRandomness

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sfsl.crypto.ring import Words
 from sfsl.errors import InputError, UnionFailed
 from sfsl.testing import SeededRandomness
-from sfsl.union import params as encodings
+from sfsl.union import protocol as encodings
 from sfsl.union.encoding import Encoding
 
 SEEDS = st.binary(min_size=32, max_size=32)

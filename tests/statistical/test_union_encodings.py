@@ -12,7 +12,7 @@ from sfsl.errors import UnionFailed
 from sfsl.testing import SeededRandomness
 from sfsl.union.encoding import Encoding
 from sfsl.union.hashing import KeyedHash
-from sfsl.union.params import bloom, identity, sketch
+from sfsl.union.protocol import bloom, identity, sketch
 
 SEED = bytes(range(32))
 OWNERS = (1, 2, 5)

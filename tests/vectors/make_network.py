@@ -15,8 +15,7 @@ import numpy as np
 # As a script, this finds the other makers beside it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Identity, Secret
 from sfsl.privacy import PRESETS, IndexPrivacy, Tables
 from sfsl.privacy.response import Perturber
 from sfsl.rounds import RoundClient, RoundParams, RoundPolicy, RoundServer, ScoreBins, Trained

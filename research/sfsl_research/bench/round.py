@@ -10,8 +10,7 @@ from numpy.typing import ArrayLike
 from sfsl.codec import Message
 from sfsl.errors import InputError
 from sfsl.rounds import Download, RoundClient, RoundServer, Trained
-from sfsl.rounds.exchanges import ORDER, STEP, TRAINS, Exchange
-from sfsl.rounds.messages import CODEC
+from sfsl.rounds.exchanges import CODEC, ORDER, STEP, TRAINS, Exchange
 from sfsl.secagg import Client, Start
 from sfsl.secagg.messages import Keys, MaskedVector
 from sfsl.secagg.meter import Cost, Meter

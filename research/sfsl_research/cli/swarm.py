@@ -18,8 +18,7 @@ from sfsl.cli.output import (
     table,
     told_as_json,
 )
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret, SystemRandomness, digest
+from sfsl.crypto.secret import Identity, Secret, SystemRandomness, digest
 from sfsl.errors import InputError
 from sfsl.settings.run import from_sections
 from sfsl.settings.toml import overridden, read_sections

@@ -28,8 +28,7 @@ from sfsl.client.memory import Memory
 from sfsl.client.participant import Attempt, Participant, Settings, Work
 from sfsl.client.personal import PersonalRows
 from sfsl.client.trainer import ClientModel
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import SystemRandomness
+from sfsl.crypto.secret import Identity, SystemRandomness
 from sfsl.errors import AuthenticationFailed, SfslError
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds.exchanges import order

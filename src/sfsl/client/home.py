@@ -14,8 +14,7 @@ from datetime import date
 from pathlib import Path
 
 from sfsl.client.personal import PersonalRows
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Randomness, Secret
+from sfsl.crypto.secret import Identity, Randomness, Secret
 from sfsl.durable.records import DurableFile
 from sfsl.errors import InputError, StateError
 from sfsl.privacy import Budget, Calendar, ClientState

@@ -22,8 +22,7 @@ from sfsl.client.memory import DurableMemory
 from sfsl.client.own_data import Data, build_device, source_of
 from sfsl.client.participant import Attempt, Participant, require_mode
 from sfsl.client.personal import PersonalRows
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Randomness, SystemRandomness
+from sfsl.crypto.secret import Identity, Randomness, SystemRandomness
 from sfsl.errors import InputError, WrongModel
 from sfsl.privacy import ClientState
 from sfsl.settings.terms import Terms

@@ -20,8 +20,7 @@ from sfsl.client.backoff import Backoff
 from sfsl.client.events import Event, Notify, nobody
 from sfsl.client.replies import MOST_JSON, About, Enrolled, Problem, Read, read_json, read_problem, shown
 from sfsl.codec import Message
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Randomness
+from sfsl.crypto.secret import Identity, Randomness
 from sfsl.errors import (
     AuthenticationFailed,
     DecodeError,

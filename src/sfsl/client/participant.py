@@ -21,8 +21,7 @@ from sfsl.client.replies import OUTCOMES, About, Outcome
 from sfsl.client.round import Chance, ClientRound
 from sfsl.client.trainer import ClientModel, Trainer
 from sfsl.codec import Message
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Randomness
+from sfsl.crypto.secret import Identity, Randomness
 from sfsl.errors import (
     AuthenticationFailed,
     Declined,
@@ -36,8 +35,7 @@ from sfsl.errors import (
 )
 from sfsl.rounds import RoundClient, RoundPolicy
 from sfsl.rounds.client import Phase
-from sfsl.rounds.exchanges import SUMS
-from sfsl.rounds.messages import Invitation, Submodel
+from sfsl.rounds.exchanges import SUMS, Invitation, Submodel
 from sfsl.secagg import Client
 from sfsl.service.messages import CODEC, CheckIn, Decline
 

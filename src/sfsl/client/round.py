@@ -14,8 +14,7 @@ from sfsl.codec import Message
 from sfsl.crypto.secret import Randomness
 from sfsl.errors import Refused, WrongPhase
 from sfsl.rounds import Download, RoundClient
-from sfsl.rounds.exchanges import HANDLERS
-from sfsl.rounds.messages import Invitation, Submodel
+from sfsl.rounds.exchanges import HANDLERS, Invitation, Submodel
 from sfsl.service.messages import Decline
 
 

@@ -22,7 +22,7 @@ from sfsl.durable.files import OWNER_ONLY
 from sfsl.errors import InputError, ParameterError, WrongModel
 from sfsl.models import build_task
 from sfsl.models.package import describe, package_digest
-from sfsl.rounds.plan import plan_round
+from sfsl.rounds.params import plan_round
 from sfsl.run.fleet import build_fleet
 from sfsl.run.planning import largest_set, plan_from_statistics
 from sfsl.run.setup import resolved

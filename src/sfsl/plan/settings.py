@@ -10,7 +10,7 @@ from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.rounds.exchanges import ORDER, Exchange
 from sfsl.secagg import default_threshold
 from sfsl.secagg.graph import DEFAULT_BOUND, DEFAULT_DROPOUT
-from sfsl.secagg.params import MAX_COMPLETE
+from sfsl.secagg.messages import MAX_COMPLETE
 from sfsl.submodel import ModelSpec
 
 # The exchanges whose answers the plan counts: shares, masked sets, requests, updates.

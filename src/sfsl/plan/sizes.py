@@ -10,16 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from sfsl.codec import Message
+from sfsl.codec import Message, packed_size
 from sfsl.crypto.ring import ring_named
-from sfsl.crypto.shamir import SHARE_BYTES
+from sfsl.crypto.secret import SHARE_BYTES
 from sfsl.errors import ParameterError
-from sfsl.packing import packed_size
 from sfsl.plan.rows import RoundRows
 from sfsl.plan.settings import COUNTED, PlanSettings
 from sfsl.rounds import IndexSpace, RoundParams, ScoreBins
-from sfsl.rounds.exchanges import SUMS, Exchange
-from sfsl.rounds.messages import CODEC, Invitation, Request, Submodel
+from sfsl.rounds.exchanges import CODEC, SUMS, Exchange, Invitation, Request, Submodel
 from sfsl.secagg import SessionParams
 from sfsl.secagg.masking import requesters_size
 from sfsl.secagg.messages import (

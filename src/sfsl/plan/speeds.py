@@ -7,14 +7,12 @@ import numpy as np
 
 from sfsl.codec import Message
 from sfsl.crypto.ring import F31, Z32
-from sfsl.crypto.secret import KeyPair, Secret, SystemRandomness, pair_mask_key, seal
-from sfsl.crypto.shamir import Interpolation, split
+from sfsl.crypto.secret import Interpolation, KeyPair, Secret, SystemRandomness, pair_mask_key, seal, split
 from sfsl.privacy import PRESETS, Perturber, Tables
-from sfsl.rounds.messages import CODEC
+from sfsl.rounds.exchanges import CODEC
 from sfsl.secagg.masking import Masker
-from sfsl.secagg.messages import MaskedVector, SealedShares
+from sfsl.secagg.messages import Layout, MaskedVector, SealedShares, TableShape
 from sfsl.secagg.meter import cpu_seconds, mask_seconds
-from sfsl.secagg.params import Layout, TableShape
 from sfsl.submodel import Quantization
 from sfsl.union import choose
 

@@ -17,7 +17,7 @@ from sfsl.crypto.ring import Words
 from sfsl.crypto.secret import Randomness, digest
 from sfsl.errors import InputError, InvalidMessage, Refused
 from sfsl.rounds import states
-from sfsl.rounds.messages import Invitation, Request, Submodel
+from sfsl.rounds.exchanges import Invitation, Request, Submodel
 from sfsl.rounds.params import IndexSpace, RoundPolicy, ScoreBins
 from sfsl.rounds.states import Phase as Phase
 from sfsl.secagg import messages

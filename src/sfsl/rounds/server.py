@@ -24,15 +24,13 @@ from sfsl.errors import (
     WrongPhase,
 )
 from sfsl.rounds import states
-from sfsl.rounds.exchanges import UPDATE_SUM
-from sfsl.rounds.messages import Invitation, Request, Submodel
+from sfsl.rounds.exchanges import UPDATE_SUM, Invitation, Request, Submodel
 from sfsl.rounds.params import IndexSpace, RoundParams
 from sfsl.rounds.record import RoundOutcome, RoundSums, conclude, read_sums
 from sfsl.secagg import server as secagg
 from sfsl.secagg.masking import parse_request
-from sfsl.secagg.messages import Keys, SignedRequest, verify_request
+from sfsl.secagg.messages import Keys, SessionParams, SignedRequest, verify_request
 from sfsl.secagg.moves import Machine, require_round, require_same
-from sfsl.secagg.params import SessionParams
 from sfsl.submodel import RowMaps, RowStore
 from sfsl.union.protocol import open_union
 

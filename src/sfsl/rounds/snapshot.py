@@ -8,14 +8,13 @@ import numpy as np
 from msgspec import Meta, field
 
 from sfsl.codec import Codec, Message
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Randomness
+from sfsl.crypto.secret import Identity, Randomness
 from sfsl.errors import RemoteError, StateError, WrongPhase
 from sfsl.rounds import states
 from sfsl.rounds.client import Answers, RoundClient
 from sfsl.rounds.params import RoundParams, RoundPolicy
+from sfsl.secagg.messages import Layout
 from sfsl.secagg.moves import State
-from sfsl.secagg.params import Layout
 from sfsl.secagg.snapshot import Blobs, SessionSnapshot, restore, snapshot
 from sfsl.submodel import ModelSpec, RowMaps, RowSet
 

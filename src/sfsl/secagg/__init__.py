@@ -4,8 +4,8 @@ from sfsl.secagg.client import Client, Start
 from sfsl.secagg.facade import Aggregate, AggregateRows, aggregate, aggregate_rows
 from sfsl.secagg.graph import GraphPlan, default_min_contributors, plan_graph
 from sfsl.secagg.masking import Opened
+from sfsl.secagg.messages import Layout, Policy, SessionParams, SumParams, TableShape, default_threshold
 from sfsl.secagg.meter import Cost
-from sfsl.secagg.params import Layout, Policy, SessionParams, SumParams, TableShape, default_threshold
 from sfsl.secagg.server import Server
 
 __all__ = [

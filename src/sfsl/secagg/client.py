@@ -13,10 +13,19 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Positions
-from sfsl.crypto.identity import Identity, verify
 from sfsl.crypto.ring import Ring, Words, ring_named
-from sfsl.crypto.secret import KeyPair, Randomness, Secret, channel_keys, pair_mask_key, seal, unseal
-from sfsl.crypto.shamir import split
+from sfsl.crypto.secret import (
+    Identity,
+    KeyPair,
+    Randomness,
+    Secret,
+    channel_keys,
+    pair_mask_key,
+    seal,
+    split,
+    unseal,
+    verify,
+)
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
 from sfsl.secagg import client_states as at
 from sfsl.secagg import messages
@@ -26,14 +35,17 @@ from sfsl.secagg.masking import Masker, own_rows, parse_request, parse_requester
 from sfsl.secagg.messages import (
     MAX_ID,
     Keys,
+    Layout,
+    Policy,
     Roster,
+    ascending,
     requests_digest,
     require_members,
+    require_policy,
     sum_context,
     verify_request,
 )
 from sfsl.secagg.moves import Machine, State
-from sfsl.secagg.params import Layout, Policy, ascending, require_policy
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from sfsl.arrays import Bits, Positions
-from sfsl.crypto.secret import KeyPair, Secret
-from sfsl.crypto.shamir import SHARE_BYTES, parse_share
+from sfsl.crypto.secret import SHARE_BYTES, KeyPair, Secret, parse_share
 from sfsl.errors import InvalidMessage
 from sfsl.secagg import messages
-from sfsl.secagg.messages import binding
+from sfsl.secagg.messages import Layout, SessionParams, binding
 from sfsl.secagg.moves import Move, State
-from sfsl.secagg.params import Layout, SessionParams
 
 Phase = Enum("Phase", "NEW CHECKED_IN SHARED READY MASKED CONFIRMED FINISHED")
 

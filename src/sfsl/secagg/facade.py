@@ -14,16 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Positions, ascends, whole_numbers
 from sfsl.codec import Codec, Message
-from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import Words, ring_named
-from sfsl.crypto.secret import Randomness, SystemRandomness
+from sfsl.crypto.secret import Identity, Randomness, SystemRandomness
 from sfsl.errors import InputError
-from sfsl.secagg import messages, params
+from sfsl.secagg import messages
 from sfsl.secagg.client import Client
 from sfsl.secagg.graph import DEFAULT_DROPOUT, default_min_contributors, plan_graph, random_cycles
 from sfsl.secagg.masking import Opened
+from sfsl.secagg.messages import MAX_COMPLETE, Layout, Policy, SessionParams, SumParams, TableShape
 from sfsl.secagg.meter import Cost, Meter, Receiver
-from sfsl.secagg.params import MAX_COMPLETE, Layout, Policy, SessionParams, SumParams, TableShape
 from sfsl.secagg.server import Server
 
 # What an automatic sparse graph tolerates.
@@ -283,8 +282,8 @@ def choose_graph(
         )
         neighbours, least = plan.neighbours, plan.threshold
     elif neighbours is None or neighbours >= clients - 1:
-        neighbours, least = None, params.default_threshold(clients)
+        neighbours, least = None, messages.default_threshold(clients)
     else:
         holders = min(map(len, random_cycles(clients, neighbours, seed))) + 1
-        least = params.default_threshold(holders)
+        least = messages.default_threshold(holders)
     return neighbours, least if threshold is None else threshold

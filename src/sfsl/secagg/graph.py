@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfsl.crypto.ring import Z64, MaskStream
 from sfsl.crypto.secret import Secret, digest
 from sfsl.errors import ParameterError
-from sfsl.secagg.params import SessionParams
+from sfsl.secagg.messages import SessionParams
 
 Peers = tuple[tuple[int, ...], ...]
 

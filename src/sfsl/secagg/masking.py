@@ -14,14 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Bits, Positions, ascends, whole_numbers
+from sfsl.codec import pack_bits, packed_size, read_bits, unpack_bits
 from sfsl.crypto.reed_solomon import correctable, decode
 from sfsl.crypto.ring import CHUNK_BYTES, MaskStream, Ring, Words, ring_named
-from sfsl.crypto.secret import Secret
-from sfsl.crypto.shamir import Interpolation, as_secret
+from sfsl.crypto.secret import Interpolation, Secret, as_secret
 from sfsl.errors import InputError, InvalidMessage, KeyMismatch
-from sfsl.packing import pack_bits, packed_size, read_bits, unpack_bits
-from sfsl.secagg.messages import point
-from sfsl.secagg.params import Layout, SumParams, TableShape
+from sfsl.secagg.messages import Layout, SumParams, TableShape, point
 
 # Per table: the rows a stream covers, ascending, or None for all of them.
 Selection = Sequence[Positions | None]

@@ -11,7 +11,7 @@ from sfsl.crypto.ring import Ring
 from sfsl.crypto.secret import Secret
 from sfsl.errors import Refused
 from sfsl.secagg.masking import Masker
-from sfsl.secagg.params import Layout
+from sfsl.secagg.messages import Layout
 
 log = logging.getLogger(__name__)
 

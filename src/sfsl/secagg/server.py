@@ -15,9 +15,7 @@ from typing import Any, TypeVar
 
 from sfsl.arrays import Bits
 from sfsl.codec import Message
-from sfsl.crypto.identity import verify
-from sfsl.crypto.secret import KeyPair, Secret, pair_mask_key, require_contributory
-from sfsl.crypto.shamir import parse_share
+from sfsl.crypto.secret import KeyPair, Secret, pair_mask_key, parse_share, require_contributory, verify
 from sfsl.errors import (
     Aborted,
     InvalidMessage,
@@ -34,14 +32,15 @@ from sfsl.secagg.masking import Masker, Opened, Rebuilding, RunningTotal, parse_
 from sfsl.secagg.messages import (
     CODEC,
     Keys,
+    Layout,
     Roster,
+    SessionParams,
     require_distinct,
     require_key_pair,
     require_seed,
     verify_request,
 )
 from sfsl.secagg.moves import Machine, require_round, require_same
-from sfsl.secagg.params import Layout, SessionParams
 from sfsl.secagg.server_states import Phase as Phase
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from typing import Any
 from sfsl.arrays import Bits
 from sfsl.secagg import messages
 from sfsl.secagg.masking import Opened, RunningTotal
+from sfsl.secagg.messages import Layout
 from sfsl.secagg.moves import Move, State
-from sfsl.secagg.params import Layout
 
 Phase = Enum("Phase", "SHARES MASKED CONSISTENCY UNMASK OPENED ABORTED")
 # A phase, the number of its sum, and the position of a client.

@@ -12,15 +12,13 @@ import numpy as np
 from msgspec import Meta
 
 from sfsl.codec import Message
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import KeyPair, Randomness, Secret
+from sfsl.crypto.secret import Identity, KeyPair, Randomness, Secret
 from sfsl.errors import InvalidMessage, WrongPhase
 from sfsl.secagg import client_states as at
 from sfsl.secagg.client import Client
 from sfsl.secagg.client_states import Place, SumSecrets, parse_box
-from sfsl.secagg.messages import Box, Key, Keys, Positions, Roster
+from sfsl.secagg.messages import MAX_CLIENTS, MAX_SUMS, Box, Key, Keys, Policy, Positions, Roster
 from sfsl.secagg.moves import State
-from sfsl.secagg.params import MAX_CLIENTS, MAX_SUMS, Policy
 
 Blobs = Annotated[tuple[bytes, ...], Meta(max_length=64)]
 KeysOfSums = Annotated[tuple[Key, ...], Meta(max_length=MAX_SUMS)]

@@ -20,14 +20,12 @@ from typing import Literal
 
 from sfsl.codec import Message
 from sfsl.crypto.ring import ring_named
-from sfsl.crypto.secret import SystemRandomness
-from sfsl.crypto.shamir import SHARE_BYTES
+from sfsl.crypto.secret import SHARE_BYTES, SystemRandomness
 from sfsl.errors import ConflictingMessage, KeyMismatch, SfslError, UnexpectedSender, WrongPhase, WrongRound
 from sfsl.privacy import choose_uniformly
 from sfsl.rounds import RoundOutcome, RoundParams, RoundServer, ScoreBins
-from sfsl.rounds.exchanges import EXPOSES, MAY_DECLINE, STEP, Exchange, Step, order
-from sfsl.rounds.messages import Submodel
-from sfsl.rounds.plan import RoundRules, plan_round, plan_session
+from sfsl.rounds.exchanges import EXPOSES, MAY_DECLINE, STEP, Exchange, Step, Submodel, order
+from sfsl.rounds.params import RoundRules, plan_round, plan_session
 from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.secagg import SessionParams
 from sfsl.secagg.messages import InboundShares, Keys, Survivors, UnmaskRequest

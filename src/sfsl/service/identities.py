@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret, digest
+from sfsl.crypto.secret import Identity, Secret, digest
 from sfsl.durable import files
 from sfsl.errors import InputError, InvalidMessage, KeyFileError, ParameterError, Refused, UnknownClient
 from sfsl.service.signing import client_id, require_public

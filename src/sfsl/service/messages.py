@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from sfsl.codec import Codec, Message
-from sfsl.rounds.messages import CODEC as ROUND
+from sfsl.rounds.exchanges import CODEC as ROUND
 from sfsl.secagg.messages import Keys
 
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]

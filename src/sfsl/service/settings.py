@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sfsl.errors import ParameterError
 from sfsl.rounds.exchanges import TRAINS
-from sfsl.rounds.plan import RoundRules
+from sfsl.rounds.params import RoundRules
 
 DAY_MS = 86_400_000
 

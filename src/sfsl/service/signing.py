@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from sfsl.crypto.identity import Identity, verify
-from sfsl.crypto.secret import Randomness, digest
+from sfsl.crypto.secret import Identity, Randomness, digest, verify
 from sfsl.errors import (
     AuthenticationFailed,
     ClockSkew,

@@ -3,8 +3,7 @@
 from sfsl.union.encoding import Encoding
 from sfsl.union.facade import UnionResult, private_set_union
 from sfsl.union.hashing import hash_strings
-from sfsl.union.params import UnionParams, choose
-from sfsl.union.protocol import UnionClient, UnionServer
+from sfsl.union.protocol import UnionClient, UnionParams, UnionServer, choose
 from sfsl.union.sizing import planned_capacity
 
 __all__ = [

@@ -12,8 +12,17 @@ from sfsl.secagg.facade import Session, Steps, checked_dropouts, checked_names
 from sfsl.secagg.messages import InboundShares, Survivors, UnmaskRequest
 from sfsl.secagg.meter import Cost
 from sfsl.union.encoding import index_set
-from sfsl.union.params import DEFAULT_FALSE_POSITIVE_RATE, UnionParams, choose
-from sfsl.union.protocol import CODEC, Invitation, Union, UnionClient, UnionServer, most_indices
+from sfsl.union.protocol import (
+    CODEC,
+    DEFAULT_FALSE_POSITIVE_RATE,
+    Invitation,
+    Union,
+    UnionClient,
+    UnionParams,
+    UnionServer,
+    choose,
+    most_indices,
+)
 from sfsl.union.sizing import planned_capacity
 
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from rules import simulation_of
 from sfsl.cli import plan as command
+from sfsl.codec import pack, packed_size
 from sfsl.data.catalogue import Catalogue
 from sfsl.errors import ParameterError, SfslError
-from sfsl.packing import pack, packed_size
 from sfsl.plan import (
     PlanSettings,
     SharedLoad,

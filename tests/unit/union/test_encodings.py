@@ -14,7 +14,7 @@ from sfsl.union import sizing
 from sfsl.union.bloom import Bloom
 from sfsl.union.encoding import LARGEST_WHOLE, Encoding, Whole
 from sfsl.union.hashing import KeyedHash
-from sfsl.union.params import bloom, choose, identity, sketch
+from sfsl.union.protocol import bloom, choose, identity, sketch
 from sfsl.union.sketch import P, inverse, times
 
 SEED = bytes(range(32))

@@ -13,7 +13,7 @@ from msgspec import Meta
 from sfsl.codec import Codec, Message
 from sfsl.crypto.secret import digest
 from sfsl.errors import InputError, InvalidMessage
-from sfsl.rounds.messages import CODEC as ROUND
+from sfsl.rounds.exchanges import CODEC as ROUND
 from sfsl.secagg.messages import Key
 from sfsl.service.messages import CheckIn, Decline, Digest, RoundId
 from sfsl.service.signing import client_id, require_public

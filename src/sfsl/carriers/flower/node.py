@@ -30,8 +30,7 @@ from sfsl.client.memory import DurableMemory, PassingMemory
 from sfsl.client.personal import PersonalRows
 from sfsl.client.round import Chance, ClientRound
 from sfsl.client.trainer import ClientModel, Trainer
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Randomness, SystemRandomness, digest
+from sfsl.crypto.secret import Identity, Randomness, SystemRandomness, digest
 from sfsl.errors import (
     BudgetExhausted,
     InputError,

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sfsl.carriers.https import page, replies, status
+from sfsl.carriers.https import replies, status
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.carriers.https.guarded import Rates
 from sfsl.carriers.https.status import Status
@@ -185,7 +185,7 @@ class Server:
         return replies.json(self._shown())
 
     async def page(self, request: Request) -> Response:
-        return Response(page.html(self._shown()), media_type="text/html", headers=page.HEADERS)
+        return Response(status.html(self._shown()), media_type="text/html", headers=status.HEADERS)
 
     def _shown(self) -> Status:
         """Return the status. Anyone may ask, so it is made anew once a second at most."""

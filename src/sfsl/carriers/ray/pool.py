@@ -8,7 +8,7 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from sfsl.carriers.local.pool import Lessons, Reply
+from sfsl.carriers.local.engine import Lessons, Reply
 from sfsl.carriers.ray.crew import Crew, Member
 from sfsl.client.device import Device, Learned
 from sfsl.simulate.population import Groups, Personal

@@ -28,8 +28,7 @@ from sfsl.errors import (
     UnexpectedSender,
     WrongPhase,
 )
-from sfsl.rounds.exchanges import ORDER, TRAINS, order
-from sfsl.rounds.messages import Invitation
+from sfsl.rounds.exchanges import ORDER, TRAINS, Invitation, order
 from sfsl.rounds.server import RoundServer
 from sfsl.service.messages import CODEC, Decline
 from sfsl.service.settings import DAY_MS

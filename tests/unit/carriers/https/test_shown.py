@@ -15,8 +15,7 @@ from deployment import Deployment, Wire, serve
 from sfsl.carriers.https import replies, status
 from sfsl.carriers.https.status import Totals
 from sfsl.cli import app
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Identity, Secret
 from sfsl.errors import RoundOver
 from sfsl.rounds.exchanges import order
 from sfsl.service.folder import REGISTRY
