@@ -245,7 +245,7 @@ async def _play(pipe: Connection, path: Path) -> None:
     import torch
 
     from sfsl.client.events import Event
-    from sfsl.client.trainer import ClientModel
+    from sfsl.client.round import ClientModel
     from sfsl.crypto.secret import digest
     from sfsl.models.package import describe, package_digest
     from sfsl.run.fleet import build_fleet, client_privacy

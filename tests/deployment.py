@@ -20,9 +20,9 @@ from sfsl.rounds.params import RoundRules
 from sfsl.rounds.record import RoundRecord
 from sfsl.secagg import Client, Policy
 from sfsl.service.driver import Service
+from sfsl.service.members import ServiceSettings
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn
 from sfsl.service.registry import Enrolment, Registry
-from sfsl.service.settings import ServiceSettings
 from sfsl.service.signing import Verifier, client_id, sign_request
 from sfsl.submodel import (
     Averaging,

@@ -9,9 +9,9 @@ from attacks import Attack, assert_gains_when_weakened, assert_stopped, collecto
 
 import sfsl.crypto.secret
 import sfsl.secagg.client
-import sfsl.secagg.client_states
 import sfsl.secagg.messages
 import sfsl.secagg.server
+import sfsl.secagg.states
 from sfsl.codec import Codec
 from sfsl.crypto.ring import Z32
 from sfsl.crypto.secret import Identity, KeyPair, Secret, channel_keys
@@ -28,8 +28,8 @@ from sfsl.errors import (
     WrongRound,
 )
 from sfsl.secagg import Client, Layout, Policy, Server, SumParams, TableShape
-from sfsl.secagg.client_states import Ready
 from sfsl.secagg.messages import CODEC, Member, Roster, UnmaskRequest, binding
+from sfsl.secagg.states import Ready
 from sfsl.testing import SeededRandomness
 from world import World, over_the_wire, tampered
 
@@ -151,7 +151,7 @@ def swapping_a_clients_keys_in_active_mode() -> bool:
 
 
 def ignore_roster(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sfsl.secagg.client_states, "binding", lambda roster: bytes(32))
+    patch.setattr(sfsl.secagg.states, "binding", lambda roster: bytes(32))
 
 
 @attack(refusal=AuthenticationFailed, weaken=ignore_roster)

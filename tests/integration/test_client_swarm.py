@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from fake_server import FakeServer
 from sfsl.carriers.local.engine import LocalEngine
 from sfsl.client.device import Device
-from sfsl.client.trainer import ClientModel
+from sfsl.client.round import ClientModel
 from sfsl.crypto.secret import Identity, SystemRandomness
 from sfsl.data import hold_out_last
 from sfsl.data.catalogue import Catalogue

@@ -16,13 +16,13 @@ torch = pytest.importorskip("torch")
 from clocks import PATIENCE
 from same_model import local_rounds, require_same_model
 from sfsl.client.events import Event
-from sfsl.client.trainer import ClientModel
+from sfsl.client.round import ClientModel
 from sfsl.crypto.secret import (
     Identity,
     SystemRandomness,
     digest,
 )
-from sfsl.deploy.start import open_deployment
+from sfsl.deploy import open_deployment
 from sfsl.models.package import describe, package_digest
 from sfsl.rounds.exchanges import order
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy

@@ -132,7 +132,7 @@ def _swarm(
         import torch
 
         from sfsl.client.link import address, trusted
-        from sfsl.client.trainer import ClientModel
+        from sfsl.client.round import ClientModel
         from sfsl_research.swarm.swarm import Swarm, SwarmSettings
     except ImportError as error:
         raise InputError(

@@ -10,7 +10,7 @@ from sfsl.data.catalogue import Catalogue
 from sfsl.data.interactions import Interactions, hold_out_last
 from sfsl.data.stored import load_stored, store_interactions
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
-from sfsl.durable.lock import FileLock
+from sfsl.durable import FileLock
 from sfsl.errors import InputError
 from sfsl.models import din
 from sfsl.settings.run import RunConfig, from_sections

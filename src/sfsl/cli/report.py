@@ -7,7 +7,7 @@ import typer
 from typer import Argument, Option
 
 from sfsl.cli.output import Json, console, emit_json, table
-from sfsl.durable.files import write_whole
+from sfsl.durable import write_whole
 from sfsl.errors import InputError
 from sfsl.report.comparison import (
     client_table,

@@ -24,7 +24,7 @@ from sfsl.cli.output import (
     progress_console,
 )
 from sfsl.cli.run_output import RunProgress, print_summary
-from sfsl.durable.files import write_new, written_whole
+from sfsl.durable import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.folder import RunFolder
 from sfsl.settings.run import RunConfig, from_sections

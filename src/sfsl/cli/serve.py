@@ -13,7 +13,7 @@ from sfsl.settings.serve import section_toml, serve_settings
 from sfsl.settings.toml import overridden, read_sections
 
 if TYPE_CHECKING:
-    from sfsl.deploy.serving import Serving
+    from sfsl.deploy import Serving
 
 
 def register(app: typer.Typer) -> None:
@@ -62,7 +62,7 @@ def serve(
     for other in ("asyncio", "uvicorn"):  # what strangers send is counted, not logged line by line
         logging.getLogger(other).setLevel(logging.ERROR)
     try:
-        import sfsl.deploy.serving as server
+        import sfsl.deploy as server
     except ImportError as error:
         raise InputError(
             f"a server needs more packages ({error}); install them with: "

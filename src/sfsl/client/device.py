@@ -9,7 +9,7 @@ from threading import Lock
 import numpy as np
 
 from sfsl.arrays import Indices, Values
-from sfsl.client.trainer import Lesson
+from sfsl.client.round import Lesson
 from sfsl.errors import Refused
 from sfsl.rounds import Download, ScoreBins, Trained
 from sfsl.submodel import RowSet, TrainedRows

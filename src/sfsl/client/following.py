@@ -15,7 +15,7 @@ from msgspec import Meta
 from sfsl.client.home import replace_file
 from sfsl.client.link import Link
 from sfsl.client.replies import About, Hex32
-from sfsl.client.trainer import ClientModel
+from sfsl.client.round import ClientModel
 from sfsl.data.catalogue import Catalogue, catalogue_digest
 from sfsl.data.catalogue_file import MOST_SERVED, decode_catalogue
 from sfsl.errors import InputError, InvalidMessage, StateError, WrongModel

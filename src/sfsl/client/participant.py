@@ -14,12 +14,10 @@ from typing import Any, TypeVar
 
 from sfsl.client.backoff import Backoff
 from sfsl.client.events import Event, Notify, nobody
+from sfsl.client.home import PersonalRows
 from sfsl.client.link import Link, Over
-from sfsl.client.memory import Memory
-from sfsl.client.personal import PersonalRows
 from sfsl.client.replies import OUTCOMES, About, Outcome
-from sfsl.client.round import Chance, ClientRound
-from sfsl.client.trainer import ClientModel, Trainer
+from sfsl.client.round import Chance, ClientModel, ClientRound, Memory, Trainer
 from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness
 from sfsl.errors import (

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 from sfsl.errors import ParameterError
-from sfsl.plan.costs import Memory, Seconds, cpu, memory
+from sfsl.plan.costs import Memory, Seconds, Speeds, cpu, measure, memory
 from sfsl.plan.rows import RoundRows, expected_rows
 from sfsl.plan.settings import PlanSettings
 from sfsl.plan.sizes import Traffic, traffic
-from sfsl.plan.speeds import Speeds, measure
 
 
 @dataclass(frozen=True)

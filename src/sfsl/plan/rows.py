@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sfsl.arrays import Reals
-from sfsl.plan.loads import DerivedLoad, SharedLoad, bisect
-from sfsl.plan.settings import PlanSettings
+from sfsl.plan.settings import DerivedLoad, PlanSettings, SharedLoad, bisect
 from sfsl.rounds.exchanges import Exchange
 from sfsl.secagg.graph import opened_alone
 

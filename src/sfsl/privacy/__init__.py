@@ -4,10 +4,15 @@ A deployed client goes through ``ClientState``; a ``Perturber`` alone keeps no l
 are ``sfsl_research.audit``.
 """
 
-from sfsl.privacy.accounting import Events, owner_distribution
-from sfsl.privacy.ledger import Budget, ClosedPeriod, Ledger
-from sfsl.privacy.parameters import PAPER_OWNERS, PRESETS, IndexPrivacy, cohort_events
-from sfsl.privacy.period import Calendar, PeriodSelection, choose_uniformly
+from sfsl.privacy.ledger import Budget, Calendar, ClosedPeriod, Ledger, PeriodSelection, choose_uniformly
+from sfsl.privacy.parameters import (
+    PAPER_OWNERS,
+    PRESETS,
+    Events,
+    IndexPrivacy,
+    cohort_events,
+    owner_distribution,
+)
 from sfsl.privacy.response import Decoys, Perturber, Tables
 from sfsl.privacy.state import ClientState
 from sfsl.privacy.tuning import Tuned, Workload, frontier, tune

@@ -26,12 +26,10 @@ from numpy.typing import ArrayLike
 from sfsl.arrays import Bits, Indices
 from sfsl.codec import Message
 from sfsl.crypto.secret import Randomness, Secret, digest
-from sfsl.durable.lock import Closing
-from sfsl.durable.records import DurableFile, RecordFormat
+from sfsl.durable import Closing, DurableFile, RecordFormat
 from sfsl.errors import Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError
-from sfsl.privacy.ledger import Budget, Ledger
+from sfsl.privacy.ledger import Budget, Calendar, Ledger
 from sfsl.privacy.parameters import IndexPrivacy
-from sfsl.privacy.period import Calendar
 from sfsl.privacy.response import KEY_BYTES, Decoys, Perturber, Tables
 
 MAGIC = b"sfsl state\r\n\x1a\n\x00\x00"  # 16 bytes; a text-mode copy would break them

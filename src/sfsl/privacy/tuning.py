@@ -11,13 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sfsl.errors import ParameterError
-from sfsl.privacy.accounting import Events, epsilon_after, evidence, owner_distribution
 from sfsl.privacy.parameters import (
     LEAST,
     PAPER_COHORT,
     PAPER_MEAN_OWNERS,
     PAPER_SINGLE_OWNER,
+    Events,
     IndexPrivacy,
+    epsilon_after,
+    evidence,
+    owner_distribution,
 )
 
 _WORD_BYTES = 4

@@ -27,10 +27,11 @@ from sfsl.rounds import states
 from sfsl.rounds.exchanges import UPDATE_SUM, Invitation, Request, Submodel
 from sfsl.rounds.params import IndexSpace, RoundParams
 from sfsl.rounds.record import RoundOutcome, RoundSums, conclude, read_sums
-from sfsl.secagg import server as secagg
 from sfsl.secagg.masking import parse_request
 from sfsl.secagg.messages import Keys, SessionParams, SignedRequest, verify_request
-from sfsl.secagg.moves import Machine, require_round, require_same
+from sfsl.secagg.server import Server
+from sfsl.secagg.states import Machine, require_round, require_same
+from sfsl.secagg.states import ServerPhase as SessionPhase
 from sfsl.submodel import RowMaps, RowStore
 from sfsl.union.protocol import open_union
 
@@ -64,7 +65,7 @@ class RoundServer(Machine[states.ServerState]):
             raise ParameterError("the round is for another model than the store holds")
         super().__init__(states.UnitingSets({}))
         self._params, self._identities, self._names = params, identities, names
-        self._session = secagg.Server(session, keys, identities, context=params.context(names))
+        self._session = Server(session, keys, identities, context=params.context(names))
         self._round_id, self._threshold = session.round_id, session.threshold
         self._store, self._maps, self._alone = store, maps, alone
         self._space, self._encoding = IndexSpace(params.model), params.union.build()
@@ -117,7 +118,7 @@ class RoundServer(Machine[states.ServerState]):
                 after, outbound = self._send_submodels(state)
             elif isinstance(state, states.UnitingSets | states.Updating):
                 outbound = self._session.close_phase()
-                if self._session.phase is not secagg.Phase.OPENED:
+                if self._session.phase is not SessionPhase.OPENED:
                     return outbound
                 if isinstance(state, states.Updating):
                     after = self._finish(state)

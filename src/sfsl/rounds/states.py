@@ -12,7 +12,7 @@ from sfsl.rounds.record import RoundOutcome, RoundSums
 from sfsl.secagg import messages
 from sfsl.secagg.client import Start
 from sfsl.secagg.messages import Layout
-from sfsl.secagg.moves import Move, State
+from sfsl.secagg.states import Move, State
 from sfsl.submodel import RowSet
 from sfsl.union.encoding import Encoding
 from sfsl.union.protocol import Union

@@ -14,7 +14,7 @@ import msgspec
 import torch
 
 from sfsl.crypto.ring import Z32
-from sfsl.durable.lock import Closing
+from sfsl.durable import Closing
 from sfsl.privacy import PeriodSelection
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet

@@ -1,7 +1,7 @@
 """One client of a session: a state machine without I/O (spec 4).
 
 Each step takes the server's message and returns the client's answer, once. A message that does not
-belong, does not verify or asks for too much raises and leaves the client as it was: see ``client_states``
+belong, does not verify or asks for too much raises and leaves the client as it was: see ``states``
 for what it knows in each phase.
 """
 
@@ -27,10 +27,8 @@ from sfsl.crypto.secret import (
     verify,
 )
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
-from sfsl.secagg import client_states as at
 from sfsl.secagg import messages
-from sfsl.secagg.client_states import Phase as Phase
-from sfsl.secagg.client_states import Start as Start
+from sfsl.secagg import states as at
 from sfsl.secagg.masking import Masker, own_rows, parse_request, parse_requesters, request_bitmaps, restrict
 from sfsl.secagg.messages import (
     MAX_ID,
@@ -45,7 +43,8 @@ from sfsl.secagg.messages import (
     sum_context,
     verify_request,
 )
-from sfsl.secagg.moves import Machine, State
+from sfsl.secagg.states import Machine, State
+from sfsl.secagg.states import Start as Start
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ class Client(Machine[State]):
     ``identities`` are the public keys of the others, known in advance and not from the server.
     ``state`` is that of a client that was put away: without it a new one draws its secrets."""
 
-    moves = at.MOVES
+    moves = at.CLIENT_MOVES
 
     def __init__(
         self,

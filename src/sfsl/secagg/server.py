@@ -1,7 +1,7 @@
 """The server of a session: a state machine without I/O (spec 4).
 
 ``receive`` takes one client's message or raises and changes nothing. ``close_phase`` ends a phase:
-whoever did not answer is a dropout from there on. ``server_states`` has the phases as a table, and what
+whoever did not answer is a dropout from there on. ``states`` has the phases as a table, and what
 the server knows in each. An open sum is followed by ``start_sum`` where the session has another one. An
 abort is final.
 """
@@ -26,7 +26,7 @@ from sfsl.errors import (
     WrongPhase,
 )
 from sfsl.secagg import messages
-from sfsl.secagg import server_states as at
+from sfsl.secagg import states as at
 from sfsl.secagg.graph import peers
 from sfsl.secagg.masking import Masker, Opened, Rebuilding, RunningTotal, parse_request
 from sfsl.secagg.messages import (
@@ -40,8 +40,7 @@ from sfsl.secagg.messages import (
     require_seed,
     verify_request,
 )
-from sfsl.secagg.moves import Machine, require_round, require_same
-from sfsl.secagg.server_states import Phase as Phase
+from sfsl.secagg.states import Machine, require_round, require_same
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,7 @@ class Server(Machine[at.ServerState]):
     """Runs one session for the clients whose ``keys`` were taken at check-in. ``context`` is what the masks
     of the first sum are bound to besides parameters and roster."""
 
-    moves = at.MOVES
+    moves = at.SERVER_MOVES
 
     def __init__(
         self,
@@ -189,10 +188,10 @@ class Server(Machine[at.ServerState]):
         here = tuple(sorted(state.inbox))
         log.debug("round %s, %s: %d answered", self.round_id.hex(), state.phase.name, len(here))
         close: dict[Enum, Callable[[Any, tuple[int, ...]], Closed]] = {
-            Phase.SHARES: self._deliver_shares,
-            Phase.MASKED: self._announce_survivors,
-            Phase.CONSISTENCY: self._ask_to_unmask,
-            Phase.UNMASK: self._open,
+            at.ServerPhase.SHARES: self._deliver_shares,
+            at.ServerPhase.MASKED: self._announce_survivors,
+            at.ServerPhase.CONSISTENCY: self._ask_to_unmask,
+            at.ServerPhase.UNMASK: self._open,
         }
         try:
             self._require_enough(

@@ -14,11 +14,10 @@ from msgspec import Meta
 from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, KeyPair, Randomness, Secret
 from sfsl.errors import InvalidMessage, WrongPhase
-from sfsl.secagg import client_states as at
+from sfsl.secagg import states as at
 from sfsl.secagg.client import Client
-from sfsl.secagg.client_states import Place, SumSecrets, parse_box
 from sfsl.secagg.messages import MAX_CLIENTS, MAX_SUMS, Box, Key, Keys, Policy, Positions, Roster
-from sfsl.secagg.moves import State
+from sfsl.secagg.states import Place, State, SumSecrets, parse_box
 
 Blobs = Annotated[tuple[bytes, ...], Meta(max_length=64)]
 KeysOfSums = Annotated[tuple[Key, ...], Meta(max_length=MAX_SUMS)]
@@ -26,7 +25,7 @@ T = TypeVar("T")
 
 
 class SessionSnapshot(Message, frozen=True, kw_only=True, tag="session-snapshot"):
-    """A state in bytes: see ``client_states`` for what its parts mean. ``holders`` dealt the ``boxes``, and
+    """A state in bytes: see ``states`` for what its parts mean. ``holders`` dealt the ``boxes``, and
     ``inbound_keys`` are in roster order."""
 
     phase: Literal["CHECKED_IN", "SHARED", "READY", "MASKED", "CONFIRMED"]

@@ -30,10 +30,9 @@ from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.secagg import SessionParams
 from sfsl.secagg.messages import InboundShares, Keys, Survivors, UnmaskRequest
 from sfsl.service.folder import Journal
-from sfsl.service.members import FIRST_REST_SECONDS, Members
+from sfsl.service.members import FIRST_REST_SECONDS, Members, ServiceSettings
 from sfsl.service.messages import CODEC, CheckIn, Decline
 from sfsl.service.registry import Registry
-from sfsl.service.settings import ServiceSettings
 from sfsl.submodel import Commit, ModelSpec, RowMaps, RowStore
 from sfsl.union.protocol import Union
 

@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sfsl.durable.files import write_whole
-from sfsl.durable.lock import Closing
+from sfsl.durable import Closing, write_whole
 from sfsl.errors import InputError, StoreCorrupt, StoreError
 from sfsl.privacy import PeriodSelection
 from sfsl.rounds import ScoreBins

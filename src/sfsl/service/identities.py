@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from sfsl import durable
 from sfsl.crypto.secret import Identity, Secret, digest
-from sfsl.durable import files
 from sfsl.errors import InputError, InvalidMessage, KeyFileError, ParameterError, Refused, UnknownClient
 from sfsl.service.signing import client_id, require_public
 
@@ -86,7 +86,7 @@ def read_secret(path: Path) -> Secret:
 def write_new(path: Path, data: bytes, *, secret: bool) -> None:
     """Make a new file, whole and durable or not at all; one that exists is left alone."""
     try:
-        files.write_new(path, data, mode=files.OWNER_ONLY if secret else 0o644)
+        durable.write_new(path, data, mode=durable.OWNER_ONLY if secret else 0o644)
     except FileExistsError:
         raise KeyFileError(
             f"{path} exists and is never overwritten; move it away, or choose another"

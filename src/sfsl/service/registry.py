@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sfsl.crypto.secret import Randomness, SystemRandomness
-from sfsl.durable.files import put_in_place
-from sfsl.durable.lock import Closing, FileLock
+from sfsl.durable import Closing, FileLock, put_in_place
 from sfsl.errors import (
     InputError,
     InvalidMessage,

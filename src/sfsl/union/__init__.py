@@ -1,10 +1,8 @@
 """Private set union: the union of the clients' index sets, and nothing else (spec 9)."""
 
-from sfsl.union.encoding import Encoding
+from sfsl.union.encoding import Encoding, hash_strings
 from sfsl.union.facade import UnionResult, private_set_union
-from sfsl.union.hashing import hash_strings
-from sfsl.union.protocol import UnionClient, UnionParams, UnionServer, choose
-from sfsl.union.sizing import planned_capacity
+from sfsl.union.protocol import UnionClient, UnionParams, UnionServer, choose, planned_capacity
 
 __all__ = [
     "Encoding",

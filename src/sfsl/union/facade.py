@@ -22,8 +22,8 @@ from sfsl.union.protocol import (
     UnionServer,
     choose,
     most_indices,
+    planned_capacity,
 )
-from sfsl.union.sizing import planned_capacity
 
 
 @dataclass(frozen=True)

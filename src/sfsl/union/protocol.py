@@ -1,5 +1,7 @@
 """The union on top of a secure sum: its parameters, its messages, its client and its server."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -24,15 +26,13 @@ from sfsl.secagg.messages import (
     Survivors,
     UnmaskRequest,
 )
-from sfsl.secagg.server import Phase, Server
+from sfsl.secagg.server import Server
+from sfsl.secagg.states import ServerPhase
 from sfsl.union.bloom import Bloom
 from sfsl.union.encoding import LARGEST_IDENTITY, Encoding, Identity, Whole, index_set
 from sfsl.union.sketch import Sketch
 
 ENCODINGS = ("auto", "identity", "bloom", "sketch", "whole")
-
-
-identity, bloom, sketch = Identity, Bloom, Sketch
 
 
 def choose(
@@ -66,6 +66,22 @@ def _shortest(domain: int, capacity: int, seed: bytes) -> Encoding:
         f"one cell for each of {domain} indices {identity_bytes}"
     )
     return replace(table, reason=why)
+
+
+def planned_capacity(
+    domain: int, clients: int, largest_set: int, earlier: Sequence[int] = (), headroom: float = 0.25
+) -> int:
+    """The capacity to plan a round for: the worst case, or less if earlier unions say so. A union over
+    capacity costs the round, and trying again costs every member a second exposure (spec 9.6), so the
+    head-room is generous: a quarter more than the largest union seen so far."""
+    if not 1 <= domain <= LARGEST_DOMAIN or clients < 1 or largest_set < 1:
+        raise ParameterError("domain, clients and largest set are at least 1, the domain at most 2^63")
+    if headroom < 0 or any(size < 0 for size in earlier):
+        raise ParameterError("head-room and earlier union sizes are not negative")
+    worst = min(domain, clients * largest_set)
+    if not earlier:
+        return worst
+    return max(1, min(worst, math.ceil(max(earlier) * (1 + headroom))))
 
 
 SUM_LABEL = "union"
@@ -202,7 +218,7 @@ class UnionServer:
     def close_phase(self) -> dict[str, Message]:
         """Close the session's phase; once the sum is open, all who answered to the end get the union."""
         outbound = self._session.close_phase()
-        if self._session.phase is not Phase.OPENED:
+        if self._session.phase is not ServerPhase.OPENED:
             return outbound
         self._union, message = open_union(self._session, self._encoding)
         return dict.fromkeys(self._session.answered, message)

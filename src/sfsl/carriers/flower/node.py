@@ -25,11 +25,8 @@ from msgspec import Meta
 
 from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name, read_roster
 from sfsl.client.device import Device, DeviceTrainer, TrainingLimits
-from sfsl.client.home import Home
-from sfsl.client.memory import DurableMemory, PassingMemory
-from sfsl.client.personal import PersonalRows
-from sfsl.client.round import Chance, ClientRound
-from sfsl.client.trainer import ClientModel, Trainer
+from sfsl.client.home import Home, PersonalRows
+from sfsl.client.round import Chance, ClientModel, ClientRound, DurableMemory, PassingMemory, Trainer
 from sfsl.crypto.secret import Identity, Randomness, SystemRandomness, digest
 from sfsl.errors import (
     BudgetExhausted,
@@ -43,9 +40,8 @@ from sfsl.errors import (
 )
 from sfsl.privacy import ClientState
 from sfsl.rounds import RoundClient, RoundPolicy
-from sfsl.rounds.client import Phase
+from sfsl.rounds.client import Own, Phase, RoundSnapshot, decode_client, encode_client, revive
 from sfsl.rounds.exchanges import SUMS
-from sfsl.rounds.snapshot import Own, RoundSnapshot, decode, encode, revive
 from sfsl.secagg import Client
 from sfsl.service.messages import CheckIn, Decline
 from sfsl.settings import terms
@@ -204,7 +200,7 @@ def answer(member: Member, frame: bytes, kept: bytes | None) -> Answer:
         # another submodel fails would tell a server which of the rows it spoiled there are this client's.
         said = round_.answer(message, lambda: member.memory.keep(None))
         over = isinstance(said, Decline) or round_.client.phase is Phase.FINISHED
-        kept = None if over else encode(round_.client)
+        kept = None if over else encode_client(round_.client)
         answered = CODEC.encode(said)
     except SfslError as reason:
         if round_.client.phase is not Phase[before.phase]:  # debited or trained, and nothing to show for it
@@ -218,7 +214,7 @@ def answer(member: Member, frame: bytes, kept: bytes | None) -> Answer:
 def _read(kept: bytes | None) -> tuple[RoundSnapshot | None, bytes | None]:
     """Read what was kept. What cannot be read is of no round: the next call begins another."""
     try:
-        return (None, None) if kept is None else (decode(kept), kept)
+        return (None, None) if kept is None else (decode_client(kept), kept)
     except StateError:
         return None, None
 
@@ -237,7 +233,7 @@ def _checked_in(member: Member, call: Call) -> Answer:
     )
     client = RoundClient(session, member.memory, model.spec, model.maps, policy, randomness, None)
     frame = CODEC.encode(CheckIn(model.digest, client.create_keys()))
-    kept = encode(client)
+    kept = encode_client(client)
     member.memory.keep(kept)
     return Answer(frame, kept)
 

@@ -10,7 +10,7 @@ from sfsl.carriers.ray.cluster import ClusterSettings
 from sfsl.carriers.ray.crew import Crew, Member
 from sfsl.carriers.ray.pool import RayPool
 from sfsl.carriers.ray.worker import Worker
-from sfsl.durable.lock import Closing
+from sfsl.durable import Closing
 from sfsl.errors import InputError, ParameterError
 from sfsl.rounds.record import RoundTally
 from sfsl.simulate.engine import Pool

@@ -30,8 +30,8 @@ from sfsl.errors import (
 )
 from sfsl.rounds.exchanges import ORDER, TRAINS, Invitation, order
 from sfsl.rounds.server import RoundServer
+from sfsl.service.members import DAY_MS
 from sfsl.service.messages import CODEC, Decline
-from sfsl.service.settings import DAY_MS
 from world import frozen, tampered
 
 UNKNOWN = bytes(16)
