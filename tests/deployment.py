@@ -15,7 +15,7 @@ from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness
 from sfsl.errors import RoundOver
-from sfsl.rounds import RoundClient, RoundPolicy, Trained
+from sfsl.rounds import Own, RoundClient, RoundPolicy, Trained
 from sfsl.rounds.params import RoundRules
 from sfsl.rounds.record import RoundRecord
 from sfsl.secagg import Client, Policy
@@ -164,7 +164,7 @@ class Guest:
         )
         round_policy = RoundPolicy(session=policy, max_clip=2.0, max_rows=1000)
         self.machine = RoundClient(
-            session, AsIs(self.real, everything=True), MODEL, MAPS, round_policy, randomness
+            session, Own(AsIs(self.real, everything=True), MODEL, MAPS, round_policy, randomness)
         )
         self.message = CheckIn(MODEL_DIGEST, self.machine.create_keys())
         self.received = 0

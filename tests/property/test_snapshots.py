@@ -46,7 +46,7 @@ class Twins:
             identity=identity,
             identities=cohort.pinned,
         )
-        return RoundClient(session, own.answers, MODEL, MAPS, cohort.policy, randomness), own
+        return RoundClient(session, own), own
 
     def answer(self, step: str, message: Any) -> bytes:
         passing = revive(decode_client(self.kept), self.own)

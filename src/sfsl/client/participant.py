@@ -32,9 +32,8 @@ from sfsl.errors import (
     WrongVersion,
 )
 from sfsl.rounds import RoundClient, RoundPolicy
-from sfsl.rounds.client import Phase
-from sfsl.rounds.exchanges import SUMS, Invitation, Submodel
-from sfsl.secagg import Client
+from sfsl.rounds.client import Own, Phase
+from sfsl.rounds.exchanges import Invitation, Submodel
 from sfsl.service.messages import CODEC, CheckIn, Decline
 
 Result = TypeVar("Result")
@@ -187,26 +186,19 @@ class Participant:
         return await _Conversation(self, round_, checked.ticket).hold()
 
     def _new_round(self) -> ClientRound:
-        rounding = Chance(self.randomness)
-        identity = None if self.pinned is None else self.identity
-        session = Client(
-            self.link.client,
-            self.policy.session,
-            self.randomness,
-            sums=SUMS,
-            identity=identity,
-            identities=self.pinned,
-        )
-        client = RoundClient(
-            session,
+        model, rounding = self.model, Chance(self.randomness)
+        own = Own(
             self.memory,
-            self.model.spec,
-            self.model.maps,
+            model.spec,
+            model.maps,
             self.policy,
             self.randomness,
             rounding,
-            names=self.model.names,
+            model.names,
+            None if self.pinned is None else self.identity,
+            self.pinned,
         )
+        client = RoundClient.join(self.link.client, own)
         return ClientRound(client, self.memory, self.trainer, self.personal, rounding)
 
     async def _require_same_model(self) -> None:

@@ -1,6 +1,6 @@
 """The whole round as two state machines without I/O: union, perturbation, download, upload (spec round)."""
 
-from sfsl.rounds.client import Download, RoundClient, Trained, histogram_words
+from sfsl.rounds.client import Download, Own, RoundClient, Trained, histogram_words
 from sfsl.rounds.params import IndexSpace, RoundParams, RoundPolicy, ScoreBins
 from sfsl.rounds.record import RoundOutcome, RoundSums, conclude, read_sums
 from sfsl.rounds.server import RoundServer, as_downloaded, require_rows
@@ -8,6 +8,7 @@ from sfsl.rounds.server import RoundServer, as_downloaded, require_rows
 __all__ = [
     "Download",
     "IndexSpace",
+    "Own",
     "RoundClient",
     "RoundOutcome",
     "RoundParams",

@@ -3,13 +3,13 @@
 
 Training is not done here: ``handle_submodel`` returns what was downloaded, the caller trains, and
 ``create_update`` takes the result. ``states`` has what a client knows in each phase. What a snapshot is for,
-``secagg.snapshot`` says.
+``secagg.states`` says.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
 from msgspec import Meta, field
@@ -21,15 +21,14 @@ from sfsl.crypto.ring import Words
 from sfsl.crypto.secret import Identity, Randomness, digest
 from sfsl.errors import InputError, InvalidMessage, Refused, RemoteError, StateError, WrongPhase
 from sfsl.rounds import states
-from sfsl.rounds.exchanges import Invitation, Request, Submodel
+from sfsl.rounds.exchanges import SUMS, Invitation, Request, Submodel
 from sfsl.rounds.params import IndexSpace, RoundParams, RoundPolicy, ScoreBins
 from sfsl.rounds.states import Phase as Phase
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client, Start
 from sfsl.secagg.masking import request_bitmaps
 from sfsl.secagg.messages import Layout
-from sfsl.secagg.snapshot import Blobs, SessionSnapshot, restore, snapshot
-from sfsl.secagg.states import Machine, State, require_round
+from sfsl.secagg.states import Blobs, Machine, SessionSnapshot, State, require_round, restored, snapshot
 from sfsl.submodel import ModelSpec, RowMaps, RowSet, TrainedRows, encode_update
 from sfsl.union.encoding import index_set
 from sfsl.union.protocol import Union, read_union
@@ -71,32 +70,51 @@ class Answers(Protocol):
         """Say which rows of each union it asks for."""
 
 
-class RoundClient(Machine[State]):
-    """Takes part in one round. ``answers`` is its privacy state, in which the period has begun.
+@dataclass(frozen=True)
+class Own:
+    """What a client of a round has of its own, whatever a server says: its memory, its terms, its chance.
 
-    ``rounding`` draws how numbers are rounded, where a simulation wants that to repeat itself. ``state`` is
-    that of a client that was put away.
+    ``answers`` is its privacy state, in which the period has begun. ``rounding`` draws how numbers are rounded,
+    where a simulation wants that to repeat itself. ``names`` is the digest of what rows are called, where it was
+    told. ``identity`` and ``identities`` are as ``secagg.Client`` has them.
     """
+
+    answers: Answers
+    model: ModelSpec
+    maps: RowMaps
+    policy: RoundPolicy
+    randomness: Randomness
+    rounding: Randomness | None = None
+    names: bytes = b""
+    identity: Identity | None = None
+    identities: Mapping[str, bytes] | None = None
+
+
+class RoundClient(Machine[State]):
+    """Takes part in one round. ``state`` is that of a client that was put away."""
 
     moves = states.CLIENT_MOVES
 
-    def __init__(
-        self,
-        session: Client,
-        answers: Answers,
-        model: ModelSpec,
-        maps: RowMaps,
-        policy: RoundPolicy,
-        randomness: Randomness,
-        rounding: Randomness | None = None,
-        state: State | None = None,
-        names: bytes = b"",
-    ) -> None:
+    def __init__(self, session: Client, own: Own, state: State | None = None) -> None:
         super().__init__(state or states.New())
-        self._names = names
-        self.session, self._answers, self._policy = session, answers, policy
-        self._model, self._maps, self._space = model, maps, IndexSpace(model)
-        self._randomness, self._rounding = randomness, rounding or randomness
+        self.session, self._space = session, IndexSpace(own.model)
+        self._answers, self._policy, self._names = own.answers, own.policy, own.names
+        self._model, self._maps = own.model, own.maps
+        self._randomness, self._rounding = own.randomness, own.rounding or own.randomness
+
+    @classmethod
+    def join(cls, name: str, own: Own, kept: State | None = None, state: State | None = None) -> Self:
+        """Return a client with a session of its own: a new one, or that which was ``kept``."""
+        session = Client(
+            name,
+            own.policy.session,
+            own.randomness,
+            sums=SUMS,
+            identity=own.identity,
+            identities=own.identities,
+            state=kept,
+        )
+        return cls(session, own, state)
 
     def create_keys(self) -> messages.Keys:
         self._due(messages.Keys, states.New)
@@ -277,23 +295,6 @@ class RoundSnapshot(Message, frozen=True, kw_only=True, tag="round-snapshot"):
 _CODEC = Codec(RoundSnapshot)
 
 
-@dataclass(frozen=True)
-class Own:
-    """What of a client is not in a snapshot: its terms, its memory, its source of chance.
-
-    ``rounding`` and ``identity`` are as ``RoundClient`` and ``secagg.Client`` have them.
-    """
-
-    answers: Answers
-    model: ModelSpec
-    maps: RowMaps
-    policy: RoundPolicy
-    randomness: Randomness
-    rounding: Randomness | None = None
-    identity: Identity | None = None
-    identities: Mapping[str, bytes] | None = None
-
-
 def encode_client(client: RoundClient) -> bytes:
     """Encode the state of a client that waits for the server's next message."""
     state, known = client.state, dict[str, Any]()
@@ -306,7 +307,7 @@ def encode_client(client: RoundClient) -> bytes:
         known["asked"] = {name: _bytes(rows.rows) for name, rows in state.asked.items()}
         known["positions"] = tuple(map(_bytes, state.positions))
     phase: Any = state.phase.name
-    return _CODEC.encode(RoundSnapshot(session=snapshot(client.session), phase=phase, **known))
+    return _CODEC.encode(RoundSnapshot(session=snapshot(client.session.state), phase=phase, **known))
 
 
 def decode_client(data: bytes) -> RoundSnapshot:
@@ -321,14 +322,9 @@ def decode_client(data: bytes) -> RoundSnapshot:
 def revive(kept: RoundSnapshot, own: Own) -> RoundClient:
     """Return the client that was."""
     try:
-        session = restore(
-            kept.session, own.policy.session, own.randomness, identity=own.identity, identities=own.identities
-        )
+        return RoundClient.join(kept.session.keys.client, own, restored(kept.session), _state(kept))
     except RemoteError as error:
         raise StateError(f"what was kept of a round cannot be used: {error}") from None
-    return RoundClient(
-        session, own.answers, own.model, own.maps, own.policy, own.randomness, own.rounding, _state(kept)
-    )
 
 
 def _state(kept: RoundSnapshot) -> State:

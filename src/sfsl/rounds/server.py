@@ -133,7 +133,7 @@ class RoundServer(Machine[states.ServerState]):
         return outbound
 
     def _send_union(self, state: states.UnitingSets) -> tuple[states.ServerState, dict[str, Message]]:
-        union, message = open_union(self._session, self._encoding)
+        union, message = open_union(self._session.opened.dense, self._round_id, self._encoding)
         require_rows(union)
         unions = self._maps.with_derived(self._space.rows(union))
         packed = digest("union indices", message.packed)

@@ -8,18 +8,25 @@ refused on the way has changed nothing.
 A client's state holds of its secrets only what it still needs: the channel key until the boxes are sealed, a
 sum's own secrets until the client has masked with them, a sum's shares until it has opened some.
 
+A snapshot is a client between two messages as bytes, for engines that keep no process alive between them
+(spec 4.5). It holds secrets, and of them only what its client still needs. It must be used once: two answers
+from one snapshot would be two vectors under the same masks. Whoever keeps it sees to that, durably, as
+``privacy.ClientState`` does.
+
 A phase in which the server waits for its clients has an inbox. It grows by one message at a time, and each
 is put there when all of it has been checked; the state itself is replaced when the phase is closed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
-from msgspec import Struct
+import numpy as np
+from msgspec import Meta, Struct
 
 from sfsl.arrays import Bits, Positions
+from sfsl.codec import Message
 from sfsl.crypto.secret import SHARE_BYTES, KeyPair, Secret, parse_share
 from sfsl.errors import ConflictingMessage, InvalidMessage, WrongPhase, WrongRound
 from sfsl.secagg import messages
@@ -235,22 +242,99 @@ def without_current(shares: Mapping[int, Secret]) -> dict[int, Secret]:
     return {dealer: Secret(box.reveal()[2 * SHARE_BYTES :]) for dealer, box in shares.items()}
 
 
+Blobs = Annotated[tuple[bytes, ...], Meta(max_length=64)]
+KeysOfSums = Annotated[tuple[messages.Key, ...], Meta(max_length=messages.MAX_SUMS)]
+P = TypeVar("P")
+
+
+class SessionSnapshot(Message, frozen=True, kw_only=True, tag="session-snapshot"):
+    """A client's state in bytes. ``holders`` dealt the ``boxes``, and
+    ``inbound_keys`` are in roster order."""
+
+    phase: Literal["CHECKED_IN", "SHARED", "READY", "MASKED", "CONFIRMED"]
+    sum: Annotated[int, Meta(ge=0, lt=messages.MAX_SUMS)] = 0
+    keys: messages.Keys
+    channel: messages.Key | None = None
+    masks: KeysOfSums
+    seeds: KeysOfSums
+    roster: messages.Roster | None = None
+    inbound_keys: Annotated[tuple[messages.Key, ...], Meta(max_length=messages.MAX_CLIENTS)] = ()
+    holders: messages.Positions = ()
+    boxes: Annotated[tuple[messages.Box, ...], Meta(max_length=messages.MAX_CLIENTS)] = ()
+    asked: Blobs = ()
+    alive: messages.Positions = ()
+    confirmed: tuple[messages.Positions, messages.Positions] | None = None
+
+
+def snapshot(state: State) -> SessionSnapshot:
+    """The state of a client that waits for a message, as it is kept."""
+    if not isinstance(state, CheckedIn | Joined):
+        raise WrongPhase(f"a client that is {state.phase.name} waits for no message")
+    known: dict[str, Any] = {}
+    if isinstance(state, CheckedIn):
+        known |= {"keys": state.keys, "channel": state.channel.private.reveal()}
+    else:
+        place, dealers = state.place, tuple(sorted(state.shares))
+        boxes = tuple(state.shares[dealer].reveal() for dealer in dealers)
+        known |= {"sum": state.sum, "keys": place.members[place.own], "roster": place.roster}
+        known |= {"holders": dealers, "boxes": boxes}
+    if isinstance(state, Shared):
+        known["inbound_keys"] = tuple(state.inbound_keys[peer].reveal() for peer in state.place.peers)
+        known["asked"] = tuple(rows.astype("<i8").tobytes() for rows in state.asked)
+    if isinstance(state, Ready | Masked):
+        known["alive"] = state.alive
+    if isinstance(state, Confirmed):
+        known["confirmed"] = state.confirmed
+    return SessionSnapshot(
+        phase=state.phase.name,  # type: ignore[arg-type]
+        masks=tuple(one.mask.private.reveal() for one in state.secrets),
+        seeds=tuple(one.seed.reveal() for one in state.secrets),
+        **known,
+    )
+
+
+def restored(kept: SessionSnapshot) -> State:
+    """The state that was. The policy and the identities of its client are not part of a snapshot."""
+    secrets = tuple(
+        SumSecrets(KeyPair(Secret(mask)), Secret(seed))
+        for mask, seed in _pairs(kept.masks, kept.seeds, "seeds of masks")
+    )
+    if kept.channel is not None:
+        return CheckedIn(KeyPair(Secret(kept.channel)), secrets, kept.keys)
+    if kept.roster is None:
+        raise InvalidMessage("a snapshot of a client that joined, without its roster")
+    place, left = Place.of(kept.keys.client, kept.roster), len(kept.keys.masks) - kept.sum
+    shares = {
+        dealer: parse_box(box, left) for dealer, box in _pairs(kept.holders, kept.boxes, "boxes of shares")
+    }
+    if kept.phase == "SHARED":
+        keys = _pairs(place.peers, kept.inbound_keys, "keys of peers")
+        asked = tuple(np.frombuffer(rows, "<i8").astype(np.intp) for rows in kept.asked)
+        return Shared(place, 0, secrets, shares, {peer: Secret(key) for peer, key in keys}, asked)
+    if kept.phase == "CONFIRMED" and kept.confirmed is not None:
+        return Confirmed(place, kept.sum, secrets, shares, kept.alive, kept.confirmed)
+    return (Ready if kept.phase == "READY" else Masked)(place, kept.sum, secrets, shares, kept.alive)
+
+
+def _pairs(places: Sequence[P], values: Sequence[bytes], what: str) -> "zip[tuple[P, bytes]]":
+    if len(places) != len(values):
+        raise InvalidMessage(f"a snapshot with {len(values)} {what} of {len(places)}")
+    return zip(places, values, strict=True)
+
+
 ServerPhase = Enum("ServerPhase", "SHARES MASKED CONSISTENCY UNMASK OPENED ABORTED")
 # A phase, the number of its sum, and the position of a client.
 Slot = tuple[Enum, int, int]
 
+_STOP = ServerPhase.ABORTED
 SERVER_MOVES = (
-    Move(ServerPhase.SHARES, messages.SealedShares, (ServerPhase.MASKED, ServerPhase.ABORTED)),
-    Move(
-        ServerPhase.MASKED, messages.MaskedVector, (ServerPhase.CONSISTENCY, ServerPhase.ABORTED), active=True
-    ),
-    Move(
-        ServerPhase.CONSISTENCY, messages.Consistency, (ServerPhase.UNMASK, ServerPhase.ABORTED), active=True
-    ),
-    Move(ServerPhase.MASKED, messages.MaskedVector, (ServerPhase.UNMASK, ServerPhase.ABORTED), active=False),
-    Move(ServerPhase.UNMASK, messages.UnmaskShares, (ServerPhase.OPENED, ServerPhase.ABORTED)),
+    Move(ServerPhase.SHARES, messages.SealedShares, (ServerPhase.MASKED, _STOP)),
+    Move(ServerPhase.MASKED, messages.MaskedVector, (ServerPhase.CONSISTENCY, _STOP), active=True),
+    Move(ServerPhase.CONSISTENCY, messages.Consistency, (ServerPhase.UNMASK, _STOP), active=True),
+    Move(ServerPhase.MASKED, messages.MaskedVector, (ServerPhase.UNMASK, _STOP), active=False),
+    Move(ServerPhase.UNMASK, messages.UnmaskShares, (ServerPhase.OPENED, _STOP)),
     # With its layout the next sum starts, if there is one.
-    Move(ServerPhase.OPENED, Layout, (ServerPhase.MASKED, ServerPhase.ABORTED)),
+    Move(ServerPhase.OPENED, Layout, (ServerPhase.MASKED, _STOP)),
 )
 PHASE_OF = {move.takes: move.phase for move in SERVER_MOVES}
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from sfsl.arrays import LARGEST_DOMAIN, Indices
 from sfsl.codec import Checked, Codec, Message, pack, unpack
+from sfsl.crypto.ring import Words
 from sfsl.crypto.secret import Randomness, digest
 from sfsl.errors import InvalidMessage, ParameterError, Refused, UnionFailed, WrongPhase, WrongRound
 from sfsl.secagg import messages
@@ -220,7 +221,7 @@ class UnionServer:
         outbound = self._session.close_phase()
         if self._session.phase is not ServerPhase.OPENED:
             return outbound
-        self._union, message = open_union(self._session, self._encoding)
+        self._union, message = open_union(self._session.opened.dense, self._session.round_id, self._encoding)
         return dict.fromkeys(self._session.answered, message)
 
     @property
@@ -230,9 +231,9 @@ class UnionServer:
         return self._union
 
 
-def open_union(session: Server, encoding: Encoding) -> tuple[Indices, Union]:
-    """Decode the sum that the session has just opened; or ``UnionFailed``."""
-    union = encoding.decode(session.opened.dense)
+def open_union(total: Words, round_id: bytes, encoding: Encoding) -> tuple[Indices, Union]:
+    """Decode the sum that a session has just opened; or ``UnionFailed``."""
+    union = encoding.decode(total)
     if len(union) > most_indices(encoding):
         raise UnionFailed("the sum decodes to more indices than the capacity", capacity=len(union))
-    return union, Union(session.round_id, len(union), pack(union, encoding.domain))
+    return union, Union(round_id, len(union), pack(union, encoding.domain))

@@ -41,8 +41,6 @@ from sfsl.errors import (
 from sfsl.privacy import ClientState
 from sfsl.rounds import RoundClient, RoundPolicy
 from sfsl.rounds.client import Own, Phase, RoundSnapshot, decode_client, encode_client, revive
-from sfsl.rounds.exchanges import SUMS
-from sfsl.secagg import Client
 from sfsl.service.messages import CheckIn, Decline
 from sfsl.settings import terms
 from sfsl.settings.sections import about, section_from
@@ -149,10 +147,11 @@ class Member:
         if self.pinned is not None and self.identity is None:
             raise InputError("active mode needs an identity of this client's own")
 
-    @property
-    def signer(self) -> Identity | None:
-        """What this client signs with in a round: nothing, unless it insists on active mode."""
-        return None if self.pinned is None else self.identity
+    def own(self, rounding: Randomness | None) -> Own:
+        """Return what it has in a round. It signs nothing there, unless it insists on active mode."""
+        signer, model = None if self.pinned is None else self.identity, self.model
+        told = (self.memory, model.spec, model.maps, self.policy, self.randomness, rounding, model.names)
+        return Own(*told, signer, self.pinned)
 
 
 @dataclass(frozen=True)
@@ -227,12 +226,8 @@ def _checked_in(member: Member, call: Call) -> Answer:
         raise Refused("this client has joined another server: its folder belongs to that one")
     member.memory.prepare(call.acknowledged)
     member.home.pin(call.deployment)
-    model, policy, randomness = member.model, member.policy, member.randomness
-    session = Client(
-        member.name, policy.session, randomness, sums=SUMS, identity=member.signer, identities=member.pinned
-    )
-    client = RoundClient(session, member.memory, model.spec, model.maps, policy, randomness, None)
-    frame = CODEC.encode(CheckIn(model.digest, client.create_keys()))
+    client = RoundClient.join(member.name, member.own(None))
+    frame = CODEC.encode(CheckIn(member.model.digest, client.create_keys()))
     kept = encode_client(client)
     member.memory.keep(kept)
     return Answer(frame, kept)
@@ -259,11 +254,9 @@ def _go_on(member: Member, before: RoundSnapshot, kept: bytes) -> None:
 
 
 def _revived(member: Member, before: RoundSnapshot) -> ClientRound:
-    model, memory, randomness = member.model, member.memory, member.randomness
-    chance = Chance(randomness)
-    own = Own(memory, model.spec, model.maps, member.policy, randomness, chance, member.signer, member.pinned)
-    client = revive(before, own)
-    return ClientRound(client, memory, member.trainer, member.personal, chance, _number(before))
+    chance = Chance(member.randomness)
+    client = revive(before, member.own(chance))
+    return ClientRound(client, member.memory, member.trainer, member.personal, chance, _number(before))
 
 
 def _number(before: RoundSnapshot) -> int | None:

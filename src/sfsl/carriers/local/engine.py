@@ -18,10 +18,10 @@ from sfsl.client.device import Learned
 from sfsl.codec import Message
 from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import Aborted, Declined, InvalidMessage, NotFinite, Refused, RemoteError, TooFewClients
-from sfsl.rounds import RoundClient, RoundParams, RoundPolicy, RoundSums, ScoreBins, conclude
-from sfsl.rounds.exchanges import CODEC, LAST, STEP, SUMS, TRAINS, Exchange
+from sfsl.rounds import Own, RoundClient, RoundParams, RoundPolicy, RoundSums, ScoreBins, conclude
+from sfsl.rounds.exchanges import CODEC, LAST, STEP, TRAINS, Exchange
 from sfsl.rounds.record import RoundTally
-from sfsl.secagg import Client, Policy
+from sfsl.secagg import Policy
 from sfsl.secagg.messages import Keys
 from sfsl.service.driver import CohortRound, Driver
 from sfsl.service.members import admit_keys
@@ -117,16 +117,11 @@ class LocalPool:
         return dict(self._workers.map(reply, names))
 
     def _keys(self, name: str) -> Message:
-        population, number, randomness = self._population, self._number, self._randomness
-        self._clients[name] = RoundClient(
-            Client(name, _SESSION, randomness, sums=SUMS),
-            population.answers(name, number),
-            population.task.spec,
-            population.task.row_maps,
-            RoundPolicy(session=_SESSION, max_clip=_GENEROUS, max_rows=population.settings.max_rows),
-            randomness,
-            population.rounding(name, number),
-        )
+        population, number, task = self._population, self._number, self._population.task
+        answers, rounding = population.answers(name, number), population.rounding(name, number)
+        policy = RoundPolicy(session=_SESSION, max_clip=_GENEROUS, max_rows=population.settings.max_rows)
+        own = Own(answers, task.spec, task.row_maps, policy, self._randomness, rounding)
+        self._clients[name] = RoundClient.join(name, own)
         return self._clients[name].create_keys()
 
 
