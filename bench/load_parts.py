@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from sfsl.client.backoff import Backoff
+from sfsl.client.events import Backoff
 from sfsl.client.link import Link, Over, trusted
 from sfsl.crypto.secret import Identity, SystemRandomness
 from sfsl.rounds.exchanges import Invitation

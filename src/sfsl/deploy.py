@@ -19,8 +19,7 @@ from starlette.types import ASGIApp
 from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.authority import AUTHORITY, create_authority, expires_within, issue_server
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
-from sfsl.carriers.https.guarded import ConnectionLimits
-from sfsl.carriers.https.listen import Listen
+from sfsl.carriers.https.listen import ConnectionLimits, Listen
 from sfsl.carriers.https.listen import serve as listen_until_stopped
 from sfsl.client.join import blocking
 from sfsl.data.catalogue import Catalogue

@@ -26,10 +26,8 @@ from sfsl.deploy import open_deployment
 from sfsl.models.package import describe, package_digest
 from sfsl.rounds.exchanges import order
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
-from sfsl.service.folder import (
-    Kept,
-    read_lines,
-)
+from sfsl.service.driver import Kept
+from sfsl.service.folder import read_lines
 from sfsl.service.registry import Registry
 from sfsl.service.signing import client_id
 from sfsl.settings.serve import ServeConfig, from_all_sections

@@ -25,8 +25,7 @@ from clocks import PATIENCE, let_time_pass, until
 from deployment import Deployment, Wire, serve
 from sfsl.carriers.https.app import AppLimits
 from sfsl.carriers.https.authority import create_authority, issue_server
-from sfsl.carriers.https.guarded import ConnectionLimits
-from sfsl.carriers.https.listen import Listen, _bound
+from sfsl.carriers.https.listen import ConnectionLimits, Listen, _bound
 from sfsl.carriers.https.listen import serve as serve_forever
 from sfsl.cli import main
 from sfsl.client import Backoff, Link

@@ -47,7 +47,8 @@ from sfsl.run.fleet import Interacted, build_fleet, client_privacy
 from sfsl.run.planning import choose_cohort, planned_requesters
 from sfsl.run.setup import resolved
 from sfsl.run.summary import Summary
-from sfsl.service.folder import Kept, read_lines
+from sfsl.service.driver import Kept
+from sfsl.service.folder import read_lines
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import read_config, to_toml
 from sfsl.submodel import Commit, LmdbStore, RowSet

@@ -19,9 +19,8 @@ from itertools import pairwise
 import httpx
 import numpy as np
 
-from sfsl.client.backoff import Backoff
 from sfsl.client.device import Device, DeviceTrainer
-from sfsl.client.events import Event
+from sfsl.client.events import Backoff, Event
 from sfsl.client.following import fetch_model
 from sfsl.client.home import PersonalRows
 from sfsl.client.link import Link

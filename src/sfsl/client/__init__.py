@@ -6,8 +6,7 @@
         await Participant(link, model, memory, trainer, ...).run()
 """
 
-from sfsl.client.backoff import Backoff
-from sfsl.client.events import Event
+from sfsl.client.events import Backoff, Event
 from sfsl.client.home import PersonalRows
 from sfsl.client.link import Link, LinkLimits, trusted
 from sfsl.client.participant import Attempt, Participant, Settings

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from sfsl.client.events import About, Hex32
 from sfsl.client.home import replace_file
 from sfsl.client.link import Link
-from sfsl.client.replies import About, Hex32
 from sfsl.client.round import ClientModel
 from sfsl.data.catalogue import Catalogue, catalogue_digest
 from sfsl.data.catalogue_file import MOST_SERVED, decode_catalogue

@@ -12,9 +12,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from sfsl.client.backoff import Backoff
 from sfsl.client.device import DeviceTrainer
-from sfsl.client.events import Event, Notify, nobody
+from sfsl.client.events import Backoff, Event, Notify, nobody
 from sfsl.client.following import KnownModel, ServedModel, fetch_model
 from sfsl.client.home import Home, PersonalRows, read_roster
 from sfsl.client.link import Link, trusted

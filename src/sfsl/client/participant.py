@@ -12,11 +12,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from sfsl.client.backoff import Backoff
-from sfsl.client.events import Event, Notify, nobody
+from sfsl.client.events import OUTCOMES, About, Backoff, Event, Notify, Outcome, nobody
 from sfsl.client.home import PersonalRows
 from sfsl.client.link import Link, Over
-from sfsl.client.replies import OUTCOMES, About, Outcome
 from sfsl.client.round import Chance, ClientModel, ClientRound, Memory, Trainer
 from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness

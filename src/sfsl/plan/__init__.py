@@ -12,14 +12,6 @@ from sfsl.plan.settings import (
 )
 
 __all__ = [
-    "DerivedLoad",
-    "Load",
-    "Plan",
-    "PlanSettings",
-    "SharedLoad",
-    "derived_load",
-    "make_plan",
-    "measured_loads",
-    "rounds_per_day",
-    "shared_load",
-]
+    "DerivedLoad", "Load", "Plan", "PlanSettings", "SharedLoad", "derived_load", "make_plan",
+    "measured_loads", "rounds_per_day", "shared_load",
+]  # fmt: skip

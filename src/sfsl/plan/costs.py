@@ -18,9 +18,9 @@ from sfsl.plan.settings import COUNTED, PlanSettings
 from sfsl.plan.sizes import Traffic
 from sfsl.privacy import PRESETS, Perturber, Tables
 from sfsl.rounds.exchanges import CODEC, Exchange
+from sfsl.secagg.facade import cpu_seconds, mask_seconds
 from sfsl.secagg.masking import Masker
 from sfsl.secagg.messages import Layout, MaskedVector, SealedShares, TableShape
-from sfsl.secagg.meter import cpu_seconds, mask_seconds
 from sfsl.submodel import Quantization
 from sfsl.union import choose
 

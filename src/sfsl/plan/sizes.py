@@ -18,18 +18,8 @@ from sfsl.plan.rows import RoundRows
 from sfsl.plan.settings import COUNTED, PlanSettings
 from sfsl.rounds import IndexSpace, RoundParams, ScoreBins
 from sfsl.rounds.exchanges import CODEC, SUMS, Exchange, Invitation, Request, Submodel
-from sfsl.secagg import SessionParams
+from sfsl.secagg import SessionParams, messages
 from sfsl.secagg.masking import requesters_size
-from sfsl.secagg.messages import (
-    InboundShares,
-    Keys,
-    MaskedVector,
-    Member,
-    Roster,
-    SealedShares,
-    UnmaskRequest,
-    UnmaskShares,
-)
 from sfsl.submodel import Quantization, UpdateParams
 from sfsl.union import Encoding, UnionParams, choose, planned_capacity
 from sfsl.union.protocol import Union
@@ -64,8 +54,8 @@ def traffic(settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows) -
     update_words = round(model.dense_words + 2 * settings.bins + uploaded)
     shared_rows = round(sum(one.union for table, one in summed if table.kind == "shared"))
     number = np.dtype(settings.precision).itemsize
-    keys = Keys("i" * settings.id_length, _KEY, (_KEY,) * SUMS, (_KEY,) * SUMS, None)
-    members = tuple(Member(position, keys) for position in range(clients))
+    keys = messages.Keys("i" * settings.id_length, _KEY, (_KEY,) * SUMS, (_KEY,) * SUMS, None)
+    members = tuple(messages.Member(position, keys) for position in range(clients))
     params = _round_params(settings, encoding, rows.min_contributors)
     session = SessionParams(
         _ROUND, clients, settings.needed, neighbours=None, active=False, sums=params.sums()
@@ -75,14 +65,16 @@ def traffic(settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows) -
         """Spread so many positions over the roster."""
         return tuple(number * clients // max(count, 1) for number in range(count))
 
-    def unmask(participants: int, survivors: int) -> UnmaskRequest:
+    def unmask(participants: int, survivors: int) -> messages.UnmaskRequest:
         spread = places(participants)
-        return UnmaskRequest(_ROUND, 0, spread[:survivors], spread[survivors:], ())
+        return messages.UnmaskRequest(_ROUND, 0, spread[:survivors], spread[survivors:], ())
 
     down: dict[str, float] = {
         Exchange.CHECK_IN: 0,
-        Exchange.INVITATION: _size(Invitation(Roster(session, members), params)),
-        Exchange.INBOUND: _size(InboundShares(_ROUND, places(shared - 1), (_BOX,) * (shared - 1), b"", ())),
+        Exchange.INVITATION: _size(Invitation(messages.Roster(session, members), params)),
+        Exchange.INBOUND: _size(
+            messages.InboundShares(_ROUND, places(shared - 1), (_BOX,) * (shared - 1), b"", ())
+        ),
         Exchange.UNMASK_UNION: _size(unmask(shared, uniting)),
         Exchange.UNION: _size(Union(_ROUND, shared_rows, b""), packed_size(shared_rows, encoding.domain)),
         Exchange.SUBMODEL: _size(
@@ -99,12 +91,12 @@ def traffic(settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows) -
     request = Request(_ROUND, place, (b"",) * len(summed), None)
     up: dict[str, float] = {
         Exchange.CHECK_IN: _size(keys),
-        Exchange.INVITATION: _size(SealedShares(_ROUND, place, (_BOX,) * (clients - 1), (), None)),
-        Exchange.INBOUND: _size(MaskedVector(_ROUND, 0, place, b""), union_bytes),
-        Exchange.UNMASK_UNION: _size(UnmaskShares(_ROUND, 0, place, share * shared)),
+        Exchange.INVITATION: _size(messages.SealedShares(_ROUND, place, (_BOX,) * (clients - 1), (), None)),
+        Exchange.INBOUND: _size(messages.MaskedVector(_ROUND, 0, place, b""), union_bytes),
+        Exchange.UNMASK_UNION: _size(messages.UnmaskShares(_ROUND, 0, place, share * shared)),
         Exchange.UNION: _size(request, *(one.union / 8 for _, one in summed)),
-        Exchange.SUBMODEL: _size(MaskedVector(_ROUND, 1, place, b""), update_bytes),
-        Exchange.UNMASK_UPDATE: _size(UnmaskShares(_ROUND, 1, place, share * asking)),
+        Exchange.SUBMODEL: _size(messages.MaskedVector(_ROUND, 1, place, b""), update_bytes),
+        Exchange.UNMASK_UPDATE: _size(messages.UnmaskShares(_ROUND, 1, place, share * asking)),
     }
     return Traffic(up, down, encoding, encoding.length, update_words)
 

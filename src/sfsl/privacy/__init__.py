@@ -18,24 +18,7 @@ from sfsl.privacy.state import ClientState
 from sfsl.privacy.tuning import Tuned, Workload, frontier, tune
 
 __all__ = [
-    "PAPER_OWNERS",
-    "PRESETS",
-    "Budget",
-    "Calendar",
-    "ClientState",
-    "ClosedPeriod",
-    "Decoys",
-    "Events",
-    "IndexPrivacy",
-    "Ledger",
-    "PeriodSelection",
-    "Perturber",
-    "Tables",
-    "Tuned",
-    "Workload",
-    "choose_uniformly",
-    "cohort_events",
-    "frontier",
-    "owner_distribution",
-    "tune",
-]
+    "PAPER_OWNERS", "PRESETS", "Budget", "Calendar", "ClientState", "ClosedPeriod", "Decoys", "Events",
+    "IndexPrivacy", "Ledger", "PeriodSelection", "Perturber", "Tables", "Tuned", "Workload",
+    "choose_uniformly", "cohort_events", "frontier", "owner_distribution", "tune",
+]  # fmt: skip

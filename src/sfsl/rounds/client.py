@@ -74,9 +74,9 @@ class Answers(Protocol):
 class Own:
     """What a client of a round has of its own, whatever a server says: its memory, its terms, its chance.
 
-    ``answers`` is its privacy state, in which the period has begun. ``rounding`` draws how numbers are rounded,
-    where a simulation wants that to repeat itself. ``names`` is the digest of what rows are called, where it was
-    told. ``identity`` and ``identities`` are as ``secagg.Client`` has them.
+    ``answers`` is its privacy state, in which the period has begun. ``rounding`` draws how numbers are
+    rounded, where a simulation wants that to repeat itself. ``names`` is the digest of what rows are called,
+    where it was told. ``identity`` and ``identities`` are as ``secagg.Client`` has them.
     """
 
     answers: Answers

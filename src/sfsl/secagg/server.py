@@ -29,17 +29,7 @@ from sfsl.secagg import messages
 from sfsl.secagg import states as at
 from sfsl.secagg.graph import peers
 from sfsl.secagg.masking import Masker, Opened, Rebuilding, RunningTotal, parse_request
-from sfsl.secagg.messages import (
-    CODEC,
-    Keys,
-    Layout,
-    Roster,
-    SessionParams,
-    require_distinct,
-    require_key_pair,
-    require_seed,
-    verify_request,
-)
+from sfsl.secagg.messages import Keys, Layout, Roster, SessionParams
 from sfsl.secagg.states import Machine, require_round, require_same
 
 log = logging.getLogger(__name__)
@@ -68,7 +58,7 @@ class Server(Machine[at.ServerState]):
             raise ParameterError(f"keys of {len(keys)} clients for a session of {params.clients}")
         if params.active != (identities is not None):
             raise ParameterError("active mode needs the clients' identities, the other mode has none")
-        require_distinct(keys)
+        messages.require_distinct(keys)
         for one in keys:
             messages.require_keys(one, len(params.sums), identities)
             for public in (one.channel, *one.masks):
@@ -117,7 +107,7 @@ class Server(Machine[at.ServerState]):
         require_round(message.round_id, self.round_id, f"what client {client!r} answers")
         number = 0 if isinstance(message, messages.SealedShares) else message.sum
         slot = (at.PHASE_OF[type(message)], number, position)
-        fingerprint = hashlib.sha256(CODEC.encode(message)).digest()
+        fingerprint = hashlib.sha256(messages.CODEC.encode(message)).digest()
         if slot in self._state.accepted:
             require_same(fingerprint, self._state.accepted[slot], client)
             return
@@ -171,7 +161,7 @@ class Server(Machine[at.ServerState]):
         signed = None
         if layout.tables and self._identities is not None:
             signature = message.request_signature
-            verify_request(self._public(position), self.binding, 0, message.request, signature)
+            messages.verify_request(self._public(position), self.binding, 0, message.request, signature)
             signed = messages.SignedRequest(message.request, signature or b"")
         return at.Sealed(dict(zip(group, message.boxes, strict=True)), request, signed)
 
@@ -338,10 +328,10 @@ class Server(Machine[at.ServerState]):
             published, shares = self._keys[position], self._shares_of(state, position)
             try:
                 if position in alive:
-                    seed = partial(require_seed, published=published.commitments[state.sum])
+                    seed = partial(messages.require_seed, published=published.commitments[state.sum])
                     seeds[position] = rebuilding.secret(published.client, shares, seed)
                 else:
-                    pair = partial(require_key_pair, published=published.masks[state.sum])
+                    pair = partial(messages.require_key_pair, published=published.masks[state.sum])
                     keys[position] = rebuilding.secret(published.client, shares, pair)
             except KeyMismatch as error:
                 wrong.append(error)

@@ -16,20 +16,30 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from dataclasses import replace
+from typing import Literal, Self
+
+import msgspec
 
 from sfsl.codec import Message
 from sfsl.crypto.ring import ring_named
 from sfsl.crypto.secret import SHARE_BYTES, SystemRandomness
-from sfsl.errors import ConflictingMessage, KeyMismatch, SfslError, UnexpectedSender, WrongPhase, WrongRound
-from sfsl.privacy import choose_uniformly
+from sfsl.errors import (
+    ConflictingMessage,
+    KeyMismatch,
+    SfslError,
+    StoreCorrupt,
+    UnexpectedSender,
+    WrongPhase,
+    WrongRound,
+)
+from sfsl.privacy import PeriodSelection, choose_uniformly
 from sfsl.rounds import RoundOutcome, RoundParams, RoundServer, ScoreBins
 from sfsl.rounds.exchanges import EXPOSES, MAY_DECLINE, STEP, Exchange, Step, Submodel, order
 from sfsl.rounds.params import RoundRules, plan_round, plan_session
 from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.secagg import SessionParams
 from sfsl.secagg.messages import InboundShares, Keys, Survivors, UnmaskRequest
-from sfsl.service.folder import Journal
 from sfsl.service.members import FIRST_REST_SECONDS, Members, ServiceSettings
 from sfsl.service.messages import CODEC, CheckIn, Decline
 from sfsl.service.registry import Registry
@@ -265,6 +275,55 @@ class Driver:
             session, params, keys, self.store, self.maps, identities, alone=alone, names=self._names
         )
         return CohortRound(server, session, params, tally, cpu=self.cpu, exposed=exposed)
+
+
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Holds what survives a crash between two rounds.
+
+    ``line`` is the last round's record, which a crash right after the commit so cannot lose. ``scores`` are
+    the bins of the next round's scores, which follow from the last one's; None before there were any. A
+    simulation also counts the ``rounds`` each client was invited to, and keeps who had a turn in its
+    ``period``.
+    """
+
+    rounds: dict[str, int] = {}
+    line: bytes = b""
+    scores: ScoreBins | None = None
+    period: PeriodSelection = PeriodSelection()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        try:
+            return msgspec.msgpack.decode(data, type=cls) if data else cls()
+        except msgspec.MsgspecError as error:
+            raise StoreCorrupt(
+                f"what the store keeps between rounds (its selection state) cannot be read: {error}"
+            ) from None
+
+    def record(self) -> RoundRecord | None:
+        """Return the last round's record, if there is one."""
+        try:
+            return msgspec.json.decode(self.line, type=RoundRecord) if self.line else None
+        except msgspec.MsgspecError as error:
+            raise StoreCorrupt(f"the store's record of the last round cannot be read: {error}") from None
+
+
+class Journal:
+    """Commits rounds to a store: rows, what the next round needs and the record, in one transaction."""
+
+    def __init__(self, store: RowStore) -> None:
+        self.store = store
+        self.kept = Kept.decode(store.selection)
+
+    def commit(
+        self, commit: Commit, record: RoundRecord, scores: ScoreBins | None, **changes: object
+    ) -> None:
+        """Write the round. ``scores`` None leaves the bins as they are; ``changes`` go into ``Kept``."""
+        kept = msgspec.structs.replace(
+            self.kept, line=record.encode(), scores=scores or self.kept.scores, **changes
+        )
+        self.store.commit(replace(commit, selection=msgspec.msgpack.encode(kept)))
+        self.kept = kept
 
 
 class Service(Driver):

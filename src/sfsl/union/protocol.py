@@ -1,32 +1,33 @@
-"""The union on top of a secure sum: its parameters, its messages, its client and its server."""
+"""The union on top of a secure sum: its parameters, its messages, its client and its server, and all of them
+in one call: real state machines, encoded messages, one process."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import LARGEST_DOMAIN, Indices
 from sfsl.codec import Checked, Codec, Message, pack, unpack
 from sfsl.crypto.ring import Words
-from sfsl.crypto.secret import Randomness, digest
-from sfsl.errors import InvalidMessage, ParameterError, Refused, UnionFailed, WrongPhase, WrongRound
+from sfsl.crypto.secret import Randomness, SystemRandomness, digest
+from sfsl.errors import (
+    InputError,
+    InvalidMessage,
+    ParameterError,
+    Refused,
+    UnionFailed,
+    WrongPhase,
+    WrongRound,
+)
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client
-from sfsl.secagg.messages import (
-    SESSION,
-    InboundShares,
-    Keys,
-    Layout,
-    Roster,
-    RoundId,
-    SumParams,
-    Survivors,
-    UnmaskRequest,
-)
+from sfsl.secagg.facade import Cost, Session, Steps, checked_dropouts, checked_names
+from sfsl.secagg.messages import Keys, Layout, Roster, RoundId, SumParams
 from sfsl.secagg.server import Server
 from sfsl.secagg.states import ServerPhase
 from sfsl.union.bloom import Bloom
@@ -136,7 +137,7 @@ class Union(Message, frozen=True, tag="union"):
     packed: bytes
 
 
-CODEC = Codec(Invitation, *SESSION, Union)
+CODEC = Codec(Invitation, *messages.SESSION, Union)
 
 
 class UnionClient:
@@ -164,15 +165,15 @@ class UnionClient:
         self._round_id = invitation.roster.params.round_id
         return answer
 
-    def handle_inbound(self, inbound: InboundShares) -> messages.MaskedVector:
+    def handle_inbound(self, inbound: messages.InboundShares) -> messages.MaskedVector:
         vector = self._encoding.encode(self._elements, self._randomness)
         start = self._session.handle_inbound(inbound, self._context)
         return self._session.create_masked(start, vector)
 
-    def handle_survivors(self, lists: Survivors) -> messages.Consistency:
+    def handle_survivors(self, lists: messages.Survivors) -> messages.Consistency:
         return self._session.handle_survivors(lists)
 
-    def handle_unmask(self, request: UnmaskRequest) -> messages.UnmaskShares:
+    def handle_unmask(self, request: messages.UnmaskRequest) -> messages.UnmaskShares:
         answer = self._session.handle_unmask(request)
         self._awaits_union = True
         return answer
@@ -237,3 +238,113 @@ def open_union(total: Words, round_id: bytes, encoding: Encoding) -> tuple[Indic
     if len(union) > most_indices(encoding):
         raise UnionFailed("the sum decodes to more indices than the capacity", capacity=len(union))
     return union, Union(round_id, len(union), pack(union, encoding.domain))
+
+
+@dataclass(frozen=True)
+class UnionResult:
+    """``indices`` is the union of the sets of ``survivors``, ascending.
+
+    ``encoding`` is how sets became vectors, for the given ``reason``, with room for ``capacity`` indices.
+
+    >>> import sfsl
+    >>> result = sfsl.private_set_union({"ann": {3}, "bob": {17}}, domain=100)
+    >>> result.indices.tolist(), result.encoding, result.false_positives_expected
+    ([3, 17], 'identity', 0.0)
+    """
+
+    indices: Indices
+    encoding: str
+    reason: str
+    capacity: int
+    false_positives_expected: float
+    survivors: frozenset[str]
+    cost: Cost
+    vector_bytes: int
+    packed_bytes: int
+
+
+def private_set_union(
+    sets: Mapping[str, Iterable[int]],
+    domain: int,
+    *,
+    encoding: str = "auto",
+    capacity: int | None = None,
+    threshold: int | None = None,
+    dropped: Collection[str] = (),
+    neighbours: int | None = None,
+    active: bool = False,
+    false_positive_rate: float = DEFAULT_FALSE_POSITIVE_RATE,
+    randomness: Randomness | None = None,
+) -> UnionResult:
+    """Unite sets of indices below ``domain`` so that the union is all that anyone learns.
+
+    ``capacity`` is the largest union that fits (default: as many indices as there are clients times the
+    largest set). One that does not fit raises ``UnionFailed`` with a capacity that would do; whether to
+    try again is the caller's decision, since two unions over different survivors say more than one.
+    The ``dropped`` clients vanish before they upload.
+
+    >>> import sfsl
+    >>> result = sfsl.private_set_union({"ann": {3, 17, 2_000_000_000}, "bob": {17}}, domain=2**31)
+    >>> result.indices.tolist(), result.encoding
+    ([3, 17, 2000000000], 'sketch')
+    """
+    randomness = randomness or SystemRandomness()
+    names = checked_names(sets)
+    gone = checked_dropouts(dropped, names)
+    elements = {name: _elements(name, sets[name], domain) for name in names}
+    if capacity is None:
+        most = max(map(len, elements.values()))
+        capacity = planned_capacity(domain, clients=len(names), largest_set=max(1, most))
+    largest, owner = max((len(one), name) for name, one in elements.items())
+    seed = randomness.bytes(32)
+    chosen = choose(encoding, domain, capacity, seed, false_positive_rate)
+    union = UnionParams(
+        domain=domain,
+        encoding=chosen.name,  # type: ignore[arg-type]
+        capacity=capacity,
+        seed=seed,
+        false_positive_rate=false_positive_rate,
+    )
+    if largest > chosen.capacity:
+        enough = planned_capacity(domain, clients=len(names), largest_set=largest)
+        raise InputError(
+            f"client {owner!r} brings {largest} indices, over the capacity of {chosen.capacity}; "
+            f"a capacity of {enough} would do for {len(names)} such clients"
+        )
+    room = 16 * most_indices(chosen)
+    session = Session(names, union.sum_params(), randomness, threshold, neighbours, active, CODEC, room)
+    clients = {name: UnionClient(session.clients[name], elements[name], randomness) for name in names}
+    secagg, meter = session.check_in(union.context()), session.meter
+    server = meter.at_server(UnionServer, secagg, union)
+    steps: dict[str, Steps] = {
+        name: {
+            Invitation: client.handle_invitation,
+            messages.InboundShares: client.handle_inbound,
+            messages.Survivors: client.handle_survivors,
+            messages.UnmaskRequest: client.handle_unmask,
+        }
+        for name, client in clients.items()
+    }
+    outbound = session.run(server, meter.at_server(server.invitations), steps, ((), gone, ()))
+    packed = 0
+    for name, message in meter.down(outbound, Union):
+        meter.at_client(name, clients[name].handle_union, message)
+        packed = len(message.packed)
+    return UnionResult(
+        server.union,
+        chosen.name,
+        chosen.reason,
+        chosen.capacity,
+        chosen.false_positives_expected,
+        frozenset(secagg.opened.survivors),
+        meter.cost,
+        chosen.length * chosen.ring.word_bytes,
+        packed,
+    )
+
+
+def _elements(name: str, indices: Iterable[int], domain: int) -> Indices:
+    try:
+        return index_set(indices if isinstance(indices, np.ndarray) else list(indices), domain, domain)
+    except InputError as error:
+        raise InputError(f"client {name!r}: {error}") from None

@@ -9,6 +9,7 @@ import logging
 import math
 import re
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sfsl.carriers.https import status
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
-from sfsl.carriers.https.guarded import Rates
 from sfsl.carriers.https.status import Status, nameless
 from sfsl.codec import VERSION, Message
 from sfsl.data.catalogue import catalogue_digest
@@ -34,6 +34,7 @@ from sfsl.errors import (
     DecodeError,
     InvalidMessage,
     Oversize,
+    ParameterError,
     Refused,
     RemoteError,
     RoundOver,
@@ -93,6 +94,32 @@ class AppLimits:
     client_burst: int = 100
     address_rate: float = 500.0
     address_burst: int = 2000
+
+
+class Rates:
+    """Allows ``per_second`` in the long run, ``burst`` at once, by name. Of ``most`` names the oldest are
+    forgotten, which gives them a full bucket again: what bounds the names themselves is elsewhere."""
+
+    def __init__(self, what: str, per_second: float, burst: int, most: int = 100_000) -> None:
+        if per_second <= 0 or burst < 1 or most < 1:
+            raise ParameterError(f"requests of {what}: more than 0 a second, and at least 1 at once")
+        self._what, self._per_second, self._burst, self._most = what, per_second, burst, most
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, name: str, now: float) -> None:
+        """Count one request now, or raise ``TooMany``. A refused one takes nothing."""
+        tokens, then = self._buckets.pop(name, (float(self._burst), now))
+        tokens = min(float(self._burst), tokens + max(0.0, now - then) * self._per_second)
+        allowed = tokens >= 1
+        self._buckets[name] = (tokens - allowed, now)
+        if len(self._buckets) > self._most:
+            self._buckets.popitem(last=False)
+        if not allowed:
+            wait = math.ceil(1000 * (1 - tokens) / self._per_second)
+            raise TooMany(f"too many requests of {self._what}; slow down", wait_ms=wait)
 
 
 class Server:

@@ -13,9 +13,8 @@ import pytest
 from clocks import PATIENCE
 from deployment import MODEL_DIGEST, Deployment, Wire, serve
 from sfsl.carriers.https import status
-from sfsl.carriers.https.app import CHECK_IN_BYTES, STATUS, AppLimits
+from sfsl.carriers.https.app import CHECK_IN_BYTES, STATUS, AppLimits, Rates
 from sfsl.carriers.https.coordinator import now_ms
-from sfsl.carriers.https.guarded import Rates
 from sfsl.crypto.secret import Identity, Secret
 from sfsl.errors import ParameterError, RemoteError, TooMany
 from sfsl.service.messages import CODEC, CheckedIn, Enrol
