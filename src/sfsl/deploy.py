@@ -112,7 +112,17 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
     enrolment = Enrolment.listed(own.clients) if listed else Enrolment.open(own.most_enrolled)
     served = _from_catalogue(config) if own.catalogue else _from_data(config)
     run, task, catalogue = served.run, served.task, served.catalogue
-    settings = coordinator_settings(config, run, served.largest_set)
+    settings = service_settings(
+        run,
+        own,
+        threshold=None if config.run.round.threshold == "auto" else run.round.threshold_clients,
+        min_cohort=config.min_cohort,
+        largest_set=served.largest_set,
+        active=own.active,
+        poll_seconds=own.poll_seconds,
+        grace_seconds=own.grace_seconds,
+        most_clients=own.most_clients,
+    )
     _require_union_fits(config, settings, task.spec)
     package = describe(task)
     with ExitStack() as held:
@@ -206,27 +216,9 @@ def _require_extends(folder: Path, catalogue: Catalogue) -> None:
         ) from None
 
 
-def coordinator_settings(config: ServeConfig, run: RunConfig, largest: int) -> ServiceSettings:
-    """``run`` has numbers in place of "auto", and ``largest`` is one."""
-    own = config.serve
-    return service_settings(
-        run,
-        own,
-        threshold=None if config.run.round.threshold == "auto" else run.round.threshold_clients,
-        min_cohort=config.min_cohort,
-        largest_set=largest,
-        active=own.active,
-        poll_seconds=own.poll_seconds,
-        grace_seconds=own.grace_seconds,
-        most_clients=own.most_clients,
-    )
-
-
 def _require_union_fits(config: ServeConfig, settings: ServiceSettings, model: ModelSpec) -> None:
-    rules, clients, largest = settings.rules, settings.cohort, settings.largest_set
-    params = plan_round(
-        rules, model, number=1, clients=clients, largest_set=largest, seed=bytes(32), scores=None
-    )
+    planned = {"clients": settings.cohort, "largest_set": settings.largest_set}
+    params = plan_round(settings.rules, model, number=1, seed=bytes(32), scores=None, **planned)
     encoding = params.union.build()
     size = encoding.length * encoding.ring.word_bytes + _HEAD_BYTES
     if size > config.serve.largest_body:

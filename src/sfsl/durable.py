@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Generic, Self, TypeVar
+from typing import BinaryIO, Generic, Protocol, Self, TypeVar
 
 from sfsl.codec import Codec, Message
 from sfsl.errors import LocalError, RemoteError, StateError, StoreError, StoreInUse, WrongVersion
@@ -128,6 +128,10 @@ def _flush(descriptor: int) -> None:
         fcntl.fcntl(descriptor, full)
 
 
+class SupportsClose(Protocol):
+    def close(self) -> None: ...
+
+
 class Closing(ABC):
     """Whoever has a ``close`` can be used in a ``with``, which calls it however the block ends."""
 
@@ -139,6 +143,16 @@ class Closing(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+@contextmanager
+def closed_on_error(held: SupportsClose) -> Iterator[None]:
+    """Close what was just opened if the block fails; otherwise it stays open."""
+    try:
+        yield
+    except BaseException:
+        held.close()
+        raise
 
 
 class FileLock(Closing):

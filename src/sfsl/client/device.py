@@ -27,18 +27,6 @@ from sfsl.training.task import ClientData, Rows, Task
 
 
 @dataclass(frozen=True)
-class Learned:
-    """What training made of one client, besides its upload. ``personal``: by table the rows that never leave
-    it, and how far each moved."""
-
-    samples: int
-    loss: float
-    diverged: bool
-    unknown: int
-    personal: Mapping[str, tuple[Indices, Values]]
-
-
-@dataclass(frozen=True)
 class Device:
     """One client's samples, to train on and to test with, and the task that they are for."""
 

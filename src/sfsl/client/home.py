@@ -23,7 +23,7 @@ from msgspec import Meta
 from sfsl.arrays import Indices, Values, find
 from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness, Secret
-from sfsl.durable import Closing, DurableFile, RecordFormat
+from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error
 from sfsl.errors import InputError, StateError
 from sfsl.privacy import Budget, Calendar, ClientState
 from sfsl.service.identities import Enrolment, read_identity, write_identity
@@ -70,7 +70,7 @@ class PersonalRows(Closing):
     def open(cls, path: str | os.PathLike[str], model: ModelSpec, randomness: Randomness) -> Self:
         """Open the rows at ``path``; make a new file with a seed of its own if there is none."""
         file = DurableFile(path)
-        try:
+        with closed_on_error(file):
             if not file.exists():
                 made = cls(model, randomness.bytes(32), file)
                 made._write({})
@@ -81,9 +81,6 @@ class PersonalRows(Closing):
                 name: _arrays(found._table(name), rows, str(file.path))
                 for name, rows in record.tables.items()
             }
-        except BaseException:
-            file.close()
-            raise
         return found
 
     def read(self, table: str, rows: Indices) -> Values:

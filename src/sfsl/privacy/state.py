@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike
 from sfsl.arrays import Bits, Indices
 from sfsl.codec import Message
 from sfsl.crypto.secret import Randomness, Secret, digest
-from sfsl.durable import Closing, DurableFile, RecordFormat
+from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error
 from sfsl.errors import Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError
 from sfsl.privacy.ledger import Budget, Calendar, Ledger
 from sfsl.privacy.parameters import IndexPrivacy
@@ -131,21 +131,18 @@ class ClientState(Closing):
         if not 1 <= len(client) <= 128:
             raise InputError("a client's name has 1 to 128 characters")
         file = DurableFile(path)
-        try:
+        with closed_on_error(file):
             if file.exists():
                 raise StateError(f"{file.path} exists; open it, a second key would undo the first")
             record = StateRecord(client=client, calendar=calendar, ledger=Ledger(), period=None)
             file.replace(FORMAT.encode(record))
-        except BaseException:
-            file.close()
-            raise
         return cls(file, record, budget)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, client: str, budget: Budget) -> "ClientState":
         """Take up the memory of a client, or raise if it is not there, not whole or not this client's."""
         file = DurableFile(path)
-        try:
+        with closed_on_error(file):
             if not file.exists():
                 raise StateError(
                     f"there is no state at {file.path}. Create one if this client never took part; if it "
@@ -154,9 +151,6 @@ class ClientState(Closing):
             record = FORMAT.decode(file.read(FORMAT.largest), str(file.path))
             if record.client != client:
                 raise StateError(f"{file.path} is the state of client {record.client!r}, not of {client!r}")
-        except BaseException:
-            file.close()
-            raise
         return cls(file, record, budget)
 
     @property

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
-from sfsl.arrays import Counts
+from sfsl.arrays import Counts, Indices, Values
 from sfsl.crypto.ring import Words
 from sfsl.rounds.params import RoundParams
 from sfsl.scores import auc_error_bound, auc_from_histograms
@@ -148,17 +148,16 @@ class RoundRecord(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self)
 
 
-class Learned(Protocol):
-    """What a tally wants to know of one client's training, which only a simulation can tell."""
+@dataclass(frozen=True)
+class Learned:
+    """What training made of one client, besides its upload. ``personal``: by table the rows that never leave
+    it, and how far each moved."""
 
-    @property
-    def samples(self) -> int: ...
-    @property
-    def loss(self) -> float: ...
-    @property
-    def diverged(self) -> bool: ...
-    @property
-    def unknown(self) -> int: ...
+    samples: int
+    loss: float
+    diverged: bool
+    unknown: int
+    personal: Mapping[str, tuple[Indices, Values]]
 
 
 @dataclass

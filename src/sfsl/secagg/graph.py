@@ -79,7 +79,7 @@ def plan_graph(clients: int, *, dropout: float, corruption: float, failure: floa
         raise ParameterError("fewer than two honest clients would be left")
     splits = _split_by_one_cycle(honest, clients - honest)
     # One step adds one cycle: exact distributions of distinct corrupt and of distinct lasting neighbours.
-    bad = lasting = _start(clients)
+    bad = lasting = np.eye(1, clients)[0]  # none so far, for certain
     for cycles in range(1, (clients - 1) // 2 + 1):
         bad = _one_more_cycle(bad, clients - 1, corrupt)
         lasting = _one_more_cycle(lasting, clients - 1, clients - 1 - dropped)
@@ -99,12 +99,6 @@ def plan_graph(clients: int, *, dropout: float, corruption: float, failure: floa
         f"no sparse graph on {clients} clients tolerates {dropout:.0%} dropouts and {corruption:.0%} corrupt "
         f"clients with failure {failure:g}; use the complete graph or tolerate less"
     )
-
-
-def _start(clients: int) -> NDArray[np.float64]:
-    distribution = np.zeros(clients)
-    distribution[0] = 1.0
-    return distribution
 
 
 def _one_more_cycle(distribution: NDArray[np.float64], others: int, marked: int) -> NDArray[np.float64]:

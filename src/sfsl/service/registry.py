@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sfsl.crypto.secret import Randomness, SystemRandomness
-from sfsl.durable import Closing, FileLock, put_in_place
+from sfsl.durable import Closing, FileLock, closed_on_error, put_in_place
 from sfsl.errors import (
     InputError,
     InvalidMessage,
@@ -84,12 +84,8 @@ class RegistryFile:
         _require_registry(path)
         with typed(path, "open"):
             self._connection = _connect(path)
-        try:
-            with typed(path, "open"):
-                self._check()
-        except BaseException:
-            self._connection.close()
-            raise
+        with closed_on_error(self._connection), typed(path, "open"):
+            self._check()
 
     @classmethod
     def create(cls, path: Path, deployment: bytes) -> None:
@@ -181,12 +177,9 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(
         place, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
     )
-    try:
+    with closed_on_error(connection):
         for setting in _PRAGMAS:
             connection.execute(f"PRAGMA {setting}")
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 
@@ -250,13 +243,10 @@ class Registry(Closing):
     def __init__(self, path: str | os.PathLike[str], *, randomness: Randomness | None = None) -> None:
         self._lock: FileLock | None = FileLock(path)
         real = self._lock.path
-        try:
+        with closed_on_error(self._lock):
             if not real.exists():
                 RegistryFile.create(real, (randomness or SystemRandomness()).bytes(DEPLOYMENT_BYTES))
             self._open(real)
-        except BaseException:
-            self._lock.close()
-            raise
 
     @classmethod
     def beside(cls, path: str | os.PathLike[str]) -> "Registry":
@@ -268,13 +258,10 @@ class Registry(Closing):
 
     def _open(self, path: Path) -> None:
         self._file = RegistryFile(path, self._lock)
-        try:
+        with closed_on_error(self._file):
             rows = self._file.read("SELECT id FROM deployment")
             if len(rows) != 1:
                 raise StoreCorrupt(f"{path} lacks its deployment id; restore a backup")
-        except BaseException:
-            self._file.close()
-            raise
         self._deployment: bytes = rows[0][0]
 
     @property

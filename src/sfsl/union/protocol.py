@@ -327,7 +327,7 @@ def private_set_union(
     }
     outbound = session.run(server, meter.at_server(server.invitations), steps, ((), gone, ()))
     packed = 0
-    for name, message in meter.down(outbound, Union):
+    for name, message in meter.down(outbound):
         meter.at_client(name, clients[name].handle_union, message)
         packed = len(message.packed)
     return UnionResult(

@@ -75,20 +75,10 @@ class Totals:
         self.show(line)
 
     def show(self, line: RoundRecord) -> None:
-        self.last.append(
-            RoundShown(
-                round=line.round,
-                aborted=None if line.aborted is None else nameless(line.aborted),
-                cohort=line.cohort,
-                survivors=line.survivors,
-                dropped=sum(line.dropped.values()),
-                late=line.late,
-                auc=line.auc_secure,
-                bytes_up=sum(line.bytes_up.values()),
-                bytes_down=sum(line.bytes_down.values()),
-                seconds=line.wall_seconds,
-            )
-        )
+        why = None if line.aborted is None else nameless(line.aborted)
+        dropped, up, down = (sum(one.values()) for one in (line.dropped, line.bytes_up, line.bytes_down))
+        clients = (line.cohort, line.survivors, int(dropped), line.late)
+        self.last.append(RoundShown(line.round, why, *clients, line.auc_secure, up, down, line.wall_seconds))
 
     @property
     def auc(self) -> float | None:

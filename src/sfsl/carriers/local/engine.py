@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Protocol
 
-from sfsl.client.device import Learned
 from sfsl.codec import Message
 from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import Aborted, Declined, InvalidMessage, NotFinite, Refused, RemoteError, TooFewClients
 from sfsl.rounds import Own, RoundClient, RoundParams, RoundPolicy, RoundSums, ScoreBins, conclude
 from sfsl.rounds.exchanges import CODEC, LAST, STEP, TRAINS, Exchange
-from sfsl.rounds.record import RoundTally
+from sfsl.rounds.record import Learned, RoundTally
 from sfsl.secagg import Policy
 from sfsl.secagg.messages import Keys
 from sfsl.service.driver import CohortRound, Driver
@@ -130,6 +129,7 @@ def _decoded(frame: bytes) -> Any:
     return CODEC.decode(frame, limit=MESSAGE_LIMIT)
 
 
+@dataclass
 class MaskedCohort:
     """Runs one cohort's round, its clients wherever ``pool`` has them, and tallies it by exchange.
 
@@ -137,18 +137,13 @@ class MaskedCohort:
     costs its client the round, and nobody else anything.
     """
 
-    def __init__(
-        self,
-        simulation: Simulation,
-        names: Sequence[str],
-        params: RoundParams,
-        tally: RoundTally,
-        driver: Driver,
-        pool: ClientPool,
-    ) -> None:
-        self._simulation, self._names, self._params = simulation, names, params
-        self._tally, self._driver, self._pool = tally, driver, pool
-        self.learned: dict[str, Learned] = {}
+    simulation: Simulation
+    names: Sequence[str]
+    params: RoundParams
+    tally: RoundTally
+    driver: Driver
+    pool: ClientPool
+    learned: dict[str, Learned] = field(default_factory=dict)
 
     def sums(self) -> RoundSums:
         """Run all exchanges, and return what the cohort opened, to be added to that of the others."""
@@ -160,25 +155,25 @@ class MaskedCohort:
 
     def _check_in(self) -> CohortRound:
         """Admit those who checked in with keys that are fit for use, if they are enough."""
-        start = self._driver.cpu()
-        replies = self._pool.check_in()
+        start = self.driver.cpu()
+        replies = self.pool.check_in()
         keys: list[Keys] = []
         seen: set[bytes] = set()
-        for name in self._names:
+        for name in self.names:
             reply = replies.get(name)
             if reply is None or reply.frame is None:
-                self._tally.drop(Exchange.CHECK_IN)
+                self.tally.drop(Exchange.CHECK_IN)
                 continue
             try:
                 keys.append(_admitted(name, reply.frame, seen))
             except RemoteError as error:
-                self._tally.decline(error)
-        threshold = self._driver.rules.threshold_of(len(self._names))
+                self.tally.decline(error)
+        threshold = self.driver.rules.threshold_of(len(self.names))
         if len(keys) < threshold:
             raise TooFewClients(f"{len(keys)} clients are left, {threshold} are needed")
         self._charge(Exchange.CHECK_IN, {}, replies)
-        cohort = self._driver.open(self._params, keys, self._tally, threshold=threshold, alone=False)
-        self._tally.server_seconds[Exchange.CHECK_IN] = self._driver.cpu() - start
+        cohort = self.driver.open(self.params, keys, self.tally, threshold=threshold, alone=False)
+        self.tally.server_seconds[Exchange.CHECK_IN] = self.driver.cpu() - start
         return cohort
 
     def _exchange(
@@ -189,11 +184,11 @@ class MaskedCohort:
         A client that declines, or whose update is not finite, is a dropout. Messages of slow clients
         come after the phase was closed, and are refused.
         """
-        faults, number = self._simulation.settings.faults, self._params.number
+        faults, number = self.simulation.settings.faults, self.params.number
         vanished = faults.vanish(number, exchange, outbound)
-        self._tally.drop(exchange, 0)  # so that every exchange is in the record
+        self.tally.drop(exchange, 0)  # so that every exchange is in the record
         frames = {name: frame for name, frame in outbound.items() if name not in vanished}
-        replies = self._train(frames) if exchange is TRAINS else self._pool.answer(exchange, frames)
+        replies = self._train(frames) if exchange is TRAINS else self.pool.answer(exchange, frames)
         slow = faults.slow(number, exchange, frames)
         late: dict[str, bytes] = {}
         for name in frames:
@@ -221,15 +216,15 @@ class MaskedCohort:
         return outbound
 
     def _train(self, frames: Mapping[str, bytes]) -> Mapping[str, Reply]:
-        lessons = self._pool.train(frames, self._simulation.personal_rows(frames))
+        lessons = self.pool.train(frames, self.simulation.personal_rows(frames))
         self.learned = {name: lessons.learned[name] for name in frames if name in lessons.learned}
-        self._tally.learn(self.learned.values(), lessons.seconds)
+        self.tally.learn(self.learned.values(), lessons.seconds)
         return lessons.replies
 
     def _charge(self, exchange: Exchange, frames: Mapping[str, bytes], replies: Mapping[str, Reply]) -> None:
         """Tally what was sent and answered, late and refused answers included, per client that answered."""
         sizes = [len(reply.frame) for reply in replies.values() if reply.frame is not None]
-        tally = self._tally
+        tally = self.tally
         tally.answered[exchange] = len(sizes)
         tally.bytes_up[exchange] = sum(sizes)
         tally.bytes_down[exchange] = sum(map(len, frames.values()))

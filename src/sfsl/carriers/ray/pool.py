@@ -10,7 +10,8 @@ from ray.exceptions import RayError
 
 from sfsl.carriers.local.engine import Lessons, Reply
 from sfsl.carriers.ray.crew import Crew, Member
-from sfsl.client.device import Device, Learned
+from sfsl.client.device import Device
+from sfsl.rounds.record import Learned
 from sfsl.simulate.population import Groups, Personal
 
 T = TypeVar("T")
