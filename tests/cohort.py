@@ -8,7 +8,6 @@ import numpy as np
 from sfsl.crypto.secret import Identity
 from sfsl.rounds import (
     IndexSpace,
-    Own,
     RoundClient,
     RoundParams,
     RoundPolicy,
@@ -16,6 +15,7 @@ from sfsl.rounds import (
     ScoreBins,
     Trained,
 )
+from sfsl.rounds.client import Own
 from sfsl.rounds.exchanges import CODEC
 from sfsl.secagg import Client, Policy, SessionParams
 from sfsl.submodel import (

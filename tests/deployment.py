@@ -15,7 +15,8 @@ from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness
 from sfsl.errors import RoundOver
-from sfsl.rounds import Own, RoundClient, RoundPolicy, Trained
+from sfsl.rounds import RoundClient, RoundPolicy, Trained
+from sfsl.rounds.client import Own
 from sfsl.rounds.params import RoundRules
 from sfsl.rounds.record import RoundRecord
 from sfsl.secagg import Client, Policy

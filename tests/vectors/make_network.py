@@ -18,7 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from sfsl.crypto.secret import Identity, Secret
 from sfsl.privacy import PRESETS, IndexPrivacy, Tables
 from sfsl.privacy.response import Perturber
-from sfsl.rounds import Own, RoundClient, RoundParams, RoundPolicy, RoundServer, ScoreBins, Trained
+from sfsl.rounds import RoundClient, RoundParams, RoundPolicy, RoundServer, ScoreBins, Trained
+from sfsl.rounds.client import Own
 from sfsl.secagg import Client, Policy, SessionParams
 from sfsl.service import messages as network
 from sfsl.service.signing import client_id

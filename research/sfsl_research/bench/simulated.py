@@ -10,7 +10,8 @@ from sfsl.arrays import Bits, Indices
 from sfsl.crypto.secret import Randomness, Secret, SystemRandomness
 from sfsl.errors import InputError
 from sfsl.privacy import PRESETS, IndexPrivacy, Perturber, Tables
-from sfsl.rounds import Download, Own, RoundClient, RoundParams, RoundPolicy, ScoreBins, Trained
+from sfsl.rounds import Download, RoundClient, RoundParams, RoundPolicy, ScoreBins, Trained
+from sfsl.rounds.client import Own
 from sfsl.secagg import Client, Policy, SessionParams, default_threshold
 from sfsl.submodel import (
     Averaging,

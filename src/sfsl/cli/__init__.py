@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from sfsl import __version__
-from sfsl.cli import catalogue, data, join, keys, plan, privacy, report, run, serve, union
+from sfsl.cli import data, join, keys, plan, privacy, report, run, serve, union
 from sfsl.cli.output import warned
 from sfsl.errors import InputError, SfslError
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.add_typer(catalogue.app, name="catalogue")
+app.add_typer(data.app, name="catalogue")
 app.add_typer(keys.app, name="keys")
 app.add_typer(privacy.app, name="privacy")
 run.register(app)

@@ -13,9 +13,8 @@ import numpy as np
 from sfsl.codec import Message
 from sfsl.crypto.ring import F31, Z32, ring_named
 from sfsl.crypto.secret import Interpolation, KeyPair, Secret, SystemRandomness, pair_mask_key, seal, split
-from sfsl.plan.rows import RoundRows
 from sfsl.plan.settings import COUNTED, PlanSettings
-from sfsl.plan.sizes import Traffic
+from sfsl.plan.traffic import RoundRows, Traffic
 from sfsl.privacy import PRESETS, Perturber, Tables
 from sfsl.rounds.exchanges import CODEC, Exchange
 from sfsl.secagg.facade import cpu_seconds, mask_seconds

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 from sfsl.errors import ParameterError
 from sfsl.plan.costs import Memory, Seconds, Speeds, cpu, measure, memory
-from sfsl.plan.rows import RoundRows, expected_rows
 from sfsl.plan.settings import PlanSettings
-from sfsl.plan.sizes import Traffic, traffic
+from sfsl.plan.traffic import RoundRows, Traffic, expected_rows, traffic
 
 
 @dataclass(frozen=True)

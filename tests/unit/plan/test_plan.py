@@ -23,8 +23,7 @@ from sfsl.plan import (
     rounds_per_day,
     shared_load,
 )
-from sfsl.plan.rows import binomial, expected_rows
-from sfsl.plan.sizes import traffic
+from sfsl.plan.traffic import binomial, expected_rows, traffic
 from sfsl.privacy import PRESETS
 from sfsl.rounds.exchanges import ORDER
 from sfsl.submodel import ModelSpec, RowMaps, Table

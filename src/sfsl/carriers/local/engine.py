@@ -17,7 +17,8 @@ from typing import Any, Protocol
 from sfsl.codec import Message
 from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import Aborted, Declined, InvalidMessage, NotFinite, Refused, RemoteError, TooFewClients
-from sfsl.rounds import Own, RoundClient, RoundParams, RoundPolicy, RoundSums, ScoreBins, conclude
+from sfsl.rounds import RoundClient, RoundParams, RoundPolicy, RoundSums, ScoreBins, conclude
+from sfsl.rounds.client import Own
 from sfsl.rounds.exchanges import CODEC, LAST, STEP, TRAINS, Exchange
 from sfsl.rounds.record import Learned, RoundTally
 from sfsl.secagg import Policy
