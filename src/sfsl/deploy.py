@@ -87,10 +87,8 @@ _HEAD_BYTES = 1024
 
 @dataclass(frozen=True)
 class Deployment:
-    """A server about to run. ``close`` gives back what it holds.
-
-    ``own_authority``: whether the authority of the certificate that the server made itself is new; None
-    where it was given one, or needs none."""
+    """A server about to run. ``close`` gives back what it holds. ``own_authority``: whether the authority of
+    the certificate that the server made itself is new; None where it was given one, or needs none."""
 
     coordinator: Coordinator
     app: ASGIApp

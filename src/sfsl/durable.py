@@ -156,11 +156,9 @@ def closed_on_error(held: SupportsClose) -> Iterator[None]:
 
 
 class FileLock(Closing):
-    """Holds the lock beside a path from construction to ``close``, or to the end of the process.
-
-    The lock goes with the process however it ends, so a crash leaves nothing to clean up. ``error``,
-    ``in_use`` and ``busy`` say what to raise, and in which words, where what is locked is not a store.
-    """
+    """Holds the lock beside a path from construction to ``close``, or to the end of the process. The lock
+    goes with the process however it ends, so a crash leaves nothing to clean up. ``error``, ``in_use`` and
+    ``busy`` say what to raise, and in which words, where what is locked is not a store."""
 
     def __init__(
         self,
@@ -247,11 +245,9 @@ class RecordFormat(Generic[Record]):
 
 
 class DurableFile(Closing):
-    """Holds the lock on a path from construction to ``close``.
-
-    ``replace`` returns when the new bytes would survive a power cut. If it fails, the disk holds the old
-    bytes or the new ones and nobody knows which, so the object refuses all further use.
-    """
+    """Holds the lock on a path from construction to ``close``. ``replace`` returns when the new bytes would
+    survive a power cut. If it fails, the disk holds the old bytes or the new ones and nobody knows which, so
+    the object refuses all further use."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         busy = "is in use by another process; two must never answer from one state"

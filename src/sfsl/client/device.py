@@ -114,11 +114,9 @@ class TrainingLimits:
 
 @dataclass(frozen=True)
 class DeviceTrainer:
-    """Trains on the succinct part of a submodel, after scoring the held-out samples with it.
-
-    ``seed`` gives that of the order of samples by the round's number. Of the hyperparameters of a round,
-    ``rate`` is the learning rate in it; ``batch_size``, ``epochs`` and ``clip`` count where they are given.
-    """
+    """Trains on the succinct part of a submodel, after scoring the held-out samples with it. ``seed`` gives
+    that of the order of samples by the round's number. Of the hyperparameters of a round, ``rate`` is the
+    learning rate in it; ``batch_size``, ``epochs`` and ``clip`` count where they are given."""
 
     device: Device
     seed: Callable[[int], int]

@@ -108,11 +108,9 @@ def nobody(event: Event) -> None:
 
 @dataclass(frozen=True)
 class Backoff:
-    """Delays double from ``first`` to ``longest`` seconds; each is then drawn from its upper half.
-
-    After an outage all clients come back at once unless chance spreads them; but a delay of nearly
-    nothing would make a busy server busier.
-    """
+    """Delays double from ``first`` to ``longest`` seconds; each is then drawn from its upper half. After an
+    outage all clients come back at once unless chance spreads them; but a delay of nearly nothing would make
+    a busy server busier."""
 
     randomness: Randomness
     first: float = 1.0

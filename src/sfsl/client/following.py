@@ -118,9 +118,7 @@ class KnownModel:
 
     def settle(self, served: ServedModel, *, going_on: bool) -> dict[str, int]:
         """Settle how many rows of each shared table count now, durably, before anything is answered for them.
-
-        ``going_on``: the client's period began before, so that its rows are those of then.
-        """
+        ``going_on``: the client's period began before, so that its rows are those of then."""
         known, rows = self._read(), served.shared_rows
         if known is not None and going_on:
             rows = {name: min(known.period.get(name, count), count) for name, count in rows.items()}

@@ -55,10 +55,8 @@ _FORMAT = RecordFormat(
 
 
 class PersonalRows(Closing):
-    """The personal rows of one client. Rows that it never trained follow from ``seed``.
-
-    Without a file they last as long as this object, which is for simulations.
-    """
+    """The personal rows of one client. Rows that it never trained follow from ``seed``. Without a file they
+    last as long as this object, which is for simulations."""
 
     def __init__(self, model: ModelSpec, seed: bytes, file: DurableFile | None = None) -> None:
         self._tables = {table.name: table for table in model.tables if table.kind == "personal"}

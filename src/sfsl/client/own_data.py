@@ -52,10 +52,8 @@ def build_device(
     served: ServedModel, rows: Mapping[str, int], frozen: Path, source: Path | bytes, held_out: float
 ) -> tuple[Device, LoadReport | None]:
     """Build the device that trains on what was frozen; also say what a file held that could not be used.
-
     ``rows``: how many of each shared table count (``KnownModel.settle``). The last share ``held_out`` of the
-    samples, those of a file in its order or in time, is for testing only.
-    """
+    samples, those of a file in its order or in time, is for testing only."""
     task, content = served.task, frozen.read_bytes()
     if content.startswith(_MAGIC):
         samples = _without_rows_beyond(rows, _decoded(content))

@@ -77,9 +77,7 @@ class Attempt:
 @dataclass(frozen=True)
 class Settings:
     """``small`` and ``large`` bound messages in bytes: lists of clients, and unions and submodels.
-
-    ``pause_s`` is the wait after a round was declined, failed or had no place: longer each time.
-    """
+    ``pause_s`` is the wait after a round was declined, failed or had no place: longer each time."""
 
     small: int = 4 << 20
     large: int = 256 << 20

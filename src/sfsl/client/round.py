@@ -60,9 +60,8 @@ class Trainer(Protocol):
         """The rows that it keeps of each personal table, ascending."""
 
     def require(self, training: Mapping[str, float]) -> None:
-        """Raise ``Refused`` where it does not take a round's hyperparameters; before anything leaves.
-
-        The server is told that this client declines, so it must not depend on the client's data."""
+        """Raise ``Refused`` where it does not take a round's hyperparameters; before anything leaves. The
+        server is told that this client declines, so it must not depend on the client's data."""
 
     def train(self, download: Download, personal: Mapping[str, Values], number: int) -> Lesson:
         """Train a submodel in round ``number``. ``personal`` are the values of its personal rows."""
@@ -72,10 +71,8 @@ class Memory(Answers, Protocol):
     """The answers of one client. In a round: ``prepare``, ``enter``, ``expose``, ``answer``."""
 
     def prepare(self, acknowledged: int | None) -> None:
-        """Raise ``Declined`` unless one more round is allowed today.
-
-        ``acknowledged``: how many of its rounds the server has seen, None before it was asked.
-        """
+        """Raise ``Declined`` unless one more round is allowed today. ``acknowledged``: how many of its rounds
+        the server has seen, None before it was asked."""
 
     def enter(self, number: int) -> None:
         """The same, now that a round with this number begins."""
@@ -103,10 +100,8 @@ class PassingMemory(Memory, Protocol):
 @dataclass(repr=False)
 class DurableMemory:
     """A deployed client's memory: its period, its key and its ledger are on disk before anything leaves.
-
     ``real`` are the rows of its data by shared table, the same for a whole period. ``today`` is asked
-    whenever a round may begin. Not for use by two threads at once.
-    """
+    whenever a round may begin. Not for use by two threads at once."""
 
     state: ClientState
     privacy: IndexPrivacy

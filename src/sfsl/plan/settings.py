@@ -51,11 +51,9 @@ Load = SharedLoad | DerivedLoad
 def shared_load(
     clients: int, per_client: float, *, unique: float | None = None, union: float | None = None
 ) -> SharedLoad:
-    """Estimate a load from the share of the union's rows that one client has, the union's size, or both.
-
-    From the union's size alone, owners are taken to fall off geometrically; from the share alone, rows with
-    several owners have as many as in the paper's data.
-    """
+    """Estimate a load from the share of the union's rows that one client has, the union's size, or both. From
+    the union's size alone, owners are taken to fall off geometrically; from the share alone, rows with
+    several owners have as many as in the paper's data."""
     if not per_client > 0 or clients < 2:
         raise ParameterError("a plan needs at least 2 clients, and rows that a client has (--set-size)")
     if unique is None and union is None:

@@ -45,10 +45,8 @@ class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PeriodSelection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who has been invited in a period. Immutable, so that a server commits it with the round.
-
-    An invitation counts even if its round fails: the client may have debited it.
-    """
+    """Who has been invited in a period. Immutable, so that a server commits it with the round. An invitation
+    counts even if its round fails: the client may have debited it."""
 
     period: int = -1
     invited: frozenset[str] = frozenset()
@@ -88,10 +86,8 @@ _ROUNDING = 1e-9
 @dataclass(frozen=True)
 class Budget:
     """The limits of a client's operator. Epsilon is per index and has no default: it must be chosen.
-
-    ``exposures_per_period``: in how many rounds of a period the union and the sums may be opened with
-    this client in them. Epsilon does not cover what they show; raising this from 1 is a decision.
-    """
+    ``exposures_per_period``: in how many rounds of a period the union and the sums may be opened with this
+    client in them. Epsilon does not cover what they show; raising this from 1 is a decision."""
 
     epsilon_per_period: float
     epsilon_total: float
@@ -116,10 +112,8 @@ class ClosedPeriod(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Counts of the current period, one line for each closed one, and two counters that never go back.
-
-    ``begun`` counts every exposure ever debited. ``lost`` counts rounds that the server has seen and
-    this ledger has not, and ``lost_epsilon`` is what they are charged with.
-    """
+    ``begun`` counts every exposure ever debited. ``lost`` counts rounds that the server has seen and this
+    ledger has not, and ``lost_epsilon`` is what they are charged with."""
 
     exposures: int = 0
     answered: int = 0

@@ -32,10 +32,8 @@ def evidence(p3: float, p4: float) -> tuple[float, float]:
 
 
 def epsilon_after(p1: float, p2: float, yes: float, no: float) -> float:
-    """The exact epsilon once all-yes weighs ``yes`` and all-no weighs ``no``; needs p1 >= p2.
-
-    The likelihood ratio rises with every yes, so its extremes lie at the two constant sequences.
-    """
+    """The exact epsilon once all-yes weighs ``yes`` and all-no weighs ``no``; needs p1 >= p2. The likelihood
+    ratio rises with every yes, so its extremes lie at the two constant sequences."""
     if p1 == p2 or yes == no == 0:
         return 0.0
     towards_real = _mixture(p1, 1 - p1, yes) - _mixture(p2, 1 - p2, yes)
@@ -74,10 +72,8 @@ Owners = int | Mapping[int, float]
 
 def events(rates: Sequence[tuple[float, float]], owners: Owners) -> Events:
     """p7 and p8 in a cohort whose members ask with (p5, p6), for rows with so many owners among them.
-
-    ``owners`` is a number, or a distribution {number: share of rows}. Which members own the row is
-    taken as equally likely for each set of that size; with equal rates this is Theorem 2 as printed.
-    """
+    ``owners`` is a number, or a distribution {number: share of rows}. Which members own the row is taken as
+    equally likely for each set of that size; with equal rates this is Theorem 2 as printed."""
     shares = _shares(owners, len(rates))
     most = max(shares)
     # By number of owners m among the members so far, averaged over all placements of m owners:
@@ -121,11 +117,9 @@ def _shares(owners: Owners, cohort: int) -> dict[int, float]:
 
 
 def owner_distribution(single: float, mean: float, cohort: int) -> dict[int, float]:
-    """Shares of rows by number of owners, from the two figures people know.
-
-    ``single`` is the share of rows of the union with one owner, ``mean`` the mean number of owners.
-    Beyond one owner the shares follow a power law whose exponent fits the mean.
-    """
+    """Shares of rows by number of owners, from the two figures people know. ``single`` is the share of rows
+    of the union with one owner, ``mean`` the mean number of owners. Beyond one owner the shares follow a
+    power law whose exponent fits the mean."""
     if not 0 <= single <= 1:
         raise ParameterError(f"a share of {single} rows with one owner is not between 0 and 1")
     if cohort < 2 or single == 1:
@@ -160,11 +154,9 @@ PAPER_COHORT = 100
 
 
 class IndexPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Randomized response about each index, in two layers (paper, Algorithm 2).
-
-    The permanent answer is yes with p1 if the index is real and with p2 if not, once per period; each
-    round's answer is yes with p3 if the permanent one is yes and with p4 if not.
-    """
+    """Randomized response about each index, in two layers (paper, Algorithm 2). The permanent answer is yes
+    with p1 if the index is real and with p2 if not, once per period; each round's answer is yes with p3 if
+    the permanent one is yes and with p4 if not."""
 
     p1: float
     p2: float
@@ -235,19 +227,15 @@ class IndexPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return evidence(self.p3, self.p4)
 
     def events(self, owners: Owners, cohort: int = PAPER_COHORT) -> Events:
-        """p7 and p8 if all of a cohort use these parameters (paper, Theorem 2).
-
-        ``owners`` is the number of owners of a row among the cohort, or a distribution over it; a cohort
-        has the paper's 100 members unless said otherwise.
-        """
+        """p7 and p8 if all of a cohort use these parameters (paper, Theorem 2). ``owners`` is the number of
+        owners of a row among the cohort, or a distribution over it; a cohort has the paper's 100 members
+        unless said otherwise."""
         return cohort_events([self] * cohort, owners)
 
 
 def cohort_events(cohort: Sequence[IndexPrivacy], owners: Owners) -> Events:
-    """p7 and p8 in a cohort whose members chose their own parameters.
-
-    Each set of members of the given size is equally likely to be the owners of a row.
-    """
+    """p7 and p8 in a cohort whose members chose their own parameters. Each set of members of the given size
+    is equally likely to be the owners of a row."""
     return events([(member.p5, member.p6) for member in cohort], owners)
 
 

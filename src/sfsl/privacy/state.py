@@ -41,9 +41,7 @@ Chance = Annotated[float, Meta(ge=0, le=1)]
 
 class FrozenPeriod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a period fixes: the key of its permanent answers, the data and settings they were drawn for.
-
-    ``barred``: the state was rolled back in this period, so its key may be a second one.
-    """
+    ``barred``: the state was rolled back in this period, so its key may be a second one."""
 
     number: int
     key: Digest
@@ -123,11 +121,9 @@ class ClientState(Closing):
     def create(
         cls, path: str | os.PathLike[str], *, client: str, calendar: Calendar, budget: Budget
     ) -> "ClientState":
-        """Start the memory of a client that has never taken part, or whose old state is lost for good.
-
-        In the second case it must wait for a period in which it has not answered: the new state cannot
-        repeat the old one's permanent answers.
-        """
+        """Start the memory of a client that has never taken part, or whose old state is lost for good. In the
+        second case it must wait for a period in which it has not answered: the new state cannot repeat the
+        old one's permanent answers."""
         if not 1 <= len(client) <= 128:
             raise InputError("a client's name has 1 to 128 characters")
         file = DurableFile(path)
@@ -193,11 +189,9 @@ class ClientState(Closing):
         randomness: Randomness,
         decoys: Decoys | None = None,
     ) -> None:
-        """Enter the period of ``today``, or go on in it with the data that it froze.
-
-        ``acknowledged`` is the number of this client's rounds that the server remembers, None where the
-        server keeps no such count. More than we remember means that this state is an old copy.
-        """
+        """Enter the period of ``today``, or go on in it with the data that it froze. ``acknowledged`` is the
+        number of this client's rounds that the server remembers, None where the server keeps no such count.
+        More than we remember means that this state is an old copy."""
         self._perturber = None
         self._round = None
         if acknowledged is not None and not 0 <= acknowledged < 2**63:

@@ -70,11 +70,9 @@ class Tuned:
 
 
 def tune(epsilon: float, rounds: int | None, p5: float, workload: Workload, *, flip: float = 0.0) -> Tuned:
-    """The cheapest parameters with at least this p5 and at most this epsilon after so many rounds.
-
-    ``rounds`` None means for ever. Each round's answer is flipped with probability ``flip``: p3 is
-    1 - flip, p4 is flip.
-    """
+    """The cheapest parameters with at least this p5 and at most this epsilon after so many rounds. ``rounds``
+    None means for ever. Each round's answer is flipped with probability ``flip``: p3 is 1 - flip, p4 is
+    flip."""
     if not epsilon >= 0:
         raise ParameterError(f"epsilon is a number from 0 up, not {epsilon}")
     if not 0 < p5 <= 1:

@@ -37,9 +37,7 @@ from sfsl.union.protocol import Union, read_union
 @dataclass(frozen=True)
 class Download:
     """A submodel: per table the rows asked for and their values, the dense part, the hyperparameters.
-
-    ``scores`` are the bins in which scores of held-out samples are counted; None where they are not.
-    """
+    ``scores`` are the bins in which scores of held-out samples are counted; None where they are not."""
 
     asked: dict[str, RowSet]
     rows: dict[str, Values]

@@ -91,12 +91,9 @@ class Exchange(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One exchange of a round.
-
-    The server sends ``message`` and the client answers with ``answer``, which belongs to the sum ``sum``.
-    ``handler`` is the method of ``RoundClient`` that takes the message. Active mode alone has the steps
-    marked ``active``.
-    """
+    """One exchange of a round. The server sends ``message`` and the client answers with ``answer``, which
+    belongs to the sum ``sum``. ``handler`` is the method of ``RoundClient`` that takes the message. Active
+    mode alone has the steps marked ``active``."""
 
     exchange: Exchange
     message: type[Message]

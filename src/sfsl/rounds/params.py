@@ -95,11 +95,9 @@ UPDATE_LABEL = "update"
 
 
 class RoundParams(Checked, frozen=True):
-    """What a round is about. ``training`` holds hyperparameters for the clients, by name.
-
-    ``precision`` is that of downloaded rows; the dense part always comes whole. ``scores`` are the
-    bins of the two score histograms of the secure evaluation; None leaves it out.
-    """
+    """What a round is about. ``training`` holds hyperparameters for the clients, by name. ``precision`` is
+    that of downloaded rows; the dense part always comes whole. ``scores`` are the bins of the two score
+    histograms of the secure evaluation; None leaves it out."""
 
     number: Annotated[int, Meta(ge=1)]
     model: ModelSpec
@@ -134,10 +132,8 @@ class RoundParams(Checked, frozen=True):
 
     def context(self, names: bytes = b"") -> bytes:
         """Digest everything a client was told about the round; it is bound into the masks of both sums.
-
         ``names`` is the digest of what rows are called, where the server says so (spec catalogue 4): clients
-        that were told different names add up to noise.
-        """
+        that were told different names add up to noise."""
         return digest("round", msgspec.msgpack.encode(self), *([names] if names else []))
 
 
@@ -208,10 +204,8 @@ def plan_round(
     scores: ScoreBins | None,
 ) -> RoundParams:
     """Plan round ``number`` for so many clients, none of which brings more than ``largest_set`` rows.
-
     ``seed`` is public randomness for the union's hash functions; ``scores`` the bins that the last round
-    left.
-    """
+    left."""
     domain = IndexSpace(model).domain
     capacity = planned_capacity(domain, clients, largest_set)
     union = UnionParams(

@@ -21,10 +21,8 @@ _MOST = 2**40  # scores in a bin, of all clients together
 
 @dataclass(frozen=True)
 class RoundSums:
-    """What a cohort opened. ``scores`` are the summed histograms (positives, negatives).
-
-    Cohorts of one round that have no client in common add up: rows are averaged once, over all of them.
-    """
+    """What a cohort opened. ``scores`` are the summed histograms (positives, negatives). Cohorts of one round
+    that have no client in common add up: rows are averaged once, over all of them."""
 
     model: ModelSums
     contributors: dict[str, Counts]

@@ -37,11 +37,9 @@ from sfsl.union.protocol import open_union
 
 
 class RoundServer(Machine[states.ServerState]):
-    """Runs one round for the clients whose ``keys`` were taken at check-in, against one store.
-
-    ``alone``: this cohort is the whole round. Otherwise there is no outcome, only ``sums``, for the caller
-    to add to those of other cohorts.
-    """
+    """Runs one round for the clients whose ``keys`` were taken at check-in, against one store. ``alone``:
+    this cohort is the whole round. Otherwise there is no outcome, only ``sums``, for the caller to add to
+    those of other cohorts."""
 
     moves = states.SERVER_MOVES
 

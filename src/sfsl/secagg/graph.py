@@ -163,10 +163,8 @@ def opened_alone(requesters: ArrayLike, dropout: float) -> NDArray[np.float64]:
 def default_min_contributors(
     requesters: ArrayLike, *, dropout: float = DEFAULT_DROPOUT, bound: float = DEFAULT_BOUND
 ) -> int:
-    """The least m >= 2 for which at most ``bound`` rows are expected to be opened alone.
-
-    ``requesters`` holds the number of requesters of each row, as counted or as planned for.
-    """
+    """The least m >= 2 for which at most ``bound`` rows are expected to be opened alone. ``requesters`` holds
+    the number of requesters of each row, as counted or as planned for."""
     if not bound > 0:
         raise ParameterError(f"the bound on rows opened alone must be above 0, not {bound}")
     counts = np.asarray(requesters, np.int64).ravel()

@@ -219,10 +219,8 @@ class CohortRound:
 
 class Driver:
     """Plans and opens rounds as ``rules`` say; ``cpu`` counts the seconds that the calling thread computed.
-
     Keys, round ids and seeds come from the operating system. ``names`` is the digest of what the catalogue
-    calls its rows, which clients were told too; empty where there is none.
-    """
+    calls its rows, which clients were told too; empty where there is none."""
 
     def __init__(
         self,
@@ -372,10 +370,8 @@ class Service(Driver):
         tally: RoundTally,
         period: int | None,
     ) -> CohortRound:
-        """Open a round, and note durably who is invited, before any invitation leaves.
-
-        A server does not know its clients' sets: it plans for the largest allowed.
-        """
+        """Open a round, and note durably who is invited, before any invitation leaves. A server does not know
+        its clients' sets: it plans for the largest allowed."""
         tally.cohort = len(check_ins)
         cohort = self.open(
             self.plan(len(check_ins), self.settings.largest_set, scores=self._journal.kept.scores),
@@ -405,9 +401,7 @@ class Service(Driver):
         self, cohort: CohortRound | None, tally: RoundTally, *, aborted: str | None, seconds: float
     ) -> RoundRecord:
         """Commit a round, which took so long; one that was aborted only counts. A round is never repeated.
-
-        What only clients know (losses, rows unknown to the model, seconds of theirs) is not in its record.
-        """
+        What only clients know (losses, rows unknown to the model, seconds of theirs) is not in its record."""
         number, outcome, scores = self.number, None, None
         if cohort is not None and aborted is None:
             outcome = cohort.server.outcome

@@ -77,10 +77,8 @@ def make_folder(folder: Path) -> None:
 def open_store(
     folder: Path, spec: StoreSpec, dense: Callable[[], NDArray[np.float32]], *, grow: bool = False
 ) -> LmdbStore:
-    """Open the store in ``folder``; where there was none yet, make one that begins with ``dense``.
-
-    With ``grow`` a store of fewer rows is taken up and has the others added.
-    """
+    """Open the store in ``folder``; where there was none yet, make one that begins with ``dense``. With
+    ``grow`` a store of fewer rows is taken up and has the others added."""
     if (folder / STORE).exists():
         return LmdbStore.open(folder / STORE, spec, grow=grow)
     if read_lines(folder / METRICS):

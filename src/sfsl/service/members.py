@@ -68,10 +68,8 @@ def admit_keys(
     client: str, keys: Keys, identities: Mapping[str, bytes] | None = None, taken: Set[bytes] = frozenset()
 ) -> frozenset[bytes]:
     """Return the public keys of a client's sound check-in; ``identities`` are given in active mode, by name.
-
     Whatever could keep a round from going on is refused here, where it costs its sender alone: also a key
-    that is among those ``taken`` by others.
-    """
+    that is among those ``taken`` by others."""
     if keys.client != client:
         raise UnexpectedSender(f"client {client} checks in with keys in another name")
     require_keys(keys, SUMS, identities)
@@ -105,10 +103,8 @@ _RESTS = "secrets that this client shared ended a round; it is left out of round
 
 class Members:
     """Knows who had a turn in this period, as the ``registry`` has it, and who is left out for a while.
-
     ``clock`` counts seconds, ``today`` milliseconds since 1970, which periods are cut from. Being left out is
-    forgotten when the server starts again: it keeps rounds going, and punishes nobody.
-    """
+    forgotten when the server starts again: it keeps rounds going, and punishes nobody."""
 
     def __init__(
         self,
@@ -134,10 +130,8 @@ class Members:
         return self._invited[1]
 
     def take_turns(self, clients: Collection[str]) -> int | None:
-        """Note that these are about to be invited; return the period in which it counts.
-
-        It counts from now on, not from when the registry has it: someone may check in again before that.
-        """
+        """Note that these are about to be invited; return the period in which it counts. It counts from now
+        on, not from when the registry has it: someone may check in again before that."""
         self.had_their_turn()
         if self._invited is None:
             return None

@@ -71,10 +71,8 @@ CREATE TABLE invitations (
 
 
 class RegistryFile:
-    """Holds a connection to one file. A write is one transaction, durable when it returns.
-
-    ``lock`` is None for a visitor beside the server: SQLite keeps the two apart for each transaction.
-    """
+    """Holds a connection to one file. A write is one transaction, durable when it returns. ``lock`` is None
+    for a visitor beside the server: SQLite keeps the two apart for each transaction."""
 
     def __init__(self, path: Path, lock: FileLock | None) -> None:
         self.path = path

@@ -27,11 +27,8 @@ _PIECES = 8
 
 class Nonces:
     """Remembers (client, nonce) until ``kept_ms`` after the time that the request *claims*, which may lie
-    ahead of when it came.
-
-    Time is cut into pieces, forgotten one at a time. What is older than the last forgotten piece is refused
-    whatever the clock says, so a clock that is set back makes no old nonce new.
-    """
+    ahead of when it came. Time is cut into pieces, forgotten one at a time. What is older than the last
+    forgotten piece is refused whatever the clock says, so a clock that is set back makes no old nonce new."""
 
     def __init__(self, *, kept_ms: int, per_client: int, most_clients: int, most: int) -> None:
         if min(kept_ms, per_client, most_clients, most) < 1:
@@ -274,11 +271,9 @@ class Verifier:
         now_ms: int,
         public: bytes,
     ) -> str:
-        """Return the id of someone who asks to be enrolled under ``public`` and holds its private key.
-
-        Its nonce is not remembered: keys cost nothing, so anyone could fill the memory. Enrolling twice
-        must therefore be the same as enrolling once.
-        """
+        """Return the id of someone who asks to be enrolled under ``public`` and holds its private key. Its
+        nonce is not remembered: keys cost nothing, so anyone could fill the memory. Enrolling twice must
+        therefore be the same as enrolling once."""
         claim = parse_headers(headers)
         self._require_time(claim, now_ms)
         if client_id(public) != claim.client:

@@ -89,11 +89,8 @@ class GridPost:
 
     def _push(self, frames: Mapping[int, bytes], seconds: float) -> dict[str, int]:
         """Send, and return which node each message is for, by id. One that the SuperLink does not take is one
-        not answered.
-
-        A SuperLink takes a reply from whoever knows the id of the message, which is a digest of it. So each
-        has something in it that only its own node sees.
-        """
+        not answered. A SuperLink takes a reply from whoever knows the id of the message, which is a digest of
+        it. So each has something in it that only its own node sees."""
         messages = [
             Message(
                 packed(frame),
@@ -108,11 +105,9 @@ class GridPost:
         return {found: node for found, node in zip(ids, frames, strict=False) if found}
 
     def _pulled(self, identity: str, node: int) -> Sequence[Message | None]:
-        """Return the reply to one message, once it is there; None if it cannot be read.
-
-        Asked for one by one: what a reply says of itself is its sender's to write, also whose answer it is,
-        and one that Flower cannot decode takes all that are pulled with it along.
-        """
+        """Return the reply to one message, once it is there; None if it cannot be read. Asked for one by one:
+        what a reply says of itself is its sender's to write, also whose answer it is, and one that Flower
+        cannot decode takes all that are pulled with it along."""
         try:
             return [*self._grid.pull_messages([identity])][:1]
         except httpx.HTTPError:  # the SuperLink's doing, not a node's
@@ -194,10 +189,8 @@ Join = Callable[[Node], AbstractContextManager[Member]]
 
 
 def client_app(join: Join, *, sleep: Callable[[float], None] = time.sleep) -> ClientApp:
-    """Return the app of a node. ``join`` makes its client for one message, usually with ``device_member``.
-
-    An app that has other work for its nodes registers it with the app this returns.
-    """
+    """Return the app of a node. ``join`` makes its client for one message, usually with ``device_member``. An
+    app that has other work for its nodes registers it with the app this returns."""
     app = ClientApp()
 
     @app.train(ACTION)

@@ -21,9 +21,7 @@ from sfsl.service.signing import client_id, require_public
 
 class Call(Message, frozen=True, tag="call"):
     """Asks a client whether it would be in a round of this model. It is answered by ``CheckIn``.
-
-    ``acknowledged`` as in ``CheckedIn``: how many masked sets of this client the server has ever received.
-    """
+    ``acknowledged`` as in ``CheckedIn``: how many masked sets of this client the server has ever received."""
 
     deployment: RoundId
     model: Digest

@@ -42,10 +42,8 @@ SHUTTING = "the server is shutting down; check in again later"
 
 class CheckIns:
     """Holds conversations with clients. It belongs to the event loop; ``work`` does a thing in the round's
-    thread.
-
-    ``round`` is the last one committed. ``changed`` is set whenever the run of rounds should look again.
-    """
+    thread. ``round`` is the last one committed. ``changed`` is set whenever the run of rounds should look
+    again."""
 
     def __init__(self, service: Service, work: Callable[[Callable[[], None]], Awaitable[None]]) -> None:
         self.round, self.stopping = service.store.round, False
@@ -101,10 +99,8 @@ class CheckIns:
         return self.waiting.keys()
 
     def take(self, clients: Collection[str]) -> tuple[dict[str, Conversation], int | None] | None:
-        """Take these out of those who wait, and return them and the period in which their round counts.
-
-        If some were revoked meanwhile, those are let go and nobody is taken.
-        """
+        """Take these out of those who wait, and return them and the period in which their round counts. If
+        some were revoked meanwhile, those are let go and nobody is taken."""
         revoked = False
         for client in clients:
             try:
@@ -152,10 +148,8 @@ class CheckIns:
     async def answer(
         self, client: str, ticket: bytes, number: int, data: bytes, fingerprint: bytes | None = None
     ) -> None:
-        """Take the answer to a message, or raise. The same bytes again are taken silently.
-
-        ``fingerprint`` is SHA-256 of ``data``, where the caller has it already.
-        """
+        """Take the answer to a message, or raise. The same bytes again are taken silently. ``fingerprint`` is
+        SHA-256 of ``data``, where the caller has it already."""
         conversation = self._find(client, ticket)
         conversation.heard_at = self._clock()
         fingerprint = fingerprint or hashlib.sha256(data).digest()

@@ -149,9 +149,7 @@ _SPARE_FILES = 256
 @dataclass(frozen=True)
 class Listen:
     """Says where to listen. Without a certificate there is no TLS: for a proxy on this machine, and tests.
-
-    ``proxied``: addresses are those that the proxy on this machine names.
-    """
+    ``proxied``: addresses are those that the proxy on this machine names."""
 
     host: str = "127.0.0.1"
     port: int = 8443
@@ -163,9 +161,7 @@ class Listen:
 
 async def serve(app: ASGIApp, coordinator: Coordinator, listen: Listen, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT, then finish or abort the round and close; a second signal does not wait.
-
-    ``ready`` is told the URL. Raises what made the rounds end.
-    """
+    ``ready`` is told the URL. Raises what made the rounds end."""
     context = _tls(listen)
     with Door(_bound(listen), listen.connections) as sock:
         server = _Server(_config(app, listen), context)

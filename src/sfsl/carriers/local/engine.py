@@ -68,10 +68,8 @@ class ClientPool(Protocol):
 
 class LocalPool:
     """Has the clients of some groups, in this process, for one round. ``randomness`` makes keys and masks.
-
-    They work side by side in the threads of ``workers``: ciphers and arrays, which take most of the time,
-    run in parallel.
-    """
+    They work side by side in the threads of ``workers``: ciphers and arrays, which take most of the time, run
+    in parallel."""
 
     def __init__(
         self, population: Population, number: int, groups: Groups, randomness: Randomness, workers: Executor
@@ -132,11 +130,9 @@ def _decoded(frame: bytes) -> Any:
 
 @dataclass
 class MaskedCohort:
-    """Runs one cohort's round, its clients wherever ``pool`` has them, and tallies it by exchange.
-
-    What comes from a pool is taken as a network's server takes it: a frame that is not the one that is due
-    costs its client the round, and nobody else anything.
-    """
+    """Runs one cohort's round, its clients wherever ``pool`` has them, and tallies it by exchange. What comes
+    from a pool is taken as a network's server takes it: a frame that is not the one that is due costs its
+    client the round, and nobody else anything."""
 
     simulation: Simulation
     names: Sequence[str]
@@ -180,11 +176,9 @@ class MaskedCohort:
     def _exchange(
         self, cohort: CohortRound, exchange: Exchange, outbound: Mapping[str, bytes]
     ) -> Mapping[str, bytes]:
-        """Let clients answer, and close the phase; return what the server sends next.
-
-        A client that declines, or whose update is not finite, is a dropout. Messages of slow clients
-        come after the phase was closed, and are refused.
-        """
+        """Let clients answer, and close the phase; return what the server sends next. A client that declines,
+        or whose update is not finite, is a dropout. Messages of slow clients come after the phase was closed,
+        and are refused."""
         faults, number = self.simulation.settings.faults, self.params.number
         vanished = faults.vanish(number, exchange, outbound)
         self.tally.drop(exchange, 0)  # so that every exchange is in the record
@@ -243,10 +237,8 @@ def _admitted(name: str, frame: bytes, seen: set[bytes]) -> Keys:
 
 @dataclass
 class Cohort:
-    """Holds one cohort's part of a round: what it is to do, and, once it is over, what it did.
-
-    ``sums`` is None where it aborted, and ``aborted`` says why.
-    """
+    """Holds one cohort's part of a round: what it is to do, and, once it is over, what it did. ``sums`` is
+    None where it aborted, and ``aborted`` says why."""
 
     names: Sequence[str]
     params: RoundParams
@@ -266,10 +258,8 @@ class Cohort:
 
 
 class PopulationEngine(Engine):
-    """Runs rounds of a simulation. Where its clients live, and how cohorts run, is up to the carrier.
-
-    Keys and masks come from the operating system, and have nothing to do with the simulation's seed.
-    """
+    """Runs rounds of a simulation. Where its clients live, and how cohorts run, is up to the carrier. Keys
+    and masks come from the operating system, and have nothing to do with the simulation's seed."""
 
     def __init__(self, simulation: Simulation, test: Pool | None = None) -> None:
         self.simulation, self.test = simulation, test
@@ -282,11 +272,9 @@ class PopulationEngine(Engine):
         """Bring each cohort of round ``number`` to its end. ``tally`` is the round's own, beside theirs."""
 
     def run(self, cohort: Sequence[str], *, scores: ScoreBins | None = None) -> RoundResult:
-        """Run one round, up to the commit; or an abort, whose commit leaves the model as it is.
-
-        Clients are dealt out to the cohorts in turn. A cohort that aborts adds nothing, and the round goes
-        on without it; if all do, the round is aborted.
-        """
+        """Run one round, up to the commit; or an abort, whose commit leaves the model as it is. Clients are
+        dealt out to the cohorts in turn. A cohort that aborts adds nothing, and the round goes on without it;
+        if all do, the round is aborted."""
         number, count = self.driver.number, self.simulation.settings.cohorts
         dealt = [cohort[place::count] for place in range(count)]
         cohorts = [Cohort(names, self._plan(names, scores), RoundTally(len(names))) for names in dealt]
