@@ -16,14 +16,14 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Literal, Self
 
 import msgspec
 
 from sfsl.codec import Message
 from sfsl.crypto.ring import ring_named
-from sfsl.crypto.secret import SHARE_BYTES, SystemRandomness
+from sfsl.crypto.secret import SHARE_BYTES, Randomness, SystemRandomness
 from sfsl.errors import (
     ConflictingMessage,
     KeyMismatch,
@@ -217,24 +217,20 @@ class CohortRound:
             seconds[exchange] = seconds.get(exchange, 0.0) + self._cpu() - start
 
 
+@dataclass(eq=False)
 class Driver:
     """Plans and opens rounds as ``rules`` say; ``cpu`` counts the seconds that the calling thread computed.
     Keys, round ids and seeds come from the operating system. ``names`` is the digest of what the catalogue
     calls its rows, which clients were told too; empty where there is none."""
 
-    def __init__(
-        self,
-        rules: RoundRules,
-        model: ModelSpec,
-        maps: RowMaps,
-        store: RowStore,
-        *,
-        cpu: Callable[[], float],
-        names: bytes = b"",
-    ) -> None:
-        self.rules, self.model, self.maps, self.store, self.cpu = rules, model, maps, store, cpu
-        self._names = names
-        self.randomness = SystemRandomness()
+    rules: RoundRules
+    model: ModelSpec
+    maps: RowMaps
+    store: RowStore
+    _: KW_ONLY
+    cpu: Callable[[], float]
+    names: bytes = b""
+    randomness: Randomness = field(default_factory=SystemRandomness)
 
     @property
     def number(self) -> int:
@@ -270,7 +266,7 @@ class Driver:
         round_id = self.randomness.bytes(16)
         session = plan_session(self.rules, params, clients=len(keys), round_id=round_id, threshold=threshold)
         server = RoundServer(
-            session, params, keys, self.store, self.maps, identities, alone=alone, names=self._names
+            session, params, keys, self.store, self.maps, identities, alone=alone, names=self.names
         )
         return CohortRound(server, session, params, tally, cpu=self.cpu, exposed=exposed)
 

@@ -3,7 +3,7 @@ period, and not while left out."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 
 from sfsl.crypto.secret import require_contributory
 from sfsl.errors import ConflictingMessage, InvalidMessage, ParameterError, UnexpectedSender
@@ -101,32 +101,28 @@ LONGEST_REST_SECONDS = 86_400.0
 _RESTS = "secrets that this client shared ended a round; it is left out of rounds for a while"
 
 
+@dataclass(eq=False)
 class Members:
     """Knows who had a turn in this period, as the ``registry`` has it, and who is left out for a while.
     ``clock`` counts seconds, ``today`` milliseconds since 1970, which periods are cut from. Being left out is
     forgotten when the server starts again: it keeps rounds going, and punishes nobody."""
 
-    def __init__(
-        self,
-        settings: ServiceSettings,
-        registry: Registry,
-        *,
-        clock: Callable[[], float],
-        today: Callable[[], int],
-        first_rest: float = FIRST_REST_SECONDS,
-    ) -> None:
-        self._settings, self._registry, self._clock, self._today = settings, registry, clock, today
-        self._first_rest = first_rest
-        self._invited: tuple[int, set[str]] | None = None
-        self._rests: dict[str, tuple[int, float]] = {}  # how often so far, and until when
+    settings: ServiceSettings
+    registry: Registry
+    _: KW_ONLY
+    clock: Callable[[], float]
+    today: Callable[[], int]
+    first_rest: float = FIRST_REST_SECONDS
+    _invited: tuple[int, set[str]] | None = None
+    _rests: dict[str, tuple[int, float]] = field(default_factory=dict)  # how often so far, and until when
 
     def had_their_turn(self) -> Collection[str]:
         """Return who was invited in this period, or is about to be."""
-        period = self._settings.period(self._today())
+        period = self.settings.period(self.today())
         if period is None:
             return ()
         if self._invited is None or self._invited[0] != period:
-            self._invited = (period, set(self._registry.invited(period)))
+            self._invited = (period, set(self.registry.invited(period)))
         return self._invited[1]
 
     def take_turns(self, clients: Collection[str]) -> int | None:
@@ -141,16 +137,16 @@ class Members:
     def bars(self, client: str) -> str:
         """Return why this client may not be in a round now; empty if it may."""
         if client in self.had_their_turn():
-            days = -self._today() % (self._settings.period_days * DAY_MS) / DAY_MS
+            days = -self.today() % (self.settings.period_days * DAY_MS) / DAY_MS
             return f"this client was invited in this period already; the next begins in {days:.2f} days"
-        return _RESTS if client in self._rests and self._clock() < self._rests[client][1] else ""
+        return _RESTS if client in self._rests and self.clock() < self._rests[client][1] else ""
 
     def leave_out(self, client: str) -> float:
         """Leave out whoever ended a round for all, twice as long each time; return for how many seconds."""
         times = self._rests.pop(client, (0, 0.0))[0] + 1
-        longest = max(LONGEST_REST_SECONDS, self._first_rest)
-        seconds = min(longest, self._first_rest * 2.0 ** (times - 1))
-        self._rests[client] = (times, self._clock() + seconds)
-        if len(self._rests) > self._settings.most_clients and math.isfinite(seconds):
+        longest = max(LONGEST_REST_SECONDS, self.first_rest)
+        seconds = min(longest, self.first_rest * 2.0 ** (times - 1))
+        self._rests[client] = (times, self.clock() + seconds)
+        if len(self._rests) > self.settings.most_clients and math.isfinite(seconds):
             del self._rests[next(iter(self._rests))]
         return seconds

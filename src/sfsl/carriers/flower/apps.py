@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 import httpx
@@ -22,7 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 from sfsl.carriers.flower.messages import read_roster
 from sfsl.carriers.flower.node import Member, Node, SatOut, answer, model_of, open_node
 from sfsl.carriers.flower.rounds import Post, Rounds, Take
-from sfsl.crypto.secret import SystemRandomness
+from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import DecodeError, SfslError
 from sfsl.service.driver import Service
 from sfsl.service.folder import open_server_folder
@@ -54,25 +55,22 @@ def unpacked(content: RecordDict) -> bytes:
     return frame
 
 
+@dataclass(eq=False)
 class GridPost:
     """Brings frames over a ``grid``. ``poll_seconds``: how often the SuperLink is asked for replies."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        poll_seconds: float,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._grid, self._poll_seconds, self._clock, self._sleep = grid, poll_seconds, clock, sleep
-        self._randomness = SystemRandomness()
+    grid: Grid
+    poll_seconds: float
+    _: KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    randomness: Randomness = field(default_factory=SystemRandomness)
 
     def nodes(self) -> Iterable[int]:
-        return list(self._grid.get_node_ids())
+        return list(self.grid.get_node_ids())
 
     def exchange(self, frames: Mapping[int, bytes], seconds: float, take: Take) -> None:
-        deadline = self._clock() + seconds
+        deadline = self.clock() + seconds
         awaited = self._push(frames, seconds)
         while awaited:
             for identity, node in list(awaited.items()):
@@ -80,9 +78,9 @@ class GridPost:
                     del awaited[identity]
                     if reply is not None:
                         self._take(node, reply, take)
-            if not awaited or self._clock() >= deadline:
+            if not awaited or self.clock() >= deadline:
                 return
-            self._sleep(self._poll_seconds)
+            self.sleep(self.poll_seconds)
 
     def tell(self, frames: Mapping[int, bytes]) -> None:
         self._push(frames, _A_WHILE)
@@ -97,11 +95,11 @@ class GridPost:
                 dst_node_id=node,
                 message_type=TYPE,
                 ttl=seconds,
-                group_id=self._randomness.bytes(16).hex(),
+                group_id=self.randomness.bytes(16).hex(),
             )
             for node, frame in frames.items()
         ]
-        ids = list(self._grid.push_messages(messages)) if messages else []
+        ids = list(self.grid.push_messages(messages)) if messages else []
         return {found: node for found, node in zip(ids, frames, strict=False) if found}
 
     def _pulled(self, identity: str, node: int) -> Sequence[Message | None]:
@@ -109,7 +107,7 @@ class GridPost:
         what a reply says of itself is its sender's to write, also whose answer it is, and one that Flower
         cannot decode takes all that are pulled with it along."""
         try:
-            return [*self._grid.pull_messages([identity])][:1]
+            return [*self.grid.pull_messages([identity])][:1]
         except httpx.HTTPError:  # the SuperLink's doing, not a node's
             raise
         except Exception as error:

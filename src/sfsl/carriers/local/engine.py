@@ -66,20 +66,21 @@ class ClientPool(Protocol):
         """Return the answers to ``submodel``."""
 
 
+@dataclass(eq=False)
 class LocalPool:
     """Has the clients of some groups, in this process, for one round. ``randomness`` makes keys and masks.
     They work side by side in the threads of ``workers``: ciphers and arrays, which take most of the time, run
     in parallel."""
 
-    def __init__(
-        self, population: Population, number: int, groups: Groups, randomness: Randomness, workers: Executor
-    ) -> None:
-        self._population, self._number, self._groups = population, number, groups
-        self._randomness, self._workers = randomness, workers
-        self._clients: dict[str, RoundClient] = {}
+    population: Population
+    number: int
+    groups: Groups
+    randomness: Randomness
+    workers: Executor
+    _clients: dict[str, RoundClient] = field(default_factory=dict)
 
     def check_in(self) -> dict[str, Reply]:
-        return self._side_by_side(chain.from_iterable(self._groups), self._keys)
+        return self._side_by_side(chain.from_iterable(self.groups), self._keys)
 
     def answer(self, exchange: Exchange, frames: Mapping[str, bytes]) -> dict[str, Reply]:
         handler = STEP[exchange].handler
@@ -94,7 +95,7 @@ class LocalPool:
             downloads[name] = self._clients[name].handle_submodel(_decoded(frame))
             spent[name] = time.thread_time() - start
         began = time.perf_counter()
-        trained, learned = self._population.train(self._number, self._groups, downloads, personal)
+        trained, learned = self.population.train(self.number, self.groups, downloads, personal)
         seconds = time.perf_counter() - began
         replies = self._side_by_side(
             frames, lambda name: self._clients[name].create_update(trained[name]), spent
@@ -112,13 +113,13 @@ class LocalPool:
                 frame, reason = None, type(error).__name__
             return name, Reply(frame, time.thread_time() - start, reason)
 
-        return dict(self._workers.map(reply, names))
+        return dict(self.workers.map(reply, names))
 
     def _keys(self, name: str) -> Message:
-        population, number, task = self._population, self._number, self._population.task
+        population, number, task = self.population, self.number, self.population.task
         answers, rounding = population.answers(name, number), population.rounding(name, number)
         policy = RoundPolicy(session=_SESSION, max_clip=_GENEROUS, max_rows=population.settings.max_rows)
-        own = Own(answers, task.spec, task.row_maps, policy, self._randomness, rounding)
+        own = Own(answers, task.spec, task.row_maps, policy, self.randomness, rounding)
         self._clients[name] = RoundClient.join(name, own)
         return self._clients[name].create_keys()
 
