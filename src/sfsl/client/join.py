@@ -14,10 +14,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from sfsl.client.device import DeviceTrainer
 from sfsl.client.events import Backoff, Event, Notify, nobody
-from sfsl.client.following import KnownModel, ServedModel, fetch_model
+from sfsl.client.following import Data, KnownModel, ServedModel, build_device, fetch_model, source_of
 from sfsl.client.home import Home, PersonalRows, read_roster
 from sfsl.client.link import Link, trusted
-from sfsl.client.own_data import Data, build_device, source_of
 from sfsl.client.participant import Attempt, Participant, require_mode
 from sfsl.client.round import DurableMemory
 from sfsl.crypto.secret import Identity, Randomness, SystemRandomness

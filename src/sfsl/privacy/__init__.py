@@ -10,12 +10,15 @@ from sfsl.privacy.parameters import (
     PRESETS,
     Events,
     IndexPrivacy,
+    Tuned,
+    Workload,
     cohort_events,
+    frontier,
     owner_distribution,
+    tune,
 )
 from sfsl.privacy.response import Decoys, Perturber, Tables
 from sfsl.privacy.state import ClientState
-from sfsl.privacy.tuning import Tuned, Workload, frontier, tune
 
 __all__ = [
     "PAPER_OWNERS", "PRESETS", "Budget", "Calendar", "ClientState", "ClosedPeriod", "Decoys", "Events",

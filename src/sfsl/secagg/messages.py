@@ -255,15 +255,8 @@ class UnmaskShares(FromClient, frozen=True, tag="unmask-shares"):
 
 # What every protocol around a session carries; the roster travels bare, or inside an invitation.
 SESSION: tuple[type[Message], ...] = (
-    Keys,
-    SealedShares,
-    InboundShares,
-    MaskedVector,
-    Survivors,
-    Consistency,
-    UnmaskRequest,
-    UnmaskShares,
-)
+    Keys, SealedShares, InboundShares, MaskedVector, Survivors, Consistency, UnmaskRequest, UnmaskShares,
+)  # fmt: skip
 CODEC = Codec(Roster, *SESSION)
 
 
