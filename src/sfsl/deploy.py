@@ -43,11 +43,15 @@ from sfsl.settings.serve import Given, ServeConfig, serve_settings
 from sfsl.submodel import ModelSpec
 from sfsl.training.task import Task
 
+log = logging.getLogger(__name__)
+
 SERVER = "server"
 HOSTS = ("localhost", "127.0.0.1", "::1")
 _SERVER_DAYS = 397
 _AUTHORITY_DAYS = 3650
 _RENEW_DAYS = 7  # before it ends: servers run for days
+TLS, CATALOGUE = "tls", "catalogue.json"
+_HEAD_BYTES = 1024
 
 
 def loopback_tls(folder: Path, *, now: datetime) -> bool:
@@ -77,12 +81,6 @@ def _remove(folder: Path, name: str) -> None:
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
     except OSError as error:
         raise KeyFileError(f"cannot renew the files in {os.fspath(folder)}: {error.strerror}") from None
-
-
-log = logging.getLogger(__name__)
-
-TLS, CATALOGUE = "tls", "catalogue.json"
-_HEAD_BYTES = 1024
 
 
 @dataclass(frozen=True)

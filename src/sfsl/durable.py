@@ -23,6 +23,8 @@ from sfsl.codec import Codec, Message
 from sfsl.errors import LocalError, RemoteError, StateError, StoreError, StoreInUse, WrongVersion
 
 OWNER_ONLY = 0o600
+_CHECKSUM_BYTES = 32
+Record = TypeVar("Record", bound=Message)
 
 
 def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:
@@ -198,11 +200,6 @@ class FileLock(Closing):
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
-
-
-_CHECKSUM_BYTES = 32
-
-Record = TypeVar("Record", bound=Message)
 
 
 def with_checksum(body: bytes) -> bytes:

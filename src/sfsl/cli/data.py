@@ -17,6 +17,10 @@ from sfsl.settings.run import DataSettings
 Users = Annotated[int, Option(help="Synthetic: how many clients.")]
 Scale = Annotated[float, Option(help="Synthetic: 1 is the paper's 143,534 items.")]
 TextIds = Annotated[bool, Option(help="CSV and Parquet: ids are any text.")]
+app = typer.Typer(help="What a served model is about: its items or words.", no_args_is_help=True)
+Out = Annotated[Path, Option("-o", "--out", metavar="FILE", help="The file to write; .gz is packed.")]
+Seed = Annotated[int, Option(help="Of synthetic data.")]
+_CLICKS = ("synthetic", "amazon", "taobao", "csv", "parquet", "stored")
 
 
 def register(app: typer.Typer) -> None:
@@ -70,8 +74,6 @@ def left_out(report: LoadReport | None) -> list[str]:
     return [f"Left out: {said}"] if said else []
 
 
-app = typer.Typer(help="What a served model is about: its items or words.", no_args_is_help=True)
-
 Data = Annotated[
     str,
     Argument(
@@ -80,9 +82,6 @@ Data = Annotated[
         "synthetic. A CSV with the columns item or item,category is a list of items.",
     ),
 ]
-Out = Annotated[Path, Option("-o", "--out", metavar="FILE", help="The file to write; .gz is packed.")]
-Seed = Annotated[int, Option(help="Of synthetic data.")]
-_CLICKS = ("synthetic", "amazon", "taobao", "csv", "parquet", "stored")
 
 
 @app.command(

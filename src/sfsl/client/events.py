@@ -23,6 +23,9 @@ Hex16 = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 Read = TypeVar("Read")
+_Around = Literal["data", "model", "connected", "enrolled", "checked-in", "declined", "waiting", "offline"]
+_InRound = Literal["invited", "exposed", "training", "uploaded"]
+Kind = _Around | _InRound | Outcome
 
 
 class About(msgspec.Struct, frozen=True):
@@ -71,11 +74,6 @@ def read_problem(body: bytes) -> Problem:
 def shown(text: str) -> str:
     """A server's words, fit for a terminal and a log."""
     return _UNSHOWN.sub("?", text[:_MOST_TEXT])
-
-
-_Around = Literal["data", "model", "connected", "enrolled", "checked-in", "declined", "waiting", "offline"]
-_InRound = Literal["invited", "exposed", "training", "uploaded"]
-Kind = _Around | _InRound | Outcome
 
 
 @dataclass(frozen=True)

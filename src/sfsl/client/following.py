@@ -33,6 +33,9 @@ from sfsl.training.task import Task
 
 _LARGEST = 1 << 20
 _TRIES = 3  # a server that is started again meanwhile needs one more; a liar gets no more
+Given = str | Path | Samples
+Data = Given | Callable[[], Given]
+_MAGIC = b"sfsl samples 1\n\0"
 
 
 @dataclass(frozen=True)
@@ -162,12 +165,6 @@ def _difference(known: _Known, served: ServedModel) -> str:
     except InputError as error:
         return str(error)
     return "" if first.contents.hex() == known.contents else "rows that were there have other ids or maps"
-
-
-Given = str | Path | Samples
-Data = Given | Callable[[], Given]
-
-_MAGIC = b"sfsl samples 1\n\0"
 
 
 class _Column(msgspec.Struct, frozen=True):

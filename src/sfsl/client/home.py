@@ -31,6 +31,8 @@ from sfsl.service.signing import client_id
 from sfsl.submodel import ModelSpec, Table
 from sfsl.submodel.store import initial_rows
 
+_LARGEST_DATA = 1 << 30
+
 
 class _Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``rows`` ascending as little-endian 64-bit numbers, ``values`` as float32 of ``width`` each."""
@@ -134,9 +136,6 @@ def _arrays(table: Table, given: _Rows, where: str) -> tuple[Indices, Values]:
             f"{where}: rows of table {table.name!r} do not fit this model, of width {table.width}"
         )
     return rows, np.frombuffer(given.values, "<f4").astype(np.float32).reshape(len(rows), given.width)
-
-
-_LARGEST_DATA = 1 << 30
 
 
 class Home:

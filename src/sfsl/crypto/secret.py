@@ -22,6 +22,17 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from sfsl.errors import AuthenticationFailed, InvalidMessage, KeyMismatch, ParameterError
 
+_PREFIX = b"sfsl/1 "
+KEY_BYTES = 32
+# Any scalar serves to find out whether a point has small order; this one is no one's key.
+_PROBE = X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40")
+OVERHEAD = 16
+# A channel key is directional and seals one box per round: the nonce never repeats under a key.
+_NONCE = bytes(12)
+PRIME = 2**256 + 297
+SECRET_BYTES = 32
+SHARE_BYTES = 33
+
 
 class Randomness(Protocol):
     def bytes(self, count: int, /) -> bytes:
@@ -61,9 +72,6 @@ class Secret:
         raise TypeError("secrets are not serialised")
 
 
-_PREFIX = b"sfsl/1 "
-
-
 def frame(label: str, *parts: bytes) -> bytes:
     """Join a label and parts so that no two different inputs give the same bytes."""
     head = _PREFIX + label.encode("ascii")
@@ -79,12 +87,6 @@ def derive(secret: Secret, label: str, *context: bytes) -> Secret:
 def digest(label: str, *parts: bytes) -> bytes:
     """SHA-256 of framed public (or high-entropy) parts."""
     return hashlib.sha256(frame(label, *parts)).digest()
-
-
-KEY_BYTES = 32
-
-# Any scalar serves to find out whether a point has small order; this one is no one's key.
-_PROBE = X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40")
 
 
 class KeyPair:
@@ -141,11 +143,6 @@ def pair_mask_key(own: KeyPair, peer: bytes, binding: bytes, context: bytes, low
     return derive(own.agree(peer), "pair-mask", binding, context, places, first, second)
 
 
-OVERHEAD = 16
-# A channel key is directional and seals one box per round: the nonce never repeats under a key.
-_NONCE = bytes(12)
-
-
 def _header(kind: str, round_id: bytes, sender: int, receiver: int) -> bytes:
     return frame("seal " + kind, round_id, sender.to_bytes(4, "big"), receiver.to_bytes(4, "big"))
 
@@ -188,11 +185,6 @@ def verify(public: bytes, signature: bytes, label: str, *parts: bytes) -> None:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, frame("sign " + label, *parts))
     except (InvalidSignature, ValueError):
         raise AuthenticationFailed(f"a signature over {label} does not verify") from None
-
-
-PRIME = 2**256 + 297
-SECRET_BYTES = 32
-SHARE_BYTES = 33
 
 
 def split(secret: Secret, threshold: int, points: Sequence[int], randomness: Randomness) -> list[bytes]:

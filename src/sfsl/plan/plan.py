@@ -28,6 +28,10 @@ from sfsl.union import choose
 _WORDS = 1 << 18
 _ROWS, _WIDTH = 1 << 13, 16
 _ELEMENTS = 2000
+_SECRETS = 4  # that a client shares: a mask key and a seed for each of the two sums
+_KEYS = 3  # public keys of a client, each of which the server tries
+# Seconds per bit of who asked for what: unpacked, selected by column and packed again.
+_BIT = 3e-9
 
 
 @dataclass(frozen=True)
@@ -98,12 +102,6 @@ def _row_seconds() -> float:
     masker = Masker(Z32, Z32.zeros(_ROWS * _WIDTH), layout)
     rows = np.arange(0, _ROWS, 4)
     return cpu_seconds(lambda: masker.add(Secret(bytes(32)), [rows]), 1) / (len(rows) * _WIDTH)
-
-
-_SECRETS = 4  # that a client shares: a mask key and a seed for each of the two sums
-_KEYS = 3  # public keys of a client, each of which the server tries
-# Seconds per bit of who asked for what: unpacked, selected by column and packed again.
-_BIT = 3e-9
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from sfsl.submodel import ModelSpec, RowMaps
 SEVERAL_OWNERS = 2.28
 # Derived rows beyond this many are planned for by a sample of so many.
 _SAMPLED = 200_000
+# The exchanges whose answers the plan counts: shares, masked sets, requests, updates.
+COUNTED = (Exchange.INVITATION, Exchange.INBOUND, Exchange.UNION, Exchange.SUBMODEL)
 
 
 @dataclass(frozen=True)
@@ -157,10 +159,6 @@ def _fitted(exponential: Reals, size: float, union: float) -> float:
         return float(-np.expm1(-size * share / share.sum()).sum()) > union
 
     return sum(bisect(0.0, 8.0, 50, even)) / 2
-
-
-# The exchanges whose answers the plan counts: shares, masked sets, requests, updates.
-COUNTED = (Exchange.INVITATION, Exchange.INBOUND, Exchange.UNION, Exchange.SUBMODEL)
 
 
 @dataclass(frozen=True)

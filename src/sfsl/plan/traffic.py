@@ -27,6 +27,13 @@ from sfsl.submodel import Quantization, UpdateParams
 from sfsl.union import Encoding, UnionParams, choose, planned_capacity
 from sfsl.union.protocol import Union
 
+_ROUND = bytes(16)
+_KEY = bytes(32)
+_BOX = bytes(16 + 2 * SHARE_BYTES * SUMS)
+_SEED = bytes(32)
+# Samples of a client that count in the dense part; it changes the size of one integer.
+_MAX_SAMPLES = 1000
+
 
 @dataclass(frozen=True)
 class TableRows:
@@ -151,14 +158,6 @@ def binomial(count: int, chance: float) -> Reals:
         choose = factorials[-1] - factorials - factorials[::-1]
         shares = np.exp(choose + wins * np.log(chance) + wins[::-1] * np.log1p(-chance))
     return shares
-
-
-_ROUND = bytes(16)
-_KEY = bytes(32)
-_BOX = bytes(16 + 2 * SHARE_BYTES * SUMS)
-_SEED = bytes(32)
-# Samples of a client that count in the dense part; it changes the size of one integer.
-_MAX_SAMPLES = 1000
 
 
 @dataclass(frozen=True)

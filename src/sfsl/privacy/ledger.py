@@ -21,6 +21,9 @@ from sfsl.crypto.secret import Randomness
 from sfsl.errors import BudgetExhausted, InputError, ParameterError, TooFewClients
 from sfsl.privacy.parameters import IndexPrivacy, epsilon_after
 
+# Sums of the same evidence in another order differ in the last digits; a limit is not meant that finely.
+_ROUNDING = 1e-9
+
 
 class Calendar(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Periods of so many days, counted from ``start``. The date comes in as an argument: no clock here."""
@@ -77,10 +80,6 @@ def choose_uniformly(clients: Iterable[str], count: int, randomness: Randomness)
     tickets = np.frombuffer(randomness.bytes(16 * len(names)), ">u8").reshape(-1, 2)
     first = np.lexsort((tickets[:, 1], tickets[:, 0]))[:count]
     return tuple(names[place] for place in np.sort(first))
-
-
-# Sums of the same evidence in another order differ in the last digits; a limit is not meant that finely.
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,17 @@ import numpy as np
 
 from sfsl.errors import ParameterError
 
+Owners = int | Mapping[int, float]
+# Below this a threshold of 64 bits would no longer keep to the probability, and epsilon with it.
+LEAST = 2.0**-32
+PAPER_COHORT = 100
+# The paper prints that 86.7 % of the union of 100 clients has one owner and 1.17 owners on average, not
+# the distribution. With the power-law tail of owner_distribution, 86.73 % is a value within that rounding
+# for which every p8 of its table comes out as printed (with 86.70 %, cpp4 gives 34.15 and not 34.2).
+PAPER_SINGLE_OWNER = 0.8673
+PAPER_MEAN_OWNERS = 1.17
+_WORD_BYTES = 4
+
 
 def evidence(p3: float, p4: float) -> tuple[float, float]:
     """What one yes and one no weigh, both at most 0. An outcome that cannot occur weighs nothing."""
@@ -71,9 +82,6 @@ class Events:
     p7: float
     p8: float
     p7_any: float
-
-
-Owners = int | Mapping[int, float]
 
 
 def events(rates: Sequence[tuple[float, float]], owners: Owners) -> Events:
@@ -152,11 +160,6 @@ def owner_distribution(single: float, mean: float, cohort: int) -> dict[int, flo
             steepest = exponent
     shares = (1 - single) * tail
     return {1: single, **dict(zip(several.astype(int).tolist(), shares.tolist(), strict=True))}
-
-
-# Below this a threshold of 64 bits would no longer keep to the probability, and epsilon with it.
-LEAST = 2.0**-32
-PAPER_COHORT = 100
 
 
 class IndexPrivacy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -255,17 +258,9 @@ PRESETS: Mapping[str, IndexPrivacy] = MappingProxyType(
     }
 )
 
-# The paper prints that 86.7 % of the union of 100 clients has one owner and 1.17 owners on average, not
-# the distribution. With the power-law tail of owner_distribution, 86.73 % is a value within that rounding
-# for which every p8 of its table comes out as printed (with 86.70 %, cpp4 gives 34.15 and not 34.2).
-PAPER_SINGLE_OWNER = 0.8673
-PAPER_MEAN_OWNERS = 1.17
 PAPER_OWNERS: Mapping[int, float] = MappingProxyType(
     owner_distribution(PAPER_SINGLE_OWNER, PAPER_MEAN_OWNERS, PAPER_COHORT)
 )
-
-
-_WORD_BYTES = 4
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,8 @@ from sfsl.submodel import ModelSpec, RowMaps, RowSet, TrainedRows, encode_update
 from sfsl.union.encoding import index_set
 from sfsl.union.protocol import Union, read_union
 
+LARGEST = 1 << 30
+
 
 @dataclass(frozen=True)
 class Download:
@@ -273,9 +275,6 @@ def histogram_words(scores: tuple[ArrayLike, ArrayLike] | None, bins: int, dtype
     if both.shape != (2 * bins,) or (both.size and both.dtype.kind not in "iu"):
         raise InputError(f"score histograms are two arrays of {bins} counts")
     return both.astype(dtype)
-
-
-LARGEST = 1 << 30
 
 
 class RoundSnapshot(Message, frozen=True, kw_only=True, tag="round-snapshot"):

@@ -21,6 +21,7 @@ from sfsl.union import UnionParams, choose, planned_capacity
 
 MAX_BINS = 4096
 _FARTHEST = 50.0  # log-odds beyond which no score is told from 0 or 1
+UPDATE_LABEL = "update"
 
 
 class ScoreBins(Checked, frozen=True):
@@ -89,9 +90,6 @@ class IndexSpace:
             first, last = np.searchsorted(indices, [start, end])
             split[name] = RowSet(indices[first:last] - start)
         return split
-
-
-UPDATE_LABEL = "update"
 
 
 class RoundParams(Checked, frozen=True):

@@ -17,6 +17,11 @@ from sfsl.submodel import Applied, ModelSums, RowSet, RowStore, apply_sums, deco
 
 Histograms = tuple[Counts, Counts]
 _MOST = 2**40  # scores in a bin, of all clients together
+Share = Annotated[float, Meta(ge=0, le=1)]
+Number = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+# Where it could be farther off than this, an AUC from histograms says nothing, and is not shown.
+WORST_AUC_ERROR = 0.1
 
 
 @dataclass(frozen=True)
@@ -81,14 +86,6 @@ def conclude(store: RowStore, params: RoundParams, sums: RoundSums) -> RoundOutc
     """Return what sums make of a round. The store is only read."""
     applied = apply_sums(store, params.update, sums.model, selection=b"")
     return RoundOutcome(applied, sums.survivors, sums.model.unions, sums.contributors, sums.scores)
-
-
-Share = Annotated[float, Meta(ge=0, le=1)]
-Number = Annotated[float, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=0)]
-
-# Where it could be farther off than this, an AUC from histograms says nothing, and is not shown.
-WORST_AUC_ERROR = 0.1
 
 
 class RoundRecord(msgspec.Struct, frozen=True):

@@ -33,6 +33,12 @@ T = TypeVar("T")
 
 _TRIES = 3
 _WORDS = 1 << 18
+# What an automatic sparse graph tolerates.
+SPARSE_DROPOUT = 0.2
+SPARSE_CORRUPTION = 0.1
+SPARSE_FAILURE = 2.0**-40
+# How a client answers each kind of message.
+Steps = Mapping[type[Message], Callable[..., Message]]
 
 
 @dataclass
@@ -128,12 +134,6 @@ def cpu_seconds(work: Callable[[], object], times: int) -> float:
             work()
         best = min(best, (time.thread_time() - start) / times)
     return best
-
-
-# What an automatic sparse graph tolerates.
-SPARSE_DROPOUT = 0.2
-SPARSE_CORRUPTION = 0.1
-SPARSE_FAILURE = 2.0**-40
 
 
 @dataclass(frozen=True)
@@ -265,10 +265,6 @@ def _checked_rows(
 
 def _sum(ring: str, min_contributors: int, layout: Layout) -> SumParams:
     return SumParams(label="sum", ring=ring, min_contributors=min_contributors, layout=layout)  # type: ignore[arg-type]
-
-
-# How a client answers each kind of message.
-Steps = Mapping[type[Message], Callable[..., Message]]
 
 
 class Session:

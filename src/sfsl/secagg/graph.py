@@ -24,6 +24,8 @@ from sfsl.errors import ParameterError
 from sfsl.secagg.messages import SessionParams
 
 Peers = tuple[tuple[int, ...], ...]
+DEFAULT_DROPOUT = 0.1
+DEFAULT_BOUND = 0.05
 
 
 def peers(params: SessionParams) -> Peers:
@@ -142,10 +144,6 @@ def _log_choose(n: int | NDArray[np.int64], k: int | NDArray[np.int64]) -> NDArr
     table = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, np.max(n) + 1)))))
     result: NDArray[np.float64] = table[n] - table[k] - table[n - k]
     return result
-
-
-DEFAULT_DROPOUT = 0.1
-DEFAULT_BOUND = 0.05
 
 
 def opened_alone(requesters: ArrayLike, dropout: float) -> NDArray[np.float64]:

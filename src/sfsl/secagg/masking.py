@@ -23,6 +23,8 @@ from sfsl.secagg.messages import Layout, SumParams, TableShape, point
 
 # Per table: the rows a stream covers, ascending, or None for all of them.
 Selection = Sequence[Positions | None]
+_HEAD = struct.Struct("<BQ")  # which bits are listed, and how many
+T = TypeVar("T")
 
 
 def restrict(layout: Layout, rows: Sequence[Positions]) -> Layout:
@@ -76,9 +78,6 @@ class Masker:
                 combine(piece, masks.reshape(piece.shape))
                 if rows is not None:
                     part[some] = piece
-
-
-_HEAD = struct.Struct("<BQ")  # which bits are listed, and how many
 
 
 def own_rows(layout: Layout, rows: Sequence[ArrayLike]) -> tuple[Positions, ...]:
@@ -227,9 +226,6 @@ class RunningTotal:
                 count[rows] += 1
         dense, tables = views(self.total, self.layout)
         return Opened(dense, tuple(tables), counts, tuple(names))
-
-
-T = TypeVar("T")
 
 
 class Rebuilding:

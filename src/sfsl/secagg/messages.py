@@ -18,6 +18,16 @@ MAX_SUMS = 8
 
 RoundId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Count = Annotated[int, Meta(ge=0, le=2**40)]
+MAX_ID = 64
+ClientId = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
+Position = Annotated[int, Meta(ge=0, lt=MAX_CLIENTS)]
+Positions = Annotated[tuple[Position, ...], Meta(max_length=MAX_CLIENTS)]
+SumIndex = Annotated[int, Meta(ge=0, lt=MAX_SUMS)]
+Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
+KeyPerSum = Annotated[tuple[Key, ...], Meta(min_length=1, max_length=MAX_SUMS)]
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+Share = Annotated[bytes, Meta(min_length=SHARE_BYTES, max_length=SHARE_BYTES)]
+Box = Annotated[bytes, Meta(max_length=16 + 2 * SHARE_BYTES * MAX_SUMS)]
 
 
 class TableShape(Checked, frozen=True):
@@ -138,19 +148,6 @@ def require_policy(params: SessionParams, policy: Policy, sums: int, *, active: 
 
 def ascending(positions: Sequence[int]) -> bool:
     return all(one < other for one, other in pairwise(positions))
-
-
-MAX_ID = 64
-
-ClientId = Annotated[str, Meta(min_length=1, max_length=MAX_ID)]
-Position = Annotated[int, Meta(ge=0, lt=MAX_CLIENTS)]
-Positions = Annotated[tuple[Position, ...], Meta(max_length=MAX_CLIENTS)]
-SumIndex = Annotated[int, Meta(ge=0, lt=MAX_SUMS)]
-Key = Annotated[bytes, Meta(min_length=32, max_length=32)]
-KeyPerSum = Annotated[tuple[Key, ...], Meta(min_length=1, max_length=MAX_SUMS)]
-Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
-Share = Annotated[bytes, Meta(min_length=SHARE_BYTES, max_length=SHARE_BYTES)]
-Box = Annotated[bytes, Meta(max_length=16 + 2 * SHARE_BYTES * MAX_SUMS)]
 
 
 class Keys(Message, frozen=True, tag="keys"):

@@ -17,6 +17,8 @@ from sfsl.service.driver import Journal
 from sfsl.service.registry import Registry
 from sfsl.submodel import LmdbStore, StoreSpec
 
+STORE, REGISTRY, METRICS = "store", "registry.sqlite", "metrics.jsonl"
+
 
 def read_lines(path: Path) -> list[RoundRecord]:
     """Return the lines of rounds 1, 2, …; a last line that a crash cut short is left out."""
@@ -62,9 +64,6 @@ class MetricsFile(Closing):
 
     def close(self) -> None:
         self._file.close()
-
-
-STORE, REGISTRY, METRICS = "store", "registry.sqlite", "metrics.jsonl"
 
 
 def make_folder(folder: Path) -> None:

@@ -18,10 +18,15 @@ from sfsl.crypto.secret import Identity, Secret, digest
 from sfsl.errors import InputError, InvalidMessage, KeyFileError, ParameterError, Refused, UnknownClient
 from sfsl.service.signing import client_id, require_public
 
+if TYPE_CHECKING:
+    from sfsl.service.registry import Registry
+
 _HEAD = "sfsl identity 1"
 _SEED_BYTES = 32
 _LARGEST = 1 << 16
 _OTHERS = 0o077
+_KEY = re.compile("[0-9a-fA-F]{64}")
+_MOST_LINE = 4096
 
 
 def write_identity(path: str | os.PathLike[str], seed: Secret) -> Identity:
@@ -97,13 +102,6 @@ def write_new(path: Path, data: bytes, *, secret: bool) -> None:
             "free some space" if full else "its folder must exist and be writable, on a disk with hard links"
         )
         raise KeyFileError(f"cannot write {path}: {error.strerror}; {advice}") from None
-
-
-if TYPE_CHECKING:
-    from sfsl.service.registry import Registry
-
-_KEY = re.compile("[0-9a-fA-F]{64}")
-_MOST_LINE = 4096
 
 
 class Enrolment:

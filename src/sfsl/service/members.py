@@ -14,6 +14,9 @@ from sfsl.service.messages import CheckIn
 from sfsl.service.registry import Registry
 
 DAY_MS = 86_400_000
+FIRST_REST_SECONDS = 600.0
+LONGEST_REST_SECONDS = 86_400.0
+_RESTS = "secrets that this client shared ended a round; it is left out of rounds for a while"
 
 
 @dataclass(frozen=True)
@@ -94,11 +97,6 @@ def admit_check_in(
     if message.model != model_digest:
         raise InvalidMessage("a check-in for another model than this server trains")
     return admit_keys(client, message.keys, identities, taken)
-
-
-FIRST_REST_SECONDS = 600.0
-LONGEST_REST_SECONDS = 86_400.0
-_RESTS = "secrets that this client shared ended a round; it is left out of rounds for a while"
 
 
 @dataclass(eq=False)

@@ -30,6 +30,8 @@ from sfsl.errors import (
 from sfsl.service.identities import Enrolment
 from sfsl.service.signing import DEPLOYMENT_BYTES, client_id
 
+__all__ = ["ClientRecord", "Enrolment", "Registry"]
+
 APPLICATION = 0x5346534C  # "SFSL"
 SCHEMA = 1
 _MAGIC = b"SQLite format 3\0"
@@ -68,6 +70,10 @@ CREATE TABLE invitations (
     PRIMARY KEY (period, client, round)
 ) WITHOUT ROWID;
 """
+_COLUMNS = "id, public, enrolled_ms, revoked_ms, acknowledged"
+_ONE = f"SELECT {_COLUMNS} FROM clients WHERE id = ?"  # noqa: S608 -- nothing in it comes from outside
+_PAGE = f"SELECT {_COLUMNS} FROM clients WHERE id > ? ORDER BY id LIMIT 1000"  # noqa: S608
+_MOST_ROUND_ID = 64
 
 
 class RegistryFile:
@@ -216,14 +222,6 @@ def _as_ours(error: sqlite3.Error, what: str) -> StoreError:
             return StoreError(f"cannot {what}: {error}; the file and its folder must be writable")
         case _:
             return StoreError(f"cannot {what}: {error}. What was committed stands; check the disk")
-
-
-__all__ = ["ClientRecord", "Enrolment", "Registry"]
-
-_COLUMNS = "id, public, enrolled_ms, revoked_ms, acknowledged"
-_ONE = f"SELECT {_COLUMNS} FROM clients WHERE id = ?"  # noqa: S608 -- nothing in it comes from outside
-_PAGE = f"SELECT {_COLUMNS} FROM clients WHERE id > ? ORDER BY id LIMIT 1000"  # noqa: S608
-_MOST_ROUND_ID = 64
 
 
 @dataclass(frozen=True)

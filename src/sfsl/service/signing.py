@@ -23,6 +23,18 @@ from sfsl.errors import (
 )
 
 _PIECES = 8
+CLIENT, TIME, NONCE, SIGNATURE = "Sfsl-Client", "Sfsl-Time", "Sfsl-Nonce", "Sfsl-Signature"
+LABEL = "http request"
+DEPLOYMENT_BYTES = 16
+NONCE_BYTES = 16
+MOST_TARGET = 2048
+_METHOD = re.compile("[A-Z]{1,16}")
+_TARGET = re.compile("/[!-~]*")
+# The field of Ed25519, and the heights of the eight points of small order. Under such a key anyone can
+# make signatures that verify.
+_P = 2**255 - 19
+_HEIGHT_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER = frozenset((0, 1, _P - 1, _HEIGHT_8, _P - _HEIGHT_8))
 
 
 class Nonces:
@@ -88,26 +100,12 @@ class Nonces:
         return max(1, (min(pieces) + 1) * self._width_ms + self._kept_ms - now_ms)
 
 
-CLIENT, TIME, NONCE, SIGNATURE = "Sfsl-Client", "Sfsl-Time", "Sfsl-Nonce", "Sfsl-Signature"
-LABEL = "http request"
-DEPLOYMENT_BYTES = 16
-NONCE_BYTES = 16
-MOST_TARGET = 2048
-
 _FORMS = {
     CLIENT.lower(): (CLIENT, 32, re.compile("[0-9a-f]{32}")),
     TIME.lower(): (TIME, 15, re.compile("0|[1-9][0-9]{0,14}")),
     NONCE.lower(): (NONCE, 2 * NONCE_BYTES, re.compile("[0-9a-f]{32}")),
     SIGNATURE.lower(): (SIGNATURE, 128, re.compile("[0-9a-f]{128}")),
 }
-_METHOD = re.compile("[A-Z]{1,16}")
-_TARGET = re.compile("/[!-~]*")
-
-# The field of Ed25519, and the heights of the eight points of small order. Under such a key anyone can
-# make signatures that verify.
-_P = 2**255 - 19
-_HEIGHT_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
-_SMALL_ORDER = frozenset((0, 1, _P - 1, _HEIGHT_8, _P - _HEIGHT_8))
 
 
 def client_id(public: bytes) -> str:

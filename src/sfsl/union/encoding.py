@@ -44,6 +44,14 @@ from sfsl.crypto.ring import Z32, Ring, Words, uniform
 from sfsl.crypto.secret import Randomness, digest
 from sfsl.errors import InputError, ParameterError, UnionFailed
 
+LARGEST_IDENTITY = LARGEST_WHOLE = 2**26
+SEED_BYTES = 32
+LARGEST_BOUND = 2**32
+_HALF = np.uint64(32)
+_FIRST_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND_MULTIPLIER = np.uint64(0x94D049BB133111EB)
+STRING_DOMAIN = 2**63
+
 
 class Encoding(Protocol):
     """How one round represents index sets. Everybody in the round has the same."""
@@ -129,9 +137,6 @@ def fail(why: str, estimate: float, domain: int, capacity: int) -> NoReturn:
     )
 
 
-LARGEST_IDENTITY = LARGEST_WHOLE = 2**26
-
-
 @dataclass(frozen=True)
 class _Unhashed:
     """An encoding that holds any set of its domain."""
@@ -189,14 +194,6 @@ class Whole(_Unhashed):
         return np.arange(self.domain, dtype=np.int64)
 
 
-SEED_BYTES = 32
-LARGEST_BOUND = 2**32
-
-_HALF = np.uint64(32)
-_FIRST_MULTIPLIER = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND_MULTIPLIER = np.uint64(0x94D049BB133111EB)
-
-
 class KeyedHash:
     """One hash function of 63-bit indices."""
 
@@ -235,9 +232,6 @@ def _mix(z: NDArray[np.uint64]) -> None:
     z ^= z >> np.uint64(27)
     z *= _SECOND_MULTIPLIER
     z ^= z >> np.uint64(31)
-
-
-STRING_DOMAIN = 2**63
 
 
 def hash_strings(strings: Iterable[str], domain: int = STRING_DOMAIN) -> dict[int, str]:

@@ -35,6 +35,8 @@ from sfsl.union.encoding import LARGEST_IDENTITY, Encoding, Identity, Whole, ind
 from sfsl.union.sketch import Sketch
 
 ENCODINGS = ("auto", "identity", "bloom", "sketch", "whole")
+SUM_LABEL = "union"
+DEFAULT_FALSE_POSITIVE_RATE = 1e-4
 
 
 def choose(
@@ -84,10 +86,6 @@ def planned_capacity(
     if not earlier:
         return worst
     return max(1, min(worst, math.ceil(max(earlier) * (1 + headroom))))
-
-
-SUM_LABEL = "union"
-DEFAULT_FALSE_POSITIVE_RATE = 1e-4
 
 
 class UnionParams(Checked, frozen=True):

@@ -42,6 +42,17 @@ Field = NDArray[np.uint64]
 P = 2**31 - 1
 _P = np.uint64(P)
 _BITS = np.uint64(31)
+TRIED_VALUES = 4
+# An element lies in one cell of each quarter of a sketch.
+QUARTERS = 4
+# Up to here the failure probability was measured or modelled. Beyond, it only falls (both of its terms do),
+# so the rule still holds; where it stops is a matter of memory.
+LARGEST_CAPACITY = 2**24
+# Bounds the chance that a sum over capacity, all of it in four cells, passes for an element.
+LEAST_QUARTER = 16
+# Two elements in the same four cells cannot be told apart. Expecting at most 1 / 1,250,000 such pairs leaves
+# a fifth of the failure budget of 1e-6 to everything else.
+PAIR_RARITY = 1_250_000
 
 
 def times(left: Field, right: Field) -> Field:
@@ -66,19 +77,6 @@ def inverse(values: Field) -> Field:
     e28 = shift(e24, 4, e4)
     e29 = shift(e28, 1, values)
     return shift(e29, 2, values)
-
-
-TRIED_VALUES = 4
-# An element lies in one cell of each quarter of a sketch.
-QUARTERS = 4
-# Up to here the failure probability was measured or modelled. Beyond, it only falls (both of its terms do),
-# so the rule still holds; where it stops is a matter of memory.
-LARGEST_CAPACITY = 2**24
-# Bounds the chance that a sum over capacity, all of it in four cells, passes for an element.
-LEAST_QUARTER = 16
-# Two elements in the same four cells cannot be told apart. Expecting at most 1 / 1,250,000 such pairs leaves
-# a fifth of the failure budget of 1e-6 to everything else.
-PAIR_RARITY = 1_250_000
 
 
 def sketch_quarter(capacity: int) -> int:

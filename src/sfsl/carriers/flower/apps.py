@@ -39,6 +39,9 @@ RECORD, FRAME = "sfsl", "frame"
 # Seconds that a message which needs no answer may wait for its node, and that a client is silent where a
 # server leaves no time for an answer, or says nonsense.
 _A_WHILE = 60.0
+KEPT = "kept"
+_LONGEST_SILENCE, _SHORTEST = 3600.0, 0.1
+Join = Callable[[Node], AbstractContextManager[Member]]
 
 
 def packed(frame: bytes) -> RecordDict:
@@ -179,11 +182,6 @@ def run_rounds(config: FlowerConfig, task: Task, post: Post) -> None:
             spare=own.spare,
             wait_seconds=own.wait_seconds,
         ).run()
-
-
-KEPT = "kept"
-_LONGEST_SILENCE, _SHORTEST = 3600.0, 0.1
-Join = Callable[[Node], AbstractContextManager[Member]]
 
 
 def client_app(join: Join, *, sleep: Callable[[float], None] = time.sleep) -> ClientApp:

@@ -50,6 +50,9 @@ _FOLDER = "simulation.folder"
 _TEMPORARY = "temporary"
 _NODE = "node."
 _FLOWERS_OWN = ("partition-id", "num-partitions")
+_SMALL, _LARGE = 4 << 20, 256 << 20
+_EXPOSED = ("UNITING", "AWAITS_UNION")
+Load = Callable[[ClientState], tuple[ClientData, ClientData | None]]
 
 
 class Terms(terms.Terms, frozen=True, rename="kebab"):
@@ -121,10 +124,6 @@ def open_node(
     randomness = SystemRandomness()
     home = Home(folder, randomness)
     return Node(name, label, home, own, node_config, run_config, not deployed, randomness)
-
-
-_SMALL, _LARGE = 4 << 20, 256 << 20
-_EXPOSED = ("UNITING", "AWAITS_UNION")
 
 
 @dataclass(frozen=True)
@@ -261,9 +260,6 @@ def _revived(member: Member, before: RoundSnapshot) -> ClientRound:
 
 def _number(before: RoundSnapshot) -> int | None:
     return None if before.params is None else before.params.number
-
-
-Load = Callable[[ClientState], tuple[ClientData, ClientData | None]]
 
 
 def model_of(task: Task) -> ClientModel:

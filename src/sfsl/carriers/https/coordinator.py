@@ -36,8 +36,13 @@ from sfsl.service.driver import CohortRound, Service
 from sfsl.service.members import admit_check_in
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn
 
+log = logging.getLogger(__name__)
+
 _FULL_WAIT_MS = 30_000
 SHUTTING = "the server is shutting down; check in again later"
+T = TypeVar("T")
+Cohort = dict[str, Conversation]
+WAITING = "waiting"
 
 
 class CheckIns:
@@ -189,14 +194,6 @@ class CheckIns:
                 round_number=self.round,
             )
         return found
-
-
-log = logging.getLogger(__name__)
-
-T = TypeVar("T")
-Cohort = dict[str, Conversation]
-
-WAITING = "waiting"
 
 
 def now_ms() -> int:

@@ -22,9 +22,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from sfsl.carriers.https.coordinator import Coordinator
 from sfsl.errors import InputError, KeyFileError
 
+log = logging.getLogger(__name__)
+
 _READ_BYTES = 32 << 10
 _AT_ONCE = struct.pack("ii", 1, 0)  # a reset, and nothing lingers
 _NO_HTTP = b'{"error":"DecodeError","message":"this is not a request in HTTP/1.1"}'
+_HEAD_BYTES = 16 << 10
+_KEEP_ALIVE_SECONDS = 75
+_GRACEFUL_SECONDS = 5
+_HANDSHAKE_SECONDS = 10.0
+_GOODBYE_SECONDS = 1.0  # a client that waits for nothing does not say goodbye, and is not waited for
+_SPARE_FILES = 256
 
 
 @dataclass(frozen=True)
@@ -134,16 +142,6 @@ def guarded(limits: ConnectionLimits) -> type[H11Protocol]:
                 timer.cancel()
 
     return Guarded
-
-
-log = logging.getLogger(__name__)
-
-_HEAD_BYTES = 16 << 10
-_KEEP_ALIVE_SECONDS = 75
-_GRACEFUL_SECONDS = 5
-_HANDSHAKE_SECONDS = 10.0
-_GOODBYE_SECONDS = 1.0  # a client that waits for nothing does not say goodbye, and is not waited for
-_SPARE_FILES = 256
 
 
 @dataclass(frozen=True)
