@@ -39,8 +39,10 @@ def data(
     seed: Annotated[int, Option(help="Of simulated data, and of negatives.")] = 0,
     json: Json = False,
 ) -> None:
-    """Store the samples of a data set as flat files with checksums, which runs map into memory. By default a
-    synthetic data set of the paper's size: 49,023 clients and 15.8 million samples."""
+    """Store the samples of a data set as flat files with checksums, which runs map into memory.
+
+    By default a synthetic data set of the paper's size: 49,023 clients and 15.8 million samples.
+    """
     from sfsl.data.stored import store_interactions
     from sfsl.run.fleet import load_interactions
 
@@ -99,8 +101,10 @@ def make(
     json: Json = False,
 ) -> None:
     """Make version 1 of a catalogue from a data file: its items or words, and which category each item has.
+
     Samples do not go into it. Where there are any, statistics of them do: how many rows clients have, and how
-    many clients have a row; a server plans its rounds by them and shows them to nobody."""
+    many clients have a row; a server plans its rounds by them and shows them to nobody.
+    """
     if out.exists():
         raise InputError(f"{out} exists already; choose another name, or add to it: sfsl catalogue grow")
     made, report = _read(data, text_ids, users, scale, seed)
@@ -117,9 +121,11 @@ def grow(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Make the next version of a catalogue: what is new in DATA is added behind the rows that are there. Old
-    rows keep their numbers and categories. A server that is started with the new version goes on with its
-    store, and clients follow; new rows count for a client from its next period on."""
+    """Make the next version of a catalogue: what is new in DATA is added behind the rows that are there.
+
+    Old rows keep their numbers and categories. A server that is started with the new version goes on with
+    its store, and clients follow; new rows count for a client from its next period on.
+    """
     if out.exists() and not out.samefile(catalogue):
         raise InputError(f"{out} exists already; choose another name")
     old = read_catalogue(catalogue)

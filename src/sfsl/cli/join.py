@@ -72,9 +72,12 @@ def join(
     plain: Annotated[bool, Option("--plain", help="No TLS, for tests on one machine only.")] = False,
     json: Annotated[bool, Option("--json", help="One JSON object per line, errors too.")] = False,
 ) -> None:
-    """Take part in a deployment's rounds with samples that stay on this machine. What leaves it: masked sums,
-    and answers with deniable errors about which rows it has. Ctrl-C or SIGTERM stops at once, in a round as a
-    dropout; what was spent stays spent. Exit status: 0 finished, 1 failed, 130 Ctrl-C, 143 SIGTERM."""
+    """Take part in a deployment's rounds with samples that stay on this machine.
+
+    What leaves it: masked sums, and answers with deniable errors about which rows it has. Ctrl-C or
+    SIGTERM stops at once, in a round as a dropout; what was spent stays spent. Exit status: 0 finished, 1
+    failed, 130 Ctrl-C, 143 SIGTERM.
+    """
     say = _as_json if json else _as_text
 
     def told(event: "Event") -> None:

@@ -81,8 +81,10 @@ def plan(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Predict bytes, CPU and memory of a round, epsilon, rows lost, and rounds per day. CPU seconds are
-    calibrated on this machine, which takes a fraction of a second; training is not in them."""
+    """Predict bytes, CPU and memory of a round, epsilon, rows lost, and rounds per day.
+
+    CPU seconds are calibrated on this machine, which takes a fraction of a second; training is not in them.
+    """
     if config is not None:
         settings, fleet = _of_run(config, capacity)
     else:

@@ -156,8 +156,10 @@ def export(
     file: Annotated[Path, Argument(help="The file to write.")],
     max_gib: Annotated[float, Option(help="Refuse tables larger than this in all.")] = 4.0,
 ) -> None:
-    """Write the model as a plain torch state dict, tables and all: torch.load, then load_state_dict. It has
-    the users' personal rows in it too, which a simulation knows and a real server never does."""
+    """Write the model as a plain torch state dict, tables and all: torch.load, then load_state_dict.
+
+    It has the users' personal rows in it too, which a simulation knows and a real server never does.
+    """
     if file.exists():
         raise InputError(f"{file} exists already; choose another file or remove it")
     model = _at_rest(folder)

@@ -49,9 +49,11 @@ def serve(
         ),
     ] = False,
 ) -> None:
-    """Serve rounds to clients on a network, over TLS, until stopped. Ctrl-C or SIGTERM lets the round under
-    way finish, for serve.grace_seconds at the most, and tells the clients; once more aborts it. Killed, the
-    server comes back with the last whole round."""
+    """Serve rounds to clients on a network, over TLS, until stopped.
+
+    Ctrl-C or SIGTERM lets the round under way finish, for serve.grace_seconds at the most, and tells the
+    clients; once more aborts it. Killed, the server comes back with the last whole round.
+    """
     chosen = serve_settings(
         overridden(read_sections(config), settings or ()), out=out, catalogue=catalogue, host=host, port=port
     )
