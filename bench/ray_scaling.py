@@ -23,10 +23,6 @@ import ray
 import torch
 
 from sfsl.carriers.local.engine import LocalEngine, PopulationEngine
-from sfsl.carriers.ray.cluster import ClusterSettings, Connection
-from sfsl.carriers.ray.engine import RayEngine
-from sfsl.carriers.ray.pool import RayPool
-from sfsl.carriers.ray.worker import Worker
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
 from sfsl.run.planning import choose_cohort
 from sfsl.run.setup import resolved, simulation_settings
@@ -36,6 +32,10 @@ from sfsl.settings.toml import overridden
 from sfsl.simulate.engine import RoundResult
 from sfsl.simulate.population import Simulation
 from sfsl.submodel import MemoryStore, RowSet
+from sfsl_research.ray.cluster import ClusterSettings, Connection
+from sfsl_research.ray.engine import RayEngine
+from sfsl_research.ray.pool import RayPool
+from sfsl_research.ray.worker import Worker
 
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "data": {"users": 300, "scale": 0.1},

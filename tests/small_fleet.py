@@ -10,10 +10,10 @@ from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
 from sfsl.privacy import PRESETS
 from sfsl.run.setup import simulation_settings
 from sfsl.settings.run import from_sections
-from sfsl.simulate.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import MemoryStore, RowSet, StoreSpec
 from sfsl.training.task import Task
+from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
 
 # Where there is a GPU, everything is tried on it too.
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

@@ -1,1 +1,1 @@
-"""What measures sfsl and reproduces the paper: benchmarks, experiments, load tests."""
+"""What measures sfsl, reproduces the paper and simulates at scale."""

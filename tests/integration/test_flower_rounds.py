@@ -45,13 +45,16 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def world(tmp_path: Path, **changes: Any) -> tuple[FlowerConfig, Any, Fleet]:
-    config = read_config(RUN | {"flower.state": str(tmp_path / "server")} | changes)
+def world(
+    tmp_path: Path, training: dict[str, Any] | None = None, **changes: Any
+) -> tuple[FlowerConfig, Any, Fleet]:
+    told = {f"training.{name}": value for name, value in (training or {}).items()}
+    config = read_config(RUN | {"flower.state": str(tmp_path / "server")} | told | changes)
     from sfsl.settings.run import from_sections
 
     sections = {"round": {"clients": CLIENTS, "min_contributors": 2}, "server": {}}
     sections["server"] = {"row_step": "adagrad", "kappa_rounds": 10}
-    run = from_sections(sections | DATA)
+    run = from_sections(sections | DATA | {"training": training or {}})
     return config, run, build_fleet(run)
 
 
@@ -60,8 +63,9 @@ def run(config: FlowerConfig, fleet: Fleet, grid: LoopGrid) -> None:
     run_rounds(config, fleet.task, GridPost(grid, 0.05, clock=clock, sleep=clock.sleep))
 
 
-def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path) -> None:
-    config, chosen, fleet = world(tmp_path)
+@pytest.mark.parametrize("training", [{}, {"rebuild": 0.4, "rebuild_rate": 3.0, "max_samples": 5}])
+def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path, training: dict[str, Any]) -> None:
+    config, chosen, fleet = world(tmp_path, training)
     grid = LoopGrid(seeded_members(chosen, fleet), tmp_path, CLIENTS)
     run(config, fleet, grid)
     local = local_rounds(chosen, fleet, [sorted(fleet.devices)] * ROUNDS)

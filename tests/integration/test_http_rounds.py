@@ -51,8 +51,8 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def config(**serve: Any) -> ServeConfig:
-    return from_all_sections(CONFIG | {"serve": CONFIG["serve"] | serve})
+def config(training: dict[str, Any] | None = None, **serve: Any) -> ServeConfig:
+    return from_all_sections(CONFIG | {"serve": CONFIG["serve"] | serve, "training": training or {}})
 
 
 def swarm(
@@ -88,8 +88,9 @@ def new_identities(fleet: Fleet) -> dict[str, Identity]:
     return {name: Identity.generate(SystemRandomness()) for name in sorted(fleet.devices)}
 
 
-def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path) -> None:
-    chosen = config(rounds=ROUNDS)
+@pytest.mark.parametrize("training", [{}, {"rebuild": 0.4, "rebuild_rate": 3.0, "max_samples": 5}])
+def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path, training: dict[str, Any]) -> None:
+    chosen = config(rounds=ROUNDS, training=training)
     fleet = build_fleet(chosen.run)
 
     async def over_the_network() -> None:

@@ -27,9 +27,6 @@ from clocks import PATIENCE
 from ray_cluster import Cluster
 from same_model import Vanishing
 from sfsl.carriers.local.engine import LocalEngine
-from sfsl.carriers.ray.cluster import ClusterSettings
-from sfsl.carriers.ray.engine import RayEngine
-from sfsl.carriers.ray.worker import Worker
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
 from sfsl.run.setup import resolved, simulation_settings
@@ -37,6 +34,9 @@ from sfsl.settings.run import RunConfig, from_sections
 from sfsl.simulate.engine import RoundResult
 from sfsl.simulate.population import Simulation
 from sfsl.submodel import MemoryStore, RowSet, StoreSpec
+from sfsl_research.ray.cluster import ClusterSettings
+from sfsl_research.ray.engine import RayEngine
+from sfsl_research.ray.worker import Worker
 
 # Ray warns of its own future, and leaves files to the garbage collector.
 pytestmark = pytest.mark.filterwarnings(
@@ -170,7 +170,7 @@ def kill_while_training(
 ) -> None:
     """A worker, when all cohorts have come so far and it has been told to train. It is stopped before, since
     on a slow machine it could be done for one cohort until somebody kills it."""
-    from sfsl.carriers.ray import pool
+    from sfsl_research.ray import pool
 
     whole_train, whole_wait = pool.RayPool.train, ray.wait
     armed, here, told = [True], threading.Barrier(cohorts), threading.local()

@@ -65,6 +65,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
 KEYS = {
     *("round", "aborted", "cohort", "survivors", "dropped", "late", "declined", "diverged"),
     *("samples", "unknown_rows", "loss", "auc", "auc_secure", "auc_secure_error", "union", "opened", "moved"),
+    *("log_loss", "ndcg", "recall", "log_loss_secure", "log_loss_secure_error", "base_log_loss_secure"),
     *("refused", "bytes_up", "bytes_down"),
     *("client_seconds", "server_seconds", "training_seconds", "wall_seconds", "exchange_seconds"),
     *("cohorts_aborted", "workers_lost"),
@@ -156,6 +157,11 @@ def test_the_summary_follows_from_the_metrics(finished: Path) -> None:
     lines = lines_of(finished)
     assert summary["complete"]
     assert summary["learning"]["auc"] == lines[-1]["auc"]
+    assert summary["learning"]["log_loss"] == lines[-1]["log_loss"] > 0
+    assert summary["baselines"]["base_rate"]["log_loss"] < 0.7
+    assert summary["baselines"]["popularity"]["auc"] > 0.5
+    assert sum(one["samples"] for one in summary["calibration"]) > 10
+    assert summary["verdict"].startswith("After 4 rounds the model reaches AUC ")
     assert summary["costs"]["bytes_up"]["submodel"] == pytest.approx(
         np.mean([line["bytes_up"]["submodel"] for line in lines])
     )
@@ -690,7 +696,15 @@ def test_init_writes_a_file_that_runs_and_never_overwrites(tmp_path: Path) -> No
 
 def test_evaluate_gives_the_auc_of_the_last_line(finished: Path) -> None:
     result = json.loads(done("evaluate", finished, "--json").stdout)
-    assert (result["round"], result["auc"]) == (4, lines_of(finished)[-1]["auc"])
+    last = lines_of(finished)[-1]
+    assert (result["round"], result["auc"]) == (4, last["auc"])
+    assert [result[name] for name in ("log_loss", "ndcg", "recall")] == [
+        last[name] for name in ("log_loss", "ndcg", "recall")
+    ]
+    summary = json.loads((finished / "summary.json").read_text())
+    assert result["base_log_loss"] == summary["baselines"]["base_rate"]["log_loss"]
+    assert result["calibration"] == summary["calibration"]
+    assert summary["verdict"] in " ".join(done("evaluate", finished).stdout.split())
 
 
 def test_an_exported_model_scores_as_the_run_does(finished: Path, tmp_path: Path) -> None:

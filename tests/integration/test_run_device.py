@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from sfsl.cli import app
 from sfsl.errors import InputError, ParameterError
 from sfsl.run import start
+from sfsl.scores import evaluate
 from sfsl.settings.run import RunConfig, from_sections
-from sfsl.simulate.engine import central_auc
+from sfsl.simulate.engine import score_pool
 
 SECTIONS: dict[str, dict[str, object]] = {
     "data": {"users": 40, "scale": 0.02},
@@ -30,7 +31,7 @@ def finished(folder: Path, config: RunConfig, *, resume: bool = False) -> list[t
     with (start.resume if resume else start.begin)(folder, config) as runner:
         runner.run(stop=lambda: False, seen=lambda line: None)
         assert runner.lines[-1].auc == pytest.approx(
-            central_auc(runner.fleet.task, runner.fleet.test, runner.store), abs=1e-6
+            evaluate(score_pool(runner.fleet.task, runner.fleet.test, runner.store)).auc, abs=1e-6
         )
         assert all(line.moved["item"] > 0 for line in runner.lines)
         return [(line.round, line.auc, line.loss) for line in runner.lines]  # type: ignore[misc]
@@ -40,6 +41,16 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
     whole = finished(tmp_path / "whole", tiny())
     finished(tmp_path / "parts", tiny(run={"rounds": 2}))
     assert finished(tmp_path / "parts", tiny(), resume=True) == whole
+
+
+def test_a_run_that_has_nothing_left_to_do_says_the_same_again(tmp_path: Path) -> None:
+    finished(tmp_path, tiny())
+    said = json.loads((tmp_path / "summary.json").read_text())
+    finished(tmp_path, tiny(), resume=True)
+    again = json.loads((tmp_path / "summary.json").read_text())
+    for name in ("learning", "baselines", "calibration", "verdict", "beats_baselines"):
+        assert again[name] == said[name]
+    assert said["verdict"]
 
 
 def test_stored_data_train_the_same_model(tmp_path: Path) -> None:

@@ -78,6 +78,8 @@ def work(task: Task, data: ClientData, share: float, seed: int) -> ClientWork:
     epochs=st.integers(1, 2),
     clip=st.sampled_from([0.05, 100.0]),
     together=st.integers(1, 5),
+    rebuild=st.sampled_from([0.0, 0.3, 0.5]),
+    max_samples=st.sampled_from([0, 1, 4]),
 )
 def test_together_as_alone(
     name: str,
@@ -87,9 +89,20 @@ def test_together_as_alone(
     epochs: int,
     clip: float,
     together: int,
+    rebuild: float,
+    max_samples: int,
 ) -> None:
     task = LSTM if name == "lstm" else TASKS[name, categories]
-    local = LocalSettings(batch_size=batch_size, epochs=epochs, learning_rate=0.1, clip=clip)
+    local = LocalSettings(
+        batch_size,
+        epochs,
+        learning_rate=0.1,
+        clip=clip,
+        rebuild=rebuild,
+        rebuild_rate=0.3,
+        rebuild_epochs=3 - epochs,
+        max_samples=max_samples,
+    )
     cohort = [
         work(task, SPOKEN.client(one) if name == "lstm" else DATA[categories].client(one), share, seed)
         for one, share, seed in clients

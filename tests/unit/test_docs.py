@@ -20,7 +20,7 @@ ROOMS = re.compile(r"^src/sfsl/\n((?:  .*\n)+)", re.MULTILINE)
 # What runs make, what an example has in its own folder, and what is another project's.
 NOT_HERE = re.compile(r"^(?:out|store|films|flwr)/")
 
-NO_NAMES = {"sfsl.example.org", "sfsl.commands"}  # a host, and a group of entry points
+NO_NAMES = {"sfsl.example.org", "sfsl.commands", "sfsl.engines"}  # a host, and groups of entry points
 
 
 @cache

@@ -24,7 +24,7 @@ LIGHT = (
     "sfsl.union",
     "sfsl_research.swarm.faults",
 )
-# Only what trains needs torch, only a store on disk lmdb, only their carriers ray and Flower.
+# Only what trains needs torch, only a store on disk lmdb, only their carriers Flower and ray.
 MISSING = ("torch", "lmdb", "ray", "flwr")
 
 

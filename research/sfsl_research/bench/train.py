@@ -27,11 +27,11 @@ from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
 from sfsl.privacy import PRESETS
 from sfsl.rounds.params import RoundRules
 from sfsl.simulate.population import Simulation
-from sfsl.simulate.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import Averaging, MemoryStore, Quantization, StoreSpec, UpdateParams
 from sfsl.training import LocalSettings
 from sfsl.training.task import Task
+from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
 
 MODELS: dict[str, Callable[["TrainingCohort"], Task]] = {
     "din": lambda cohort: din(Catalogue.of(cohort.data), seed=0),

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 from rich.console import Console
 
@@ -154,7 +155,6 @@ def _swarm(
         task = fleet.task
         model = ClientModel(package_digest(describe(task)), task.spec, task.row_maps)
         keys = {name: _identity(folder, name) for name in names[:clients]}
-    training = config.training
 
     def seen(name: str, event: "Event") -> None:
         if event.kind in ("committed", "aborted") and event.round not in told:
@@ -173,9 +173,7 @@ def _swarm(
             rounds=rounds,
             every=config.run.period,
             row_seed=digest("seed of a run", str(config.run.seed).encode()),
-            local=LocalSettings(
-                training.batch_size, training.epochs, training.learning_rate, training.decay, training.clip
-            ),
+            local=LocalSettings(**msgspec.structs.asdict(config.training)),
             faults=faults,
             workers=workers,
         ),

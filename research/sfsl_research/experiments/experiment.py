@@ -30,11 +30,11 @@ from sfsl.run.fleet import Interacted, scheme_privacy
 from sfsl.run.setup import central_settings, simulation_settings
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig, from_sections
-from sfsl.simulate.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
-from sfsl.simulate.resident.scoring import ResidentTest
 from sfsl.submodel import MemoryStore
 from sfsl.training.task import Task
 from sfsl_research.experiments.resident_central import ResidentCentral
+from sfsl_research.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
+from sfsl_research.resident.scoring import ResidentTest
 
 CURVES, STATE, SETTINGS = "curves.csv", "state.npz", "settings.json"
 _COLUMNS = ("arm", "round", "auc", "loss", "samples", "seconds")

@@ -7,11 +7,12 @@ from torch import Tensor, nn
 from torch.func import grad_and_value
 
 from sfsl.simulate.centralized import CentralSettings
-from sfsl.simulate.resident.clients import ResidentClients
-from sfsl.simulate.resident.engine import Figures
-from sfsl.simulate.resident.model import ResidentModel
-from sfsl.training.stack import STEPS_PER_GRAPH, captured, mean_loss, with_embeddings
+from sfsl.training.local import mean_loss
+from sfsl.training.stack import STEPS_PER_GRAPH, captured, with_embeddings
 from sfsl.training.task import Parameters, parameter_of
+from sfsl_research.resident.clients import ResidentClients
+from sfsl_research.resident.engine import Figures
+from sfsl_research.resident.model import ResidentModel
 
 _BETA1, _BETA2, _TINY = 0.9, 0.999, 1e-8
 
@@ -138,7 +139,7 @@ class ResidentCentral:
         for name in self._fleet.host.sequences:  # as ``Samples.keep`` has it
             taken = taken & (batch[name] >= 0).any(1)
         weight = taken.to(torch.float32)
-        slopes, loss = self._slopes(self._parameters, batch, weight)
+        slopes, loss = self._slopes(self._parameters, {}, batch, weight)
         there = (weight.sum() > 0).to(torch.float32)
         # A filler after the step that diverged has a loss that is no number, which times nothing is none too.
         self._loss.add_(torch.where(there > 0, loss * weight.sum(), 0.0))

@@ -1,15 +1,16 @@
 """Counting calls between files while one round goes from its predecessor's commit to its own.
 
-What is counted, exactly. Every call of a Python function whose code lies in a file of the package is seen by
-a profile hook, in every thread and in every process that took part. A file is *touched* if a function of it
-was called. An *edge* is a pair of files, from the nearest caller whose code lies in the package, through any
-code of others in between (a callback of numpy, of a thread pool, of Starlette), to the file of the called
-function; calls within a file are no edge, and neither is what an event loop resumes: a loop is not called by
-whoever started it long ago. Code that runs on import does not count, nor does what is generated and lies in
-no file (the methods of a dataclass). The round is the second of a small run: counting begins when the store
-has committed the first and ends when it has committed the second. So the choice of a cohort, keys, exchanges,
-training, the commit and, of the round before, the record that follows a commit are in it; reading settings,
-data and the model before the first round, evaluation, and the summary at the end are not.
+What is counted, exactly. The package is ``sfsl`` with the one carrier that is apart from it, that of Ray.
+Every call of a Python function whose code lies in a file of the package is seen by a profile hook, in every
+thread and in every process that took part. A file is *touched* if a function of it was called. An *edge* is a
+pair of files, from the nearest caller whose code lies in the package, through any code of others in between
+(a callback of numpy, of a thread pool, of Starlette), to the file of the called function; calls within a file
+are no edge, and neither is what an event loop resumes: a loop is not called by whoever started it long ago.
+Code that runs on import does not count, nor does what is generated and lies in no file (the methods of a
+dataclass). The round is the second of a small run: counting begins when the store has committed the first and
+ends when it has committed the second. So the choice of a cohort, keys, exchanges, training, the commit and,
+of the round before, the record that follows a commit are in it; reading settings, data and the model before
+the first round, evaluation, and the summary at the end are not.
 """
 
 import os
@@ -23,8 +24,12 @@ from types import FrameType
 from typing import Any
 
 import sfsl
+import sfsl_research
 
 PACKAGE = os.path.dirname(os.path.abspath(sfsl.__file__)) + os.sep
+# Files of the carrier of Ray are named ray/engine.py and the like, as if it were a room.
+_RESEARCH = os.path.dirname(os.path.abspath(sfsl_research.__file__)) + os.sep
+_RAY = os.path.join(_RESEARCH, "ray") + os.sep
 # Whoever is above these frames did not call what runs below them: it started a loop.
 _LOOPS = ("asyncio/events.py", "asyncio/base_events.py", "asyncio/runners.py")
 
@@ -67,7 +72,9 @@ class Recorder:
         """The path within the package; empty for what is not of it."""
         found = self._names.get(path)
         if found is None:
-            found = path.removeprefix(PACKAGE) if path.startswith(PACKAGE) else ""
+            found = ""
+            if path.startswith((PACKAGE, _RAY)):
+                found = path.removeprefix(PACKAGE).removeprefix(_RESEARCH)
             self._names[path] = found
         return found
 

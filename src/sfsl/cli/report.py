@@ -10,6 +10,7 @@ from sfsl.cli.output import Json, console, emit_json, table
 from sfsl.durable import write_whole
 from sfsl.errors import InputError
 from sfsl.report.comparison import (
+    baseline_table,
     client_table,
     cost_table,
     figures,
@@ -45,6 +46,7 @@ def report(
     show = console()
     tables = {
         "Learning": learning_table(compared),
+        "Beside the baselines": baseline_table(compared),
         "Costs per client and round, and of the server": cost_table(compared),
         "Clients": client_table(compared),
         "Privacy": privacy_table(compared),
@@ -54,6 +56,9 @@ def report(
             show.print(table(title, heads, rows))
     if missing := without_privacy(compared):
         show.print(missing)
+    for run in read:
+        if run.verdict:
+            show.print(f"{run.name}: {run.verdict}", highlight=False)
     show.print(f"Page: {out / PAGE}; pictures beside it, as .png and .svg.")
 
 

@@ -23,10 +23,11 @@ from sfsl.cli.output import (
     probabilities,
     progress_console,
 )
-from sfsl.cli.run_output import RunProgress, print_summary
+from sfsl.cli.run_output import RunProgress, print_summary, print_verdict
 from sfsl.durable import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.folder import RunFolder
+from sfsl.scores import verdict
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import default_toml, overridden, read_run_sections, with_settings
 
@@ -114,7 +115,8 @@ def run(
         opened = start.resume(out, wanted) if resume else start.begin(out, wanted)
     with opened as runner:
         _say_start(screen, runner)
-        with _stopping(screen) as asked, RunProgress(screen, runner.lines, wanted.run.rounds) as progress:
+        shown = RunProgress(screen, runner.lines, wanted.run.rounds, lambda: runner.evaluation)
+        with _stopping(screen) as asked, shown as progress:
             try:
                 summary = runner.run(stop=lambda: bool(asked), seen=progress.seen)
             except KeyboardInterrupt:
@@ -127,6 +129,7 @@ def run(
     else:
         print_summary(console(), summary)
         console().print(f"Everything is in {out}: metrics.jsonl, summary.json, config.toml, store/")
+        print_verdict(console(), summary)
     if not summary.complete:
         screen.print(f"Stopped after round {summary.rounds}. Go on with: sfsl run --out {out} --resume")
         raise typer.Exit(INTERRUPTED)
@@ -144,11 +147,12 @@ def init(file: Annotated[Path, Argument(help="The file to write.")] = Path("sfsl
 
 
 def evaluate(folder: Folder, json: Json = False) -> None:
-    """The AUC of a run's model on its central test set."""
+    """AUC, log loss and rankings of a run's model on its central test set, beside its baselines."""
     model = _at_rest(folder)
-    counts = {"samples": len(model.fleet.test), "users": len(model.fleet.devices)}
-    result = {"round": model.round, "auc": model.auc(), **counts}
-    present(result, json, facts("Central test set", result))
+    found, counts = model.evaluate(), {"samples": len(model.fleet.test), "users": len(model.fleet.devices)}
+    result = {"round": model.round, **msgspec.to_builtins(found), **counts}
+    shown = {name: one for name, one in result.items() if name != "calibration"}
+    present(result, json, facts("Central test set", shown), verdict(found, model.round))
 
 
 def export(

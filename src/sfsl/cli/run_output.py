@@ -1,5 +1,7 @@
 """What ``sfsl run`` shows: progress while it runs, the summary at the end."""
 
+from collections.abc import Callable
+
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -8,18 +10,38 @@ from sfsl.cli.output import table
 from sfsl.errors import NotFinite
 from sfsl.rounds.exchanges import ORDER, Exchange
 from sfsl.rounds.record import RoundRecord
-from sfsl.run.summary import Costs, FullModel, Privacy, Summary
+from sfsl.run.summary import BaselineFigures, Costs, FullModel, Privacy, Summary
+from sfsl.scores import Evaluation, unbeaten, verdict
 
 NONE = "–"
 _SUMS = {"masked": "masked sums", "plain": "PLAIN SUMS", "none": "nothing hidden"}
+
+# A model that is no better than its baselines after so many rounds is told of while it is trained.
+PATIENCE = 50
+# A log loss that was this much lower before is told of: the model overfits, or its steps are too large.
+_WORSE = 0.98
+ADVICE = (
+    "What may help: more rounds; sfsl tune, which looks for settings; more clients per round (--clients); "
+    "and a look at the data: can items, users and their order in time tell clicks apart at all?"
+)
 
 Facts = list[tuple[str, str]]
 
 
 class RunProgress(Progress):
-    """A live line on a terminal; elsewhere a plain line for each round that was evaluated or aborted."""
+    """A live line on a terminal; elsewhere a plain line for each round that was evaluated or aborted.
 
-    def __init__(self, console: Console, lines: list[RoundRecord], rounds: int) -> None:
+    ``evaluation`` is asked for the last one. From round ``PATIENCE`` on, the first that is no better than its
+    baselines is told of, once.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        lines: list[RoundRecord],
+        rounds: int,
+        evaluation: Callable[[], Evaluation | None] = lambda: None,
+    ) -> None:
         super().__init__(
             TextColumn("round"),
             MofNCompleteColumn(),
@@ -29,14 +51,15 @@ class RunProgress(Progress):
             console=console,
             disable=not console.is_terminal,
         )
-        self._auc = next((line.auc for line in reversed(lines) if line.auc is not None), None)
-        self._rounds = rounds
+        measured = next((line for line in reversed(lines) if line.auc is not None), None)
+        self._auc, self._log_loss = (measured.auc, measured.log_loss) if measured else (None, None)
+        self._rounds, self._evaluation, self._warned = rounds, evaluation, False
         self._bar = self.add_task("", total=rounds, completed=len(lines), state="")
 
     def seen(self, line: RoundRecord) -> None:
         if line.auc is not None:
-            self._auc = line.auc
-        state = f"AUC {_said(self._auc)}  loss {_said(line.loss)}"
+            self._auc, self._log_loss = line.auc, line.log_loss
+        state = f"AUC {_said(self._auc)}  log loss {_said(self._log_loss)}  training loss {_said(line.loss)}"
         if line.cohort:
             sent = sum(line.bytes_up.values()) + sum(line.bytes_down.values())
             state += f"  {_size(sent)} per client  {sum(line.dropped.values())} dropped"
@@ -46,6 +69,10 @@ class RunProgress(Progress):
         elif line.auc is not None and self.disable:
             said = f"round {line.round}/{self._rounds}  {state}"
             self.console.print(said, highlight=False, soft_wrap=True)
+        found = self._evaluation() if line.auc is not None else None
+        if found and PATIENCE <= line.round < self._rounds and not self._warned and unbeaten(found):
+            self._warned = True
+            self.console.print(f"{verdict(found, line.round)} {ADVICE}", highlight=False, soft_wrap=True)
 
 
 def print_summary(out: Console, summary: Summary) -> None:
@@ -67,6 +94,16 @@ def print_summary(out: Console, summary: Summary) -> None:
             "Epsilon is about the answers to which rows a client has; unions and sums reveal more with every "
             "exposure (docs/privacy.md)."
         )
+
+
+def print_verdict(out: Console, summary: Summary) -> None:
+    """Say in a sentence what the model is worth, and what may help where that is nothing."""
+    if summary.verdict:
+        found, said = summary.learning, summary.verdict
+        best = found.log_loss_best
+        if found.log_loss and best is not None and best < _WORSE * found.log_loss:
+            said += f" Its log loss was {best:.4f} after round {found.log_loss_best_round}, and rose since."
+        out.print(f"{said} {ADVICE}" if summary.beats_baselines is False else said, highlight=False)
 
 
 def _facts(summary: Summary) -> Facts:
@@ -107,13 +144,35 @@ def _learning_facts(summary: Summary) -> Facts:
     facts = [
         ("AUC, central test set", _said(found.auc, f"{{:.4f}} (round {found.auc_round})")),
         ("… best", _said(found.auc_best, f"{{:.4f}} (round {found.auc_best_round})")),
+        ("log loss", _said(found.log_loss)),
+        ("… best", _said(found.log_loss_best, f"{{:.4f}} (round {found.log_loss_best_round})")),
+        ("NDCG and recall of the first ten", f"{_said(found.ndcg)}, {_said(found.recall)}"),
+        *_baseline_facts(summary.baselines),
     ]
     if _central(summary):
         return [*facts, ("loss of training", _said(found.loss))]
     name = "AUC, secure" if summary.sums == "masked" else "AUC of cohorts"
     auc = _said(found.auc_secure, f"{{:.4f}} (round {found.auc_secure_round})")
     auc += _said(found.auc_secure_error, " ± {:.4f}", none="")
-    return [*facts, (f"{name}, before training", auc), ("loss of local training", _said(found.loss))]
+    loss = _said(found.log_loss_secure) + _said(found.log_loss_secure_error, " ± {:.4f}", none="")
+    loss += _said(found.base_log_loss_secure, " (base rate: {:.4f})", none="")
+    return [
+        *facts,
+        (f"{name}, before training", auc),
+        ("… log loss, at its best shift", loss),
+        ("loss of local training", _said(found.loss)),
+    ]
+
+
+def _baseline_facts(found: BaselineFigures | None) -> Facts:
+    if found is None:
+        return []
+    base, popular = found.base_rate, found.popularity
+    worth = f"{_said(popular.auc)}, {_said(popular.log_loss)}, {_said(popular.ndcg)}, {_said(popular.recall)}"
+    return [
+        ("baseline: base rate, log loss", f"{_said(base.log_loss)} (rate: {_said(base.rate)})"),
+        ("baseline: item popularity, all four", worth),
+    ]
 
 
 def _cost_facts(costs: Costs, full: FullModel) -> Facts:

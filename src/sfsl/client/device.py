@@ -17,6 +17,7 @@ from sfsl.training import (
     ClientWork,
     LocalSettings,
     LocalUpdate,
+    rebuild_client,
     reference_score,
     relative_scores,
     score_histograms,
@@ -48,8 +49,7 @@ class Device:
     def personal(self) -> dict[str, Indices]:
         """The rows of personal tables that it keeps: those it trains, and those it is tested on."""
         tested = self.needed if self.held_out is None else self.task.needed_rows(self.held_out)[0]
-        own = [table.name for table in self.task.tables if table.kind == "personal"]
-        return {name: np.union1d(self.needed[name], tested[name]) for name in own}
+        return {name: np.union1d(self.needed[name], tested[name]) for name in self.task.personal}
 
     @cached_property
     def _named(self) -> tuple[dict[str, Indices], int]:
@@ -61,10 +61,19 @@ class Device:
         rows = self.task.needed_rows(kept)[0]
         return ClientWork(rows, self._values(rows, download, personal), kept, seed)
 
+    def rebuilt(self, work: ClientWork, rows: Mapping[str, Values]) -> dict[str, Values]:
+        """Return the values of all personal rows: ``rows``, which this work rebuilt, and zero for others."""
+        placed = {}
+        for name, values in rows.items():
+            placed[name] = np.zeros((len(self.personal[name]), values.shape[1]), np.float32)
+            placed[name][np.searchsorted(self.personal[name], work.rows[name])] = values
+        return placed
+
     def trained(
         self, work: ClientWork, update: LocalUpdate, download: Download, personal: Mapping[str, Values]
     ) -> Trained:
-        """Return what the client uploads: how far everything moved, and scores where they are asked for."""
+        """Return what the client uploads: how far everything moved, and scores where they are asked for, for
+        which ``personal`` are its own rows."""
         summed = [table.name for table in self.task.spec.summed]
         rows = {
             name: TrainedRows(RowSet(work.rows[name]), update.rows[name], update.counts[name])
@@ -105,7 +114,10 @@ class Device:
 
 @dataclass(frozen=True)
 class TrainingLimits:
-    """What a client does for a server at the most. It declines what goes beyond, and trims nothing."""
+    """What a client does for a server at the most. It declines what goes beyond, and trims nothing.
+
+    ``epochs`` and ``rate`` also bound those of rebuilding.
+    """
 
     epochs: int = 20
     batch_size: int = 1 << 16
@@ -114,9 +126,12 @@ class TrainingLimits:
 
 @dataclass(frozen=True)
 class DeviceTrainer:
-    """Trains on the succinct part of a submodel, after scoring the held-out samples with it. ``seed`` gives
-    that of the order of samples by the round's number. Of the hyperparameters of a round, ``rate`` is the
-    learning rate in it; ``batch_size``, ``epochs`` and ``clip`` count where they are given."""
+    """Trains on the succinct part of a submodel, after scoring the held-out samples with it.
+
+    ``seed`` gives that of the order of samples by the round's number. Of the hyperparameters of a round,
+    ``rate`` is the learning rate in it; others that ``LocalSettings`` has count where they are given. Where
+    personal rows are rebuilt, scores come of rows rebuilt on all samples, with the model as downloaded.
+    """
 
     device: Device
     seed: Callable[[int], int]
@@ -134,9 +149,12 @@ class DeviceTrainer:
 
     def train(self, download: Download, personal: Mapping[str, Values], number: int) -> Lesson:
         device = self.device
-        work = device.work(download, personal, self.seed(number))
+        work, local = device.work(download, personal, self.seed(number)), self._local(download.training)
         with self._alone:
-            update = train_client(device.task, download.dense, work, self._local(download.training))
+            update = train_client(device.task, download.dense, work, local)
+            if local.rebuild and download.scores is not None:
+                rows = rebuild_client(device.task, download.dense, work, local)
+                personal = device.rebuilt(work, rows)
             trained = device.trained(work, update, download, personal)
         kept = {name: (work.rows[name], work.values[name] + update.rows[name]) for name in device.personal}
         return Lesson(trained, kept)
@@ -144,13 +162,36 @@ class DeviceTrainer:
     def _local(self, asked: Mapping[str, float]) -> LocalSettings:
         own, limits = self.settings, self.limits
         rate = asked.get("rate", own.learning_rate)
-        batch, epochs, clip = (asked.get(key, getattr(own, key)) for key in ("batch_size", "epochs", "clip"))
-        if not (0 < rate <= limits.rate and 0 < clip < math.inf):
+        clip, rebuild, again = (
+            asked.get(key, getattr(own, key)) for key in ("clip", "rebuild", "rebuild_rate")
+        )
+        if not (0 < rate <= limits.rate and 0 < again <= limits.rate and 0 < clip < math.inf):
             raise Refused(
-                f"a learning rate of {rate:g} and a clip of {clip:g}, which this client does not take"
+                f"learning rates of {rate:g} and {again:g} and a clip of {clip:g}, which this client does "
+                "not take"
             )
-        bounded = (("batch_size", batch, limits.batch_size), ("epochs", epochs, limits.epochs))
-        for name, value, most in bounded:
-            if not 1 <= value <= most or value != int(value):
-                raise Refused(f"{name} = {value:g}; this client takes whole numbers up to {most}")
-        return LocalSettings(int(batch), int(epochs), rate, 1.0, clip)
+        if not 0 <= rebuild < 1:
+            raise Refused(f"rebuild = {rebuild:g}; this client takes a share from 0 to below 1")
+        bounds = {
+            "batch_size": (1, limits.batch_size),
+            "epochs": (1, limits.epochs),
+            "rebuild_epochs": (1, limits.epochs),
+            "max_samples": (0, 2**53),
+        }
+        whole = {}
+        for name, (least, most) in bounds.items():
+            value = asked.get(name, getattr(own, name))
+            if not least <= value <= most or value != int(value):
+                raise Refused(f"{name} = {value:g}; this client takes whole numbers from {least} to {most}")
+            whole[name] = int(value)
+        return LocalSettings(
+            whole["batch_size"],
+            whole["epochs"],
+            rate,
+            1.0,
+            clip,
+            rebuild=rebuild,
+            rebuild_rate=again,
+            rebuild_epochs=whole["rebuild_epochs"],
+            max_samples=whole["max_samples"],
+        )

@@ -145,6 +145,9 @@ class Windows:
         }
         return NextWords(Samples(columns, {"context": "word", "target": "word"}))
 
+    def column(self, name: str) -> Column | None:
+        return {"target": self.speech.spoken[self.offered], "label": self.at == self.offered}.get(name)
+
     @cached_property
     def _offsets(self) -> Indices:
         return np.searchsorted(self.at, self.speech.offsets)

@@ -36,6 +36,12 @@ def figures(run: Run) -> dict[str, Any]:
         "auc_best": best[1] if best else None,
         "auc_best_round": best[0] if best else None,
         "auc_secure": secure[-1][1] if secure else None,
+        **{name: _last(run, name) for name in ("log_loss", "ndcg", "recall")},
+        "baselines": run.summary.get("baselines"),
+        "base_log_loss": run.baseline("base_rate", "log_loss"),
+        "popularity_auc": run.baseline("popularity", "auc"),
+        "popularity_log_loss": run.baseline("popularity", "log_loss"),
+        "verdict": run.verdict,
         "bytes_up": up,
         "bytes_down": down,
         "bytes": sum(up.values()) + sum(down.values()),
@@ -46,6 +52,11 @@ def figures(run: Run) -> dict[str, Any]:
         "peak_memory_bytes": run.summary.get("costs", {}).get("peak_memory_bytes"),
         "privacy": privacy or None,
     }
+
+
+def _last(run: Run, figure: str) -> float | None:
+    curve = run.curve(figure)
+    return curve[-1][1] if curve else None
 
 
 def learning_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -64,6 +75,14 @@ def learning_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
         for one in runs
     ]
     return heads, rows
+
+
+def baseline_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Set models beside what needs none; runs without a log loss have no row."""
+    heads = ["run", "AUC", "of popularity", "log loss", "of base rate", "of popularity", "NDCG", "recall"]
+    keys = ("auc", "popularity_auc", "log_loss", "base_log_loss", "popularity_log_loss", "ndcg", "recall")
+    measured = [one for one in runs if one["log_loss"] is not None]
+    return heads, [[one["name"], *(_number(one[key], ".4f") for key in keys)] for one in measured]
 
 
 def client_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:

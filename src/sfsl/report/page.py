@@ -6,6 +6,7 @@ from html import escape
 from typing import Any
 
 from sfsl.report.comparison import (
+    baseline_table,
     client_table,
     cost_table,
     exchange_table,
@@ -25,11 +26,13 @@ table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabu
 th, td { padding: 0.3rem 0.6rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 pre { overflow-x: auto; background: #f5f5f5; padding: 0.6rem; font-size: 0.85rem; }
+.verdict { font-size: 1.1rem; }
 .note { color: #555; font-size: 0.9rem; }
 """
 
 _TITLES = {
-    "auc": "AUC and loss over rounds",
+    "auc": "AUC and log loss over rounds",
+    "calibration": "Calibration: are chances what they say?",
     "bytes": "Bytes by exchange and direction",
     "seconds": "CPU time by exchange",
     "dropouts": "Dropouts",
@@ -38,6 +41,12 @@ _TITLES = {
 _LEARNING = (
     "AUC: on the central test set, last and best, and after which round that was. Cohorts: the last AUC of "
     "cohorts, from the sum of histograms of clients' own held-out samples that could be scored"
+)
+_BASELINES = (
+    "On the central test set. Log loss: the mean of -ln(chance that was given to what came). Base rate: a "
+    "model that always says the click rate of the training samples. Popularity: one that says the click rate "
+    "of the item among them. NDCG and recall: of the first ten when each user's held-out samples are ranked; "
+    "a user with ten or fewer has a recall of 1."
 )
 _SECURELY = {
     True: "; the sum is a secure one.",
@@ -63,7 +72,9 @@ def page(runs: Sequence[Run], figures: Sequence[dict[str, Any]], pictures: Mappi
     """Lay out the page. ``figures`` are of the runs in the same order, ``pictures`` PNG by name."""
     parts = [
         _section("Learning", _table(*learning_table(figures)) + _note(_learning(figures))),
+        _baselines(figures),
         _picture("auc", pictures),
+        _picture("calibration", pictures),
         _section("Costs per client and round", _table(*cost_table(figures)) + _note(_COSTS)),
         _picture("bytes", pictures),
         _picture("seconds", pictures),
@@ -79,8 +90,12 @@ def page(runs: Sequence[Run], figures: Sequence[dict[str, Any]], pictures: Mappi
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">\n"
         f"<title>sfsl: {names}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{names}</h1>\n{''.join(parts)}</body>\n</html>\n"
+        f"<h1>{names}</h1>\n{''.join(map(_verdict, runs))}{''.join(parts)}</body>\n</html>\n"
     )
+
+
+def _verdict(run: Run) -> str:
+    return f'<p class="verdict"><b>{escape(run.name)}</b>: {escape(run.verdict)}</p>\n' if run.verdict else ""
 
 
 def _section(title: str, content: str) -> str:
@@ -108,6 +123,11 @@ def _note(text: str) -> str:
 def _learning(figures: Sequence[dict[str, Any]]) -> str:
     masked = {one["sums"] == "masked" for one in figures if one["asked"]}
     return _LEARNING + _SECURELY[masked.pop() if len(masked) == 1 else None]
+
+
+def _baselines(figures: Sequence[dict[str, Any]]) -> str:
+    heads, rows = baseline_table(figures)
+    return _section("Beside the baselines", _table(heads, rows) + _note(_BASELINES)) if rows else ""
 
 
 def _clients(figures: Sequence[dict[str, Any]]) -> str:

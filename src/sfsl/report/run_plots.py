@@ -1,4 +1,4 @@
-"""Pictures that compare runs: AUC over rounds, bytes and CPU by exchange, dropouts."""
+"""Pictures that compare runs: what they learned over rounds, calibration, costs by exchange, dropouts."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg")
 _DPI = 150
+_TESTED = {"log_loss": ("o-", "test set"), "loss": ("-", "while training")}
+# Every cohort has another base rate, which its log loss follows: beside that of the test set it says nothing.
+_SUMMED = {
+    "log_loss_secure": ("o-", "cohorts, at the best shift"),
+    "base_log_loss_secure": ("-.", "cohorts' own base rate"),
+    "loss": ("-", "while training"),
+}
+_BASELINES = {"popularity": "item popularity", "base_rate": "base rate"}
 
 
 def pictures(runs: Sequence[Run]) -> "dict[str, Figure]":
@@ -21,6 +29,8 @@ def pictures(runs: Sequence[Run]) -> "dict[str, Figure]":
     drawn: dict[str, Figure] = {}
     if any(run.curve("auc") or run.curve("auc_secure") for run in runs):
         drawn["auc"] = _figure(_curves, runs)
+    if any(run.calibration for run in runs):
+        drawn["calibration"] = _figure(_calibration, runs, panels=1)
     if any(run.mean("bytes_up") or run.mean("bytes_down") for run in runs):
         drawn["bytes"] = _figure(_bytes, runs)
     if any(run.mean("client_seconds") or run.mean("server_seconds") for run in runs):
@@ -54,19 +64,55 @@ def _curves(runs: Sequence[Run], axes: "list[Axes]") -> None:
     left, right = axes
     for number, run in enumerate(runs):
         color = f"C{number % 10}"
-        for figure, style, label in (("auc", "o-", "test set"), ("auc_secure", ":", "cohorts")):
-            points = run.curve(figure)
-            if points:
-                left.plot(
-                    *zip(*points, strict=True), style, color=color, ms=3, lw=1.2, label=f"{run.name}, {label}"
-                )
-        losses = run.curve("loss")
-        if losses:
-            right.plot(*zip(*losses, strict=True), color=color, label=run.name)
-    left.set(ylabel="AUC", title="AUC")
-    right.set(ylabel="loss", title="Training loss")
+        _lines(left, run, color, {"auc": ("o-", "test set"), "auc_secure": (":", "cohorts")})
+        _lines(right, run, color, _TESTED if run.curve("log_loss") else _SUMMED)
+    _levels(left, runs, "popularity", "auc", "--")
+    _levels(right, runs, "popularity", "log_loss", "--")
+    _levels(right, runs, "base_rate", "log_loss", "-.")
+    left.set(ylabel="AUC", title="AUC: the higher, the better")
+    right.set(ylabel="log loss", title="Log loss: the lower, the better")
     for panel in axes:
         _over_rounds(panel, runs)
+
+
+def _lines(panel: "Axes", run: Run, color: str, drawn: "dict[str, tuple[str, str]]") -> None:
+    """Draw figures over rounds. What was measured of the test set stands out."""
+    for figure, (style, label) in drawn.items():
+        points = run.curve(figure)
+        if points:
+            shown = 1.0 if style == "o-" else 0.5
+            label = f"{run.name}, {label}"
+            panel.plot(*zip(*points, strict=True), style, color=color, ms=3, lw=1.2, label=label, alpha=shown)
+
+
+def _levels(panel: "Axes", runs: Sequence[Run], kind: str, figure: str, style: str) -> None:
+    """Draw what a baseline is worth: once where all runs are of the same data."""
+    found = [(f"C{number % 10}", run.name, run.baseline(kind, figure)) for number, run in enumerate(runs)]
+    known = [
+        (color, f"{name}, {_BASELINES[kind]}", value) for color, name, value in found if value is not None
+    ]
+    if len({value for *_, value in known}) == 1:
+        known = [("0.3", _BASELINES[kind], known[0][2])]
+    for color, label, value in known:
+        panel.axhline(value, ls=style, color=color, lw=1, label=label)
+
+
+def _calibration(runs: Sequence[Run], axes: "list[Axes]") -> None:
+    (panel,) = axes
+    seen: list[float] = []
+    for number, run in enumerate(runs):
+        bins = run.calibration
+        if bins:
+            said, came = [one.score for one in bins], [one.rate for one in bins]
+            # Two standard errors of a share: what lies within them may be chance.
+            wide = [2 * (one.rate * (1 - one.rate) / one.samples) ** 0.5 for one in bins]
+            color = f"C{number % 10}"
+            panel.errorbar(said, came, wide, fmt="o-", ms=3, lw=1.2, capsize=2, color=color, label=run.name)
+            seen += said + came
+    ends = [min(seen), max(seen)]
+    panel.plot(ends, ends, color="0.3", lw=1, ls="--", label="as often as it says")
+    label = "chance of a click that the model gives, in parts of as many samples each"
+    panel.set(xlabel=label, ylabel="how often a click came", title="Calibration (bars: two standard errors)")
 
 
 def _bytes(runs: Sequence[Run], axes: "list[Axes]") -> None:
@@ -128,14 +174,16 @@ def _scaled(values: dict[str, float], factor: float) -> dict[str, float]:
     return {exchange: factor * value for exchange, value in values.items()}
 
 
-def _figure(draw: "Callable[[Sequence[Run], list[Axes]], None]", runs: Sequence[Run]) -> "Figure":
+def _figure(
+    draw: "Callable[[Sequence[Run], list[Axes]], None]", runs: Sequence[Run], panels: int = 2
+) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError("pictures need matplotlib: install the extra, sfsl[plot]") from None
-    # Two panels, one below the other, so that a phone shows them in full width.
-    figure = Figure(figsize=(7.2, 9.2), layout="constrained")
-    axes = [figure.add_subplot(2, 1, number) for number in (1, 2)]
+    # Panels one below the other, so that a phone shows them in full width.
+    figure = Figure(figsize=(7.2, 4.6 * panels), layout="constrained")
+    axes = [figure.add_subplot(panels, 1, number + 1) for number in range(panels)]
     draw(runs, axes)
     for panel in axes:
         panel.grid(alpha=0.3)

@@ -12,6 +12,7 @@ import msgspec
 from sfsl.errors import InputError
 from sfsl.rounds.exchanges import ORDER, Exchange
 from sfsl.rounds.record import RoundRecord
+from sfsl.scores import CalibrationBin
 
 # In the order in which they happen.
 EXCHANGES = (Exchange.CHECK_IN, *ORDER)
@@ -68,9 +69,27 @@ class Run:
         return sum(sum(line.declined.values()) for line in self.lines)
 
     def curve(self, figure: str) -> list[tuple[int, float]]:
-        """Return (round, value) of ``auc``, ``auc_secure`` or ``loss`` where it was measured."""
+        """Return (round, value) of a figure such as ``auc`` or ``log_loss`` where it was measured."""
         found = [(line.round, getattr(line, figure)) for line in self.lines]
         return [(number, value) for number, value in found if value is not None]
+
+    def baseline(self, kind: str, figure: str) -> float | None:
+        """Return the ``auc`` or ``log_loss`` of ``base_rate`` or ``popularity``, where a summary has it."""
+        value = _within(_within(self.summary, "baselines"), kind).get(figure)
+        return float(value) if isinstance(value, int | float) else None
+
+    @property
+    def calibration(self) -> tuple[CalibrationBin, ...]:
+        """What the last model's scores said and what came of it; empty where that is not known."""
+        try:
+            return msgspec.convert(self.summary.get("calibration", ()), tuple[CalibrationBin, ...])
+        except msgspec.ValidationError:
+            return ()
+
+    @property
+    def verdict(self) -> str:
+        """One sentence on what the model is worth; empty where no summary has it."""
+        return str(self.summary.get("verdict") or "")
 
     def mean(self, cost: str) -> dict[str, float]:
         """Return the mean ``bytes_up``, ``bytes_down``, ``client_seconds`` or ``server_seconds`` by exchange,

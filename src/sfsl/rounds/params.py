@@ -42,13 +42,19 @@ class ScoreBins(Checked, frozen=True):
         """The inner edges, as scores."""
         return np.asarray(1 / (1 + np.exp(-self._log_odds(np.arange(1, self.bins)))), np.float64)
 
+    @property
+    def log_odds(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """All edges, of which the outermost are infinite, and the middles of the bins, as log-odds."""
+        with np.errstate(divide="ignore"):
+            return self._log_odds(np.arange(self.bins + 1)), self._log_odds(np.arange(self.bins) + 0.5)
+
     def after(self, clicks: ArrayLike, others: ArrayLike) -> Self:
         """Return the bins of the next round, after these were counted."""
         counts = (np.asarray(clicks) + np.asarray(others)).astype(np.float64)
         if not counts.sum():
             return self
         share = counts / counts.sum()
-        middle = self._log_odds(np.arange(self.bins) + 0.5)
+        _, middle = self.log_odds
         centre = float(share @ middle)
         # Scores that share a bin are not known apart; a little of the scale allows for that.
         spread = max(float(np.sqrt(share @ (middle - centre) ** 2)), self.scale / 32)

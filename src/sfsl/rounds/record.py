@@ -11,8 +11,8 @@ from msgspec import Meta
 
 from sfsl.arrays import Counts, Indices, Values
 from sfsl.crypto.ring import Words
-from sfsl.rounds.params import RoundParams
-from sfsl.scores import auc_error_bound, auc_from_histograms
+from sfsl.rounds.params import RoundParams, ScoreBins
+from sfsl.scores import auc_error_bound, auc_from_histograms, log_loss_from_histograms, rate_log_loss
 from sfsl.submodel import Applied, ModelSums, RowSet, RowStore, apply_sums, decode_sums
 
 Histograms = tuple[Counts, Counts]
@@ -22,6 +22,7 @@ Number = Annotated[float, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0)]
 # Where it could be farther off than this, an AUC from histograms says nothing, and is not shown.
 WORST_AUC_ERROR = 0.1
+WORST_LOG_LOSS_ERROR = 0.05
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,15 @@ class RoundSums:
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """What a finished round comes to. ``scores`` are the summed histograms (positives, negatives)."""
+    """What a finished round comes to. ``scores`` are the summed histograms (positives, negatives), in
+    ``bins``."""
 
     applied: Applied
     survivors: tuple[str, ...]
     union: dict[str, RowSet]
     contributors: dict[str, Counts]
     scores: Histograms | None
+    bins: ScoreBins | None = None
 
 
 def read_sums(
@@ -85,7 +88,9 @@ def read_sums(
 def conclude(store: RowStore, params: RoundParams, sums: RoundSums) -> RoundOutcome:
     """Return what sums make of a round. The store is only read."""
     applied = apply_sums(store, params.update, sums.model, selection=b"")
-    return RoundOutcome(applied, sums.survivors, sums.model.unions, sums.contributors, sums.scores)
+    return RoundOutcome(
+        applied, sums.survivors, sums.model.unions, sums.contributors, sums.scores, params.scores
+    )
 
 
 class RoundRecord(msgspec.Struct, frozen=True):
@@ -95,8 +100,14 @@ class RoundRecord(msgspec.Struct, frozen=True):
     part; a server on a network knows only of those that said so ("Decline"). ``auc`` is that of the central
     test set after the round, where it was evaluated; ``auc_secure`` that of the cohort's own held-out samples
     before it, from securely summed histograms, and at most ``auc_secure_error`` from that of the scores
-    themselves; None where that is a lot, as in the first round, whose bins are too wide. ``unknown_rows`` are
-    rows that clients' data names and the model does not have; ``opened`` those with at least one contributor.
+    themselves; None where that is a lot, as in the first round, whose bins are too wide. ``log_loss``,
+    ``ndcg`` and ``recall`` go with ``auc`` (``sfsl.scores.Evaluation``). ``log_loss_secure`` goes with
+    ``auc_secure``; it is that of scores moved by the one constant that fits them best, since what is summed
+    tells scores apart and not what they are; ``base_log_loss_secure`` is that of the constant alone, the
+    click rate of the same samples.
+
+    ``unknown_rows`` are rows that clients' data names and the model does not have; ``opened`` those with at
+    least one contributor.
     ``training_seconds`` are those of all places that train, ``wall_seconds`` those of this process;
     ``exchange_seconds``, on a network, last from when an exchange's messages are there until it is closed.
     Of a round of several cohorts, ``cohorts_aborted`` added nothing. ``workers_lost`` are those of a cluster,
@@ -137,6 +148,12 @@ class RoundRecord(msgspec.Struct, frozen=True):
     exchange_seconds: dict[str, Number] = {}
     cohorts_aborted: Count = 0
     workers_lost: Count = 0
+    log_loss: Number | None = None
+    ndcg: Share | None = None
+    recall: Share | None = None
+    log_loss_secure: Number | None = None
+    log_loss_secure_error: Number | None = None
+    base_log_loss_secure: Number | None = None
 
     def encode(self) -> bytes:
         """Return the record as JSON; what is not a number is null there."""
@@ -242,6 +259,21 @@ def secure_auc(outcome: RoundOutcome | None) -> tuple[float | None, float | None
     return (auc if error <= WORST_AUC_ERROR else None), error
 
 
+def secure_log_loss(outcome: RoundOutcome | None) -> dict[str, float | None]:
+    """Return the fields of a record about the log loss of the cohort's held-out samples."""
+    if outcome is None or outcome.scores is None or outcome.bins is None:
+        return {}
+    loss, error = log_loss_from_histograms(*outcome.scores, *outcome.bins.log_odds)
+    if not math.isfinite(error):
+        return {}
+    clicks, others = (float(one.sum()) for one in outcome.scores)
+    return {
+        "log_loss_secure": loss if error <= WORST_LOG_LOSS_ERROR else None,
+        "log_loss_secure_error": error,
+        "base_log_loss_secure": rate_log_loss(clicks, others),
+    }
+
+
 def refused(outcome: RoundOutcome | None) -> dict[str, int]:
     """Count the rows, by table, whose sums no honest cohort can make; ``dense`` is 1 if its sum is such."""
     if outcome is None:
@@ -253,6 +285,7 @@ def _ending(outcome: RoundOutcome | None) -> dict[str, Any]:
     """Return the fields of a record that follow from the round's outcome, if it has one."""
     auc, error = secure_auc(outcome)
     ending: dict[str, Any] = {"auc_secure": auc, "auc_secure_error": error, "refused": refused(outcome)}
+    ending |= secure_log_loss(outcome)
     if outcome is None:
         return ending | {"survivors": 0, "union": {}, "opened": {}, "moved": {}}
     return ending | {

@@ -26,7 +26,7 @@ from sfsl.data import (
     with_negatives,
 )
 from sfsl.data.catalogue import Catalogue
-from sfsl.data.samples import Samples, joined
+from sfsl.data.samples import Column, Samples, joined
 from sfsl.data.stored import load_stored
 from sfsl.errors import InputError
 from sfsl.models import build_task
@@ -85,6 +85,9 @@ class Interacted:
     def samples(self, positions: Indices) -> ClientData:
         return self.data.samples(positions, self.max_history)
 
+    def column(self, name: str) -> Column | None:
+        return getattr(self.data, name) if name in ("item", "label", "user") else None
+
 
 @dataclass(frozen=True)
 class Collected:
@@ -97,6 +100,9 @@ class Collected:
 
     def samples(self, positions: Indices) -> ClientData:
         return self.every.at(positions)
+
+    def column(self, name: str) -> Column | None:
+        return self.every.columns.get(name)
 
 
 @dataclass(frozen=True)

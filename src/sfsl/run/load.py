@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfsl.errors import InputError
 from sfsl.run.folder import RunFolder
+from sfsl.scores import Evaluation, evaluate
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import LmdbStore, ModelSpec, RowSet, RowStore, StoreSpec
 from sfsl.submodel.store import require_same
@@ -129,13 +130,24 @@ class Model:
         with self._store() as store:
             return dict(state_dict(self.task, store, int(max_gib * 2**30)))
 
+    def evaluate(self) -> Evaluation:
+        """Return what its scores of all held-out samples of its run are worth, beside the baselines."""
+        from sfsl.run.setup import rebuilds
+        from sfsl.simulate.engine import baselines_of, score_pool
+        from sfsl.simulate.rebuilt import rebuild_personal
+        from sfsl.training import LocalSettings
+
+        task, fleet, config = self.fleet.task, self.fleet, self.config
+        with self._store() as store:
+            rows = None
+            if config is not None and rebuilds(config, task):
+                local = LocalSettings(**msgspec.structs.asdict(config.training))
+                rows = rebuild_personal(task, fleet.devices, store, local, seed=config.run.seed)
+            return evaluate(score_pool(task, fleet.test, store, rows), baselines_of(task, fleet.train))
+
     def auc(self) -> float | None:
         """Return the AUC on all held-out samples of its run; None where there are none of one kind."""
-        from sfsl.simulate.engine import central_auc
-
-        with self._store() as store:
-            found = central_auc(self.fleet.task, self.fleet.test, store)
-        return None if found != found else found
+        return self.evaluate().auc
 
     def _require_same(self, task: "Task") -> None:
         wanted = msgspec.structs.replace(self._stored, model=task.spec)

@@ -4,7 +4,6 @@ A round's rows, the state of the selection and the round's line of metrics are o
 So after a crash at any point the store says where to go on, and the metrics can be made to agree with it.
 """
 
-import math
 import resource
 import sys
 import time
@@ -22,6 +21,7 @@ from sfsl.run.folder import RunFolder
 from sfsl.run.planning import choose_cohort, choose_in_period
 from sfsl.run.setup import build_engine, open_store
 from sfsl.run.summary import Summary, summarize
+from sfsl.scores import Evaluation
 from sfsl.secagg.facade import mask_seconds
 from sfsl.service.driver import Journal, next_bins
 from sfsl.service.folder import MetricsFile, recover_lines
@@ -29,7 +29,10 @@ from sfsl.settings.run import RunConfig
 
 
 class Runner(Closing):
-    """One run under way, in its folder. Opening it brings the metrics in step with the store."""
+    """One run under way, in its folder. Opening it brings the metrics in step with the store.
+
+    ``evaluation`` is the last one that was made since then.
+    """
 
     def __init__(self, folder: RunFolder, config: RunConfig, fleet: Fleet) -> None:
         self.config = config
@@ -41,6 +44,7 @@ class Runner(Closing):
         self.store = open_store(folder, config, fleet)
         try:
             self._engine = build_engine(config, fleet, self.store)
+            self.evaluation: Evaluation | None = None
             self._journal = Journal(self.store)
             self.lines = recover_lines(folder.metrics_file, self._journal, self._evaluated)
             self._metrics = MetricsFile(folder.metrics_file, self.lines)
@@ -60,12 +64,15 @@ class Runner(Closing):
 
     def summary(self) -> Summary:
         report = self.fleet.report
+        if self.evaluation is None and any(line.auc is not None for line in self.lines):
+            self.evaluation = self._engine.evaluate()  # it was made by another process
         return summarize(
             self.config,
             self.fleet.task.spec,
             self.lines,
             clients=len(self._clients),
             invited=self._journal.kept.rounds,
+            evaluation=self.evaluation,
             data_problems={} if report is None else report.problems,
             peak_memory=peak_memory(),
             mask_seconds=mask_seconds(Z32),
@@ -83,6 +90,9 @@ class Runner(Closing):
         line = msgspec.structs.replace(result.record, wall_seconds=time.perf_counter() - start)
         if self.config.round.stands_in:  # what plain sums cost says nothing about the protocol
             line = msgspec.structs.replace(line, bytes_up={}, bytes_down={})
+        if not self.fleet.task.chances:  # a server cannot know this; here it is known
+            line = msgspec.structs.replace(line, log_loss_secure=None, log_loss_secure_error=None)
+            line = msgspec.structs.replace(line, base_log_loss_secure=None)
         scores = None if result.params is None else next_bins(result.params, result.outcome)
         invited = kept.rounds | {name: kept.rounds.get(name, 0) + 1 for name in cohort}
         self._journal.commit(result.commit, line, scores, rounds=invited, period=period)
@@ -105,8 +115,10 @@ class Runner(Closing):
         every = self.config.run.evaluate_every
         if not every or (line.round % every and line.round != self.config.run.rounds):
             return line
-        auc = self._engine.auc()
-        return msgspec.structs.replace(line, auc=auc if math.isfinite(auc) else None)
+        self.evaluation = found = self._engine.evaluate()
+        return msgspec.structs.replace(
+            line, auc=found.auc, log_loss=found.log_loss, ndcg=found.ndcg, recall=found.recall
+        )
 
 
 def peak_memory() -> int:

@@ -1,36 +1,39 @@
 """From a run's settings to the parameters of the protocol, and to its store."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from importlib.metadata import entry_points
+from typing import Protocol
 
 import msgspec
-import torch
 
 from sfsl.carriers.local.engine import LocalEngine
-from sfsl.data.compact import compact
 from sfsl.errors import InputError
 from sfsl.privacy import IndexPrivacy
-from sfsl.run.fleet import Devices, Fleet, Interacted, client_privacy, scheme_privacy
+from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.run.folder import RunFolder
 from sfsl.run.planning import plan_min_contributors
 from sfsl.service import folder as folders
 from sfsl.settings.rounds import round_rules, store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
-from sfsl.simulate.engine import Engine
+from sfsl.simulate.engine import Engine, baselines_of
 from sfsl.simulate.population import Simulation
-from sfsl.simulate.resident import ResidentClients
-from sfsl.simulate.resident.rounds import ResidentRounds
-from sfsl.simulate.resident.scoring import ResidentTest
 from sfsl.simulate.settings import FaultPlan, SimulationSettings
 from sfsl.submodel import LmdbStore
 from sfsl.training import LocalSettings
+from sfsl.training.task import Task
 
-if TYPE_CHECKING:  # ray need not be installed
-    from sfsl.carriers.ray.cluster import ClusterSettings
 
-# Samples of a central test set on a device; more say no more about an AUC.
-_MOST_TESTED = 1_000_000
+class EnginePlugin(Protocol):
+    """What an entry point of the group ``sfsl.engines`` names: an engine of another distribution.
+
+    The name ``device`` is for runs that set ``run.device``, any other for those whose ``run.engine`` it is.
+    """
+
+    def require(self, config: RunConfig) -> None:
+        """Refuse, before anything is written, a run that this engine cannot do here."""
+
+    def build(self, config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine: ...
 
 
 def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
@@ -49,65 +52,51 @@ def open_store(folder: RunFolder, config: RunConfig, fleet: Fleet) -> LmdbStore:
 
 
 def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
-    """Build what runs this scheme's rounds."""
-    seed = config.run.seed
-    if config.run.device:
-        return _on_device(config, fleet, store)
+    """Build what runs this scheme's rounds, and evaluates the model on what the fleet held out."""
+    engine = _engine(config, fleet, store)
+    engine.pools, engine.baselines = {"test": fleet.test}, baselines_of(fleet.task, fleet.train)
+    return engine
+
+
+def _engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
+    if plugin := _plugin(config):
+        return plugin.build(config, fleet, store)
     if config.round.scheme == "centralized":
         central = central_settings(config, len(fleet.train), len(fleet.devices))
-        return CentralizedEngine(fleet.task, fleet.train, store, central, seed=seed, test=fleet.test)
-    settings = simulation_settings(config, client_privacy(config, sorted(fleet.devices)))
-    simulation = Simulation(fleet.task, fleet.devices, store, settings, seed=seed)
-    if config.run.engine == "local":
-        return LocalEngine(simulation, fleet.test)
-    from sfsl.carriers.ray.engine import RayEngine
-
-    return RayEngine(simulation, cluster_settings(config), clients=config.round.clients, test=fleet.test)
+        return CentralizedEngine(fleet.task, fleet.train, store, central, seed=config.run.seed)
+    return LocalEngine(build_simulation(config, fleet, store))
 
 
 def require_engine(config: RunConfig) -> None:
     """Refuse, before anything is written, a run whose engine is not there."""
-    if config.run.engine != "ray":
-        return
-    try:
-        from sfsl.carriers.ray.cluster import address_of, require_reachable
-    except ImportError:
-        raise InputError("run.engine = \"ray\" needs ray; install it with: pip install 'sfsl[ray]'") from None
-    require_reachable(address_of(cluster_settings(config)))
+    if plugin := _plugin(config):
+        plugin.require(config)
 
 
-def cluster_settings(config: RunConfig) -> "ClusterSettings":
-    from sfsl.carriers.ray.cluster import ClusterSettings
-
-    own = config.ray
-    return ClusterSettings(
-        address=own.address,
-        workers=own.workers,
-        cpus=own.cpus_per_worker or max(1, config.run.threads),
-        gpus=own.gpus_per_worker,
-        threads=config.run.threads,
-        seconds=own.seconds,
-        memory_mb=own.memory_mb,
+def _plugin(config: RunConfig) -> EnginePlugin | None:
+    """Find the engine of another distribution that this run asks for; None: it is one of ours."""
+    run = config.run
+    if not run.device and run.engine == "local":
+        return None
+    name, asked, extra = (
+        ("device", f'run.device = "{run.device}"', "")
+        if run.device
+        else (run.engine, f'run.engine = "{run.engine}"', f"[{run.engine}]")
+    )
+    for point in entry_points(group="sfsl.engines", name=name):
+        plugin: EnginePlugin = point.load()
+        return plugin
+    raise InputError(
+        f"{asked} is for large simulations, whose engines are in a package of their own, which is not "
+        f"installed here; from a clone: pip install './research{extra}', else: pip install "
+        f"'sfsl-research{extra}'"
     )
 
 
-def _on_device(config: RunConfig, fleet: Fleet, store: LmdbStore) -> ResidentRounds:
-    if config.run.device == "cuda" and not torch.cuda.is_available():
-        raise InputError('run.device = "cuda", and torch sees no GPU here; "cpu" works everywhere')
-    if not (isinstance(fleet.train, Interacted) and isinstance(fleet.devices, Devices)):
-        raise InputError("run.device is for clicks data; leave it empty")
-    device = torch.device(config.run.device)
-    return ResidentRounds(
-        fleet.task,
-        ResidentClients(compact(fleet.train.data, config.data.max_history), device),
-        fleet.devices.numbers,
-        store,
-        simulation_settings(config, {}),
-        scheme_privacy(config),
-        ResidentTest(fleet.task, fleet.test, device, most=_MOST_TESTED, seed=config.run.seed),
-        clients=config.round.clients,
-        seed=config.run.seed,
-    )
+def build_simulation(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Simulation:
+    """Build the simulated clients of a run of the protocol, on its store."""
+    settings = simulation_settings(config, client_privacy(config, sorted(fleet.devices)))
+    return Simulation(fleet.task, fleet.devices, store, settings, seed=config.run.seed)
 
 
 def simulation_settings(config: RunConfig, privacy: Mapping[str, IndexPrivacy]) -> SimulationSettings:
@@ -124,6 +113,11 @@ def simulation_settings(config: RunConfig, privacy: Mapping[str, IndexPrivacy]) 
         together=config.run.together,
         faults=FaultPlan(config.faults.rates, seed=config.run.seed, late=config.faults.late),
     )
+
+
+def rebuilds(config: RunConfig, task: Task) -> bool:
+    """Say whether clients of this run rebuild personal rows, so that evaluations must do it too."""
+    return bool(config.training.rebuild and task.personal and config.round.scheme != "centralized")
 
 
 def central_settings(config: RunConfig, samples: int, clients: int) -> CentralSettings:

@@ -10,6 +10,7 @@ from sfsl.errors import NotFinite
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.rounds.exchanges import Exchange
 from sfsl.rounds.record import RoundRecord
+from sfsl.scores import CalibrationBin, Evaluation, unbeaten, verdict
 from sfsl.settings.run import SECURE, RunConfig
 from sfsl.submodel import ModelSpec
 
@@ -23,8 +24,9 @@ ByExchange = dict[str, float]
 
 
 class Learning(msgspec.Struct, frozen=True):
-    """AUCs with the round after which they were measured; None where there was none. ``auc_secure`` is at
-    most ``auc_secure_error`` from that of the scores themselves."""
+    """AUCs and log losses with the round after which they were measured; None where there was none.
+    ``auc_secure`` is at most ``auc_secure_error`` from that of the scores themselves. ``ndcg`` and ``recall``
+    are of the first ten, measured with ``auc``. What is secure is explained by ``RoundRecord``."""
 
     auc: float | None
     auc_round: int | None
@@ -34,6 +36,36 @@ class Learning(msgspec.Struct, frozen=True):
     auc_secure_round: int | None
     auc_secure_error: float | None
     loss: float | None
+    log_loss: float | None = None
+    log_loss_best: float | None = None
+    log_loss_best_round: int | None = None
+    ndcg: float | None = None
+    recall: float | None = None
+    log_loss_secure: float | None = None
+    log_loss_secure_error: float | None = None
+    base_log_loss_secure: float | None = None
+
+
+class BaseRate(msgspec.Struct, frozen=True):
+    """What it is worth on the test set to say always the training samples' click rate."""
+
+    rate: float | None
+    log_loss: float | None
+
+
+class Popularity(msgspec.Struct, frozen=True):
+    """What it is worth on the test set to know of each item its click rate among training samples, smoothed
+    by ten samples at the base rate."""
+
+    auc: float | None
+    log_loss: float | None
+    ndcg: float | None
+    recall: float | None
+
+
+class BaselineFigures(msgspec.Struct, frozen=True):
+    base_rate: BaseRate
+    popularity: Popularity
 
 
 class Costs(msgspec.Struct, frozen=True):
@@ -95,7 +127,8 @@ class Summary(msgspec.Struct, frozen=True):
     """``sums``: ``masked``, or ``plain`` where plain ones stand in for them, or ``none``. ``privacy`` is
     None where the scheme has none. ``unknown_rows``: rows that clients' data named and the model lacks.
     ``refused_rows``: rows whose sum no honest cohort can make, and which did not move; a dense part counts
-    as one.
+    as one. ``baselines`` are None and ``calibration`` is empty where scores are no chances, or nothing was
+    evaluated; ``verdict`` says in a sentence whether the model beats the baselines.
     """
 
     scheme: str
@@ -117,6 +150,10 @@ class Summary(msgspec.Struct, frozen=True):
     costs: Costs
     privacy: Privacy | None
     full_model: FullModel
+    baselines: BaselineFigures | None = None
+    calibration: tuple[CalibrationBin, ...] = ()
+    verdict: str = ""
+    beats_baselines: bool | None = None
 
 
 def summarize(
@@ -129,8 +166,11 @@ def summarize(
     data_problems: Mapping[str, int],
     peak_memory: int,
     mask_seconds: float,
+    evaluation: Evaluation | None = None,
 ) -> Summary:
-    """``invited``: to how many rounds, by client. ``mask_seconds``: CPU time for one word of a mask."""
+    """``invited``: to how many rounds, by client. ``mask_seconds``: CPU time for one word of a mask.
+    ``evaluation``: the last one."""
+    learning, baselines = _learning(lines), _baselines(evaluation)
     done = [line for line in lines if line.aborted is None]
     costs = _costs(done, peak_memory)
     return Summary(
@@ -149,11 +189,22 @@ def summarize(
         unknown_rows=sum(line.unknown_rows for line in lines),
         refused_rows=sum(sum(line.refused.values()) for line in lines),
         data_problems=dict(data_problems),
-        learning=_learning(lines),
+        learning=learning,
         costs=costs,
         privacy=_privacy(config, invited) if config.round.scheme in SECURE else None,
         full_model=_full_model(model, costs, done, mask_seconds),
+        baselines=baselines,
+        calibration=evaluation.calibration if evaluation else (),
+        verdict=verdict(evaluation, learning.auc_round or len(lines)) if evaluation else "",
+        beats_baselines=None if baselines is None or evaluation is None else not unbeaten(evaluation),
     )
+
+
+def _baselines(found: Evaluation | None) -> BaselineFigures | None:
+    if found is None or found.base_rate is None:
+        return None
+    popular = found.popularity_auc, found.popularity_log_loss, found.popularity_ndcg, found.popularity_recall
+    return BaselineFigures(BaseRate(found.base_rate, found.base_log_loss), Popularity(*popular))
 
 
 def _learning(lines: Sequence[RoundRecord]) -> Learning:
@@ -163,6 +214,10 @@ def _learning(lines: Sequence[RoundRecord]) -> Learning:
     last = central[-1] if central else (None, None)
     best = max(central) if central else (None, None)
     cohort = secure[-1] if secure else None
+    losses_held = [(line.log_loss, line.round) for line in lines if line.log_loss is not None]
+    least = min(losses_held, default=(None, None))
+    ranked = next((line for line in reversed(lines) if line.ndcg is not None), None)
+    summed = next((line for line in reversed(lines) if line.log_loss_secure is not None), None)
     return Learning(
         auc=last[0],
         auc_round=last[1],
@@ -172,6 +227,14 @@ def _learning(lines: Sequence[RoundRecord]) -> Learning:
         auc_secure_round=cohort.round if cohort else None,
         auc_secure_error=cohort.auc_secure_error if cohort else None,
         loss=losses[-1] if losses else None,
+        log_loss=losses_held[-1][0] if losses_held else None,
+        log_loss_best=least[0],
+        log_loss_best_round=least[1],
+        ndcg=ranked.ndcg if ranked else None,
+        recall=ranked.recall if ranked else None,
+        log_loss_secure=summed.log_loss_secure if summed else None,
+        log_loss_secure_error=summed.log_loss_secure_error if summed else None,
+        base_log_loss_secure=summed.base_log_loss_secure if summed else None,
     )
 
 

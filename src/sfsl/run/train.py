@@ -16,6 +16,7 @@ from sfsl.run import start
 from sfsl.run.fleet import Fleet
 from sfsl.run.load import Model
 from sfsl.run.summary import Summary
+from sfsl.scores import Evaluation
 from sfsl.settings.run import RoundSettings, from_sections
 from sfsl.settings.toml import Sections, read_run_sections, with_settings
 from sfsl.training.task import Task
@@ -72,6 +73,11 @@ class TrainedRun:
         """On the central test set, after the last round; None without held-out samples of both kinds."""
         last = self.records[-1].auc if self.records else None
         return self.model.auc() if last is None else last
+
+    @cached_property
+    def evaluation(self) -> Evaluation:
+        """AUC, log loss, rankings and calibration on the central test set, beside the baselines."""
+        return self.model.evaluate()
 
     def state_dict(self, max_gib: float = 4.0) -> "dict[str, Tensor]":
         """All parameters as ``module.load_state_dict`` takes them."""

@@ -54,14 +54,23 @@ def service_settings(
 
 
 def _hyperparameters(config: RunConfig, number: int) -> Mapping[str, float]:
-    """Return what clients are told about training in round ``number``."""
+    """Return what clients are told about training in round ``number``; not what is off."""
     own = config.training
-    return {
+    told = {
         "rate": own.learning_rate * own.decay ** (number - 1),
         "batch_size": own.batch_size,
         "epochs": own.epochs,
         "clip": own.clip,
     }
+    if own.max_samples:
+        told["max_samples"] = own.max_samples
+    if own.rebuild:
+        told |= {
+            "rebuild": own.rebuild,
+            "rebuild_rate": own.rebuild_rate,
+            "rebuild_epochs": own.rebuild_epochs,
+        }
+    return told
 
 
 def store_spec(config: RunConfig, model: ModelSpec, *, devices: bool) -> StoreSpec:

@@ -182,7 +182,13 @@ class TrainingSettings(Checked, frozen=True):
     epochs: Passes over a client's samples in a round.
     learning_rate: Of local SGD in the first round.
     decay: The learning rate is multiplied by this every round.
-    clip: Largest norm of a step's gradient.
+    clip: Largest norm of a step's gradient, over what moves in it.
+    max_samples: Most samples of a client in a round, drawn afresh in each; 0 sets no limit.
+    rebuild: Share of a client's samples on which its personal rows are rebuilt first, from zero and with the
+        model frozen; the other samples then train the rest. At 0 (the paper) personal rows are kept from
+        round to round and trained along with the rest.
+    rebuild_rate: Learning rate of the steps that rebuild; it does not decay.
+    rebuild_epochs: Passes over the samples that rebuild.
     compiled: Make machine code of a cohort's step: more than twice as fast, once half a minute was spent on
         it (many minutes for dien). Needs a C++ compiler, or a GPU.
     """
@@ -192,6 +198,10 @@ class TrainingSettings(Checked, frozen=True):
     learning_rate: Positive = 1.0
     decay: Annotated[float, Meta(gt=0, le=1)] = 0.999
     clip: Positive = 0.1
+    max_samples: Annotated[int, Meta(ge=0)] = 0
+    rebuild: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    rebuild_rate: Positive = 1.0
+    rebuild_epochs: Annotated[int, Meta(ge=1)] = 2
     compiled: bool = False
 
 

@@ -64,9 +64,8 @@ class CentralizedEngine(Engine):
         settings: CentralSettings,
         *,
         seed: int,
-        test: Pool | None = None,
     ) -> None:
-        self.task, self.store, self.test = task, store, test
+        self.task, self.store = task, store
         self._pool, self._settings, self._seed = pool, settings, seed
 
     def run(self, cohort: Sequence[str] = (), *, scores: ScoreBins | None = None) -> RoundResult:

@@ -1,17 +1,20 @@
 """What runs a simulation's rounds, whatever it runs them on."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sfsl.arrays import Indices
 from sfsl.rounds import RoundOutcome, RoundParams, ScoreBins
 from sfsl.rounds.record import RoundRecord, RoundTally
+from sfsl.scores import Baselines, Evaluation, Scored, evaluate
+from sfsl.simulate.rebuilt import Rebuilt
 from sfsl.submodel import Commit, RowSet, RowStore
-from sfsl.training import auc, score_samples
+from sfsl.training import score_samples
 from sfsl.training.task import ClientData, Task
 
 _SAMPLES_AT_ONCE = 4096
@@ -22,6 +25,8 @@ class Pool(Protocol):
 
     def __len__(self) -> int: ...
     def samples(self, positions: Indices) -> ClientData: ...
+    def column(self, name: str) -> NDArray[Any] | None:
+        """Return one number of every sample; None where they have none of this name."""
 
 
 @dataclass(frozen=True)
@@ -40,38 +45,83 @@ class RoundResult:
 class Engine(ABC):
     """Runs rounds against a store, which it only reads, and evaluates the model that is in it.
 
-    ``test`` are everyone's held-out samples; None where there are none to evaluate on.
+    ``pools`` are samples to evaluate on, by name; ``test`` are those that everyone held out. ``baselines``
+    are what training samples say without a model.
     """
 
     task: Task
     store: RowStore
-    test: Pool | None = None
+    pools: Mapping[str, Pool] = {}
+    baselines: Baselines | None = None
 
     @abstractmethod
     def run(self, cohort: Sequence[str], *, scores: ScoreBins | None = None) -> RoundResult:
         """Run one round up to its commit. ``scores``: the bins of the secure evaluation, if any were kept."""
 
-    def auc(self) -> float:
-        """Return the AUC of the central test set; NaN where it has no samples, or those of one kind only."""
-        return float("nan") if self.test is None else central_auc(self.task, self.test, self.store)
+    def evaluate(self, pool: str = "test") -> Evaluation:
+        """Return what the model's scores of a pool are worth; of no samples where there is no such pool."""
+        return evaluate(self.scored(pool), self.baselines)
+
+    def scored(self, pool: str) -> Scored:
+        """Score the samples of a pool."""
+        if pool not in self.pools:
+            return Scored(np.zeros(0), np.zeros(0))
+        return score_pool(self.task, self.pools[pool], self.store, self.rebuilt())
+
+    def rebuilt(self) -> Rebuilt | None:
+        """Return personal rows that were rebuilt to score with; None where those in the store serve."""
+        return None
 
     def close(self) -> None:  # noqa: B027 -- most hold on to nothing
         """Give back what the engine holds on to."""
 
 
-def central_auc(task: Task, test: Pool, store: RowStore) -> float:
-    """Return the AUC of these samples of all users; NaN where there are none of one kind.
+def score_pool(task: Task, pool: Pool, store: RowStore, rebuilt: Rebuilt | None = None) -> Scored:
+    """Score these samples of all users, but for those of rows that the model does not have; or, of personal
+    rows, only those that were ``rebuilt``.
 
     Only a simulation can do this: it reads personal rows, and samples that are on the devices otherwise.
     """
     dense = store.read_dense().values
-    scores, labels = [np.zeros(0)], [np.zeros(0)]
-    for start in range(0, len(test), _SAMPLES_AT_ONCE):
-        samples = test.samples(np.arange(start, min(start + _SAMPLES_AT_ONCE, len(test))))
+    scores, kept = [np.zeros(0)], list[Mapping[str, NDArray[Any]]]()
+    for start in range(0, len(pool), _SAMPLES_AT_ONCE):
+        samples = pool.samples(np.arange(start, min(start + _SAMPLES_AT_ONCE, len(pool))))
         rows, unknown = task.needed_rows(samples)
-        if unknown:  # rows that the model does not have
+        if rebuilt is not None:
+            samples = samples.keep({**rows, **{name: own for name, (own, _) in rebuilt.items()}})
+            rows = task.needed_rows(samples)[0]
+        elif unknown:  # rows that the model does not have
             samples = samples.keep(rows)
-        values = {name: store.read_rows(name, RowSet(one)).values for name, one in rows.items()}
+        values = {
+            name: store.read_rows(name, RowSet(one)).values
+            if rebuilt is None or name not in rebuilt
+            else rebuilt[name][1][np.searchsorted(rebuilt[name][0], one)]
+            for name, one in rows.items()
+        }
         scores.append(score_samples(task, dense, rows, values, samples))
-        labels.append(samples.local_columns(rows)["label"])
-    return auc(np.concatenate(scores), np.concatenate(labels))
+        kept.append(samples.local_columns({}))
+    item = item_column(task, pool)
+    labels, users, items = (_joined(kept, name) for name in ("label", "user", item))
+    return Scored(
+        np.concatenate(scores), np.zeros(0) if labels is None else labels, users, items, task.chances
+    )
+
+
+def _joined(parts: Sequence[Mapping[str, NDArray[Any]]], name: str) -> NDArray[Any] | None:
+    """Join one column, which need not be there."""
+    return np.concatenate([part[name] for part in parts]) if parts and name in parts[0] else None
+
+
+def item_column(task: Task, pool: Pool) -> str:
+    """Name the column by which samples are popular: ``item``, or else the first that holds one row of a
+    shared table; empty where there is none."""
+    none = pool.samples(np.zeros(0, np.int64))
+    columns, shared = none.local_columns({}), {table.name for table in task.tables if table.kind == "shared"}
+    single = [name for name, table in none.tables.items() if table in shared and columns[name].ndim == 1]
+    return "item" if "item" in single else next(iter(single), "")
+
+
+def baselines_of(task: Task, train: Pool) -> Baselines | None:
+    """Return what training samples say without a model; None where its scores are not chances of a click."""
+    labels = train.column("label") if task.chances else None
+    return None if labels is None else Baselines.of(labels, train.column(item_column(task, train)))

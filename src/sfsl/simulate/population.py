@@ -19,7 +19,7 @@ from sfsl.rounds.record import Learned, RoundTally
 from sfsl.simulate.chance import Chance, SeededRandomness, SimulatedAnswers
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import Commit, RowBlock, RowSet, RowStore
-from sfsl.training import train_client, train_cohort
+from sfsl.training import ClientWork, rebuild_client, rebuild_cohort, train_client, train_cohort
 from sfsl.training.task import Task
 
 Groups = Sequence[Sequence[str]]
@@ -93,12 +93,30 @@ class Population:
                     together=len(works),
                     device=self._device,
                 )
+            scored = self._scored_with(dict(zip(names, works, strict=True)), downloads, personal)
             for name, work, update in zip(names, works, updates, strict=True):
                 device = self.devices[name]
-                trained[name] = device.trained(work, update, downloads[name], personal[name])
+                trained[name] = device.trained(work, update, downloads[name], scored[name])
                 own = {table: (work.rows[table], update.rows[table]) for table in device.personal}
                 learned[name] = Learned(update.samples, update.loss, update.diverged, device.unknown, own)
         return trained, learned
+
+    def _scored_with(
+        self, works: Mapping[str, ClientWork], downloads: Mapping[str, Download], personal: Personal
+    ) -> Personal:
+        """Return the personal rows with which clients score, as ``DeviceTrainer`` has them."""
+        task, local, first = self.task, self.settings.local, downloads[next(iter(works))]
+        if not local.rebuild or first.scores is None:
+            return personal
+        own = list(works.values())
+        if self._alone:
+            rows = [rebuild_client(task, first.dense, work, local) for work in own]
+        else:
+            rows = rebuild_cohort(task, first.dense, own, local, together=len(own), device=self._device)
+        return {
+            name: self.devices[name].rebuilt(work, one)
+            for (name, work), one in zip(works.items(), rows, strict=True)
+        }
 
 
 class Simulation:
@@ -119,6 +137,7 @@ class Simulation:
     ) -> None:
         self.population = Population(task, devices, settings, seed=seed, alone=alone)
         self.task, self.devices, self.store, self.settings = task, devices, store, settings
+        self.seed = seed
         self.space = IndexSpace(task.spec)
         self.shared = tuple(table.name for table in task.tables if table.kind == "shared")
         self._sizes: dict[str, tuple[int, int]] = {}

@@ -1,16 +1,16 @@
 """Local training on submodels, and evaluation."""
 
 from sfsl.scores import auc, auc_error_bound, auc_from_histograms, relative_scores, score_histograms
-from sfsl.training.cohort import train_cohort
+from sfsl.training.cohort import rebuild_cohort, train_cohort
 from sfsl.training.local import (
-    ClientWork,
-    LocalSettings,
     LocalUpdate,
+    rebuild_client,
     reference_score,
     score_samples,
     train_client,
 )
 from sfsl.training.task import ClientData, Task, click_loss
+from sfsl.training.work import ClientWork, LocalSettings
 
 __all__ = [
     "ClientData",
@@ -22,6 +22,8 @@ __all__ = [
     "auc_error_bound",
     "auc_from_histograms",
     "click_loss",
+    "rebuild_client",
+    "rebuild_cohort",
     "reference_score",
     "relative_scores",
     "score_histograms",

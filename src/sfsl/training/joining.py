@@ -7,21 +7,21 @@ import torch
 from torch import Tensor
 
 from sfsl.arrays import Indices
-from sfsl.training.local import ClientWork, LocalSettings
 from sfsl.training.stack import StackPlan
 from sfsl.training.task import Task
+from sfsl.training.work import ClientWork
 
 FILLER = -1
 
 
 def joined_columns(
-    task: Task, works: Sequence[ClientWork], settings: LocalSettings, *, multiple: int = 1
+    task: Task, works: Sequence[ClientWork], batch_size: int, *, multiple: int = 1
 ) -> tuple[StackPlan, dict[str, Tensor]]:
     """Join the samples of all clients, one behind another, and plan their layout.
 
     Sequences are filled up to the longest, and on to a ``multiple``.
     """
-    each = [work.data.local_columns(work.rows) for work in works]
+    each = [work.columns for work in works]
     columns = {}
     for name in each[0]:
         own = [one[name] for one in each]
@@ -34,7 +34,7 @@ def joined_columns(
             start += len(one)
         columns[name] = torch.from_numpy(joined)
     widths = {name: one.shape[1] if one.ndim == 2 else None for name, one in columns.items()}
-    return StackPlan.of(task, works[0].data.tables, widths, settings.batch_size), columns
+    return StackPlan.of(task, works[0].data.tables, widths, batch_size), columns
 
 
 def timetable(

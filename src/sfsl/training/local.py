@@ -13,50 +13,16 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 
 from sfsl.arrays import Indices, Reals, Values
-from sfsl.errors import ParameterError
 from sfsl.training.task import Batch, ClientData, Parameters, Rows, Task, parameter_of
-
-
-@dataclass(frozen=True)
-class LocalSettings:
-    """The paper's settings (§V), and a ``clip`` on the norm of a step's gradient, all parameters together.
-
-    Without the clip, a learning rate of 1 on batches of two diverges. With ``compiled`` a cohort's step is
-    made into machine code, which takes a C++ compiler and half a minute once.
-    """
-
-    batch_size: int = 2
-    epochs: int = 1
-    learning_rate: float = 1.0
-    decay: float = 0.999
-    clip: float = 0.1
-    compiled: bool = False
-
-    def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.epochs < 1:
-            raise ParameterError(f"{self.epochs} epochs of batches of {self.batch_size} train nothing")
-        if not (self.learning_rate > 0 and 0 < self.decay <= 1 and self.clip > 0):
-            raise ParameterError(
-                f"learning rate {self.learning_rate}, decay {self.decay} and clip {self.clip} must be "
-                "positive, and the decay at most 1"
-            )
-
-    def rate(self, round_number: int) -> float:
-        """Return the learning rate of a round, counted from 0."""
-        return self.learning_rate * self.decay**round_number
-
-
-@dataclass(frozen=True)
-class ClientWork:
-    """What one client trains: rows of each table, their values in that order, and samples that fit them.
-
-    ``data`` is what ``keep(rows)`` left. The order of the samples follows from ``seed``.
-    """
-
-    rows: Rows
-    values: Mapping[str, Values]
-    data: ClientData
-    seed: int
+from sfsl.training.work import (
+    ClientWork,
+    LocalSettings,
+    Lot,
+    Pass,
+    Steps,
+    draw_lot,
+    rebuild_order,
+)
 
 
 @dataclass(frozen=True)
@@ -75,68 +41,133 @@ class LocalUpdate:
     diverged: bool = False
 
 
-def mean_loss(task: Task, module: nn.Module) -> Callable[[Parameters, Batch, Tensor], Tensor]:
-    """Return the mean loss of a batch's samples by their weights, as a function of all parameters.
+Loss = Callable[[Parameters, Parameters, Batch, Tensor], Tensor]
+
+
+def mean_loss(task: Task, module: nn.Module) -> Loss:
+    """Return the mean loss of a batch's samples by their weights, as a function of the parameters that move
+    and of others, which the former replace.
 
     A sample of weight 0 fills up a batch and has no say.
     """
 
-    def mean(parameters: Parameters, batch: Batch, weight: Tensor) -> Tensor:
-        output = functional_call(module, parameters, (batch,))
+    def mean(moving: Parameters, others: Parameters, batch: Batch, weight: Tensor) -> Tensor:
+        output = functional_call(module, others | moving, (batch,))
         # A client that is done has nothing but fillers.
         return (task.loss(output, batch) * weight).sum() / weight.sum().clamp_min(1)
 
     return mean
 
 
-def sample_order(work: ClientWork, settings: LocalSettings) -> Indices:
-    """Say which samples each step takes, a fresh shuffle per epoch: [steps, batch size], filled up."""
-    rng, samples = np.random.default_rng(work.seed), len(work.data)
-    steps = -(-samples // settings.batch_size)
-    order = np.full((settings.epochs, steps * settings.batch_size), -1, dtype=np.int64)
-    for epoch in order:
-        epoch[:samples] = rng.permutation(samples)
-    return order.reshape(-1, settings.batch_size)
-
-
 def train_client(
     task: Task, dense: Values, work: ClientWork, settings: LocalSettings, *, round_number: int = 0
 ) -> LocalUpdate:
     """Train one client. The same arguments give the same update."""
-    parameters = before = task.parameters(dense, work.values)
-    columns = {name: torch.from_numpy(one) for name, one in work.data.local_columns(work.rows).items()}
-    rate, clip = settings.rate(round_number), settings.clip
+    lot = draw_lot(task, work, settings)
+    begun, rebuilt = work.values, Parameters()
+    if lot.rebuild is not None:
+        rebuilt = _rebuilt(task, dense, work, lot.rebuild, settings)
+        begun = with_rebuilt(task, work.values, rebuilt)
+    one = learning(task, settings, round_number, rebuilt=lot.rebuild is not None)
+    moved, loss = take_steps(task, dense, Steps(work, begun, lot.order), one)
+    return checked_update(task, work, lot, settings, rebuilt, moved, loss)
+
+
+def rebuild_client(task: Task, dense: Values, work: ClientWork, settings: LocalSettings) -> dict[str, Values]:
+    """Return a client's personal rows, by table, rebuilt on its samples; zeros where that went astray."""
+    if not task.personal:
+        return {}
+    return found_rows(task, _rebuilt(task, dense, work, rebuild_order(work, settings), settings))
+
+
+def _rebuilt(
+    task: Task, dense: Values, work: ClientWork, order: Indices, settings: LocalSettings
+) -> Parameters:
+    steps = Steps(work, without_personal(task, work), order)
+    return spoiled(*take_steps(task, dense, steps, rebuilding(task, settings)))
+
+
+def learning(task: Task, settings: LocalSettings, round_number: int, *, rebuilt: bool) -> Pass:
+    """Return the pass in which everything moves, or everything but the personal rows if they were rebuilt."""
+    every = {*task.dense_shapes, *map(parameter_of, task.tables)}
+    moving = frozenset(every - set(task.personal.values()) if rebuilt else every)
+    return Pass(
+        moving, settings.rate(round_number), settings.clip, settings.batch_size, compiled=settings.compiled
+    )
+
+
+def rebuilding(task: Task, settings: LocalSettings) -> Pass:
+    """Return the pass in which nothing but personal rows moves."""
+    moving = frozenset(task.personal.values())
+    return Pass(moving, settings.rebuild_rate, settings.clip, settings.batch_size, compiled=settings.compiled)
+
+
+def without_personal(task: Task, work: ClientWork) -> dict[str, Values]:
+    """Return the values of a client's rows, zero for the personal ones, as a rebuild begins."""
+    return {**work.values, **{name: np.zeros_like(work.values[name]) for name in task.personal}}
+
+
+def with_rebuilt(task: Task, values: Mapping[str, Values], rebuilt: Parameters) -> dict[str, Values]:
+    return {**values, **{name: rebuilt[one].numpy() for name, one in task.personal.items()}}
+
+
+def spoiled(rebuilt: Parameters, loss: Tensor) -> Parameters:
+    """Return rebuilt rows, NaN if the loss was not finite: rows may be, with scores beyond all bounds."""
+    return {name: torch.where(loss.isfinite(), one, torch.nan) for name, one in rebuilt.items()}
+
+
+def found_rows(task: Task, rebuilt: Parameters) -> dict[str, Values]:
+    """Return rebuilt rows by table; all zero where one is not finite."""
+    fine = all(bool(one.isfinite().all()) for one in rebuilt.values())
+    return {
+        name: (rebuilt[one] if fine else torch.zeros_like(rebuilt[one])).numpy()
+        for name, one in task.personal.items()
+    }
+
+
+def take_steps(task: Task, dense: Values, steps: Steps, how: Pass) -> tuple[Parameters, Tensor]:
+    """Return how far the parameters of a pass moved, and the loss, summed over all samples and epochs."""
+    every = task.parameters(dense, steps.values)
+    parameters = before = {name: one for name, one in every.items() if name in how.moving}
+    columns = {name: torch.from_numpy(one) for name, one in steps.work.columns.items()}
     gradient = grad_and_value(mean_loss(task, task.module))
     losses = [torch.zeros(())]
     task.module.train()
     with torch.random.fork_rng(devices=[]):  # a module may draw, for dropout
-        torch.manual_seed(work.seed)
-        for order in sample_order(work, settings):
+        torch.manual_seed(steps.work.seed)
+        for order in steps.order:
             chosen = torch.from_numpy(order[order >= 0])
             batch = {name: column[chosen] for name, column in columns.items()}
-            slopes, loss = gradient(parameters, batch, torch.ones(len(chosen)))
+            slopes, loss = gradient(parameters, every, batch, torch.ones(len(chosen)))
             norm = torch.stack([slope.square().sum() for slope in slopes.values()]).sum().sqrt()
-            scale = rate * clip / norm.clamp_min(clip)
+            scale = how.rate * how.clip / norm.clamp_min(how.clip)
             parameters = {name: one - scale * slopes[name] for name, one in parameters.items()}
             losses.append(loss * len(chosen))
-    moved = {name: parameters[name] - before[name] for name in parameters}
-    return checked_update(task, work, settings, moved, torch.stack(losses).sum())
+    return {name: parameters[name] - before[name] for name in parameters}, torch.stack(losses).sum()
 
 
 def checked_update(
-    task: Task, work: ClientWork, settings: LocalSettings, moved: Mapping[str, Tensor], loss: Tensor
+    task: Task,
+    work: ClientWork,
+    lot: Lot,
+    settings: LocalSettings,
+    rebuilt: Parameters,
+    moved: Parameters,
+    loss: Tensor,
 ) -> LocalUpdate:
     """Return the update a client reports, or zeros where training went astray or there are no samples.
 
-    ``loss`` is the sum over all samples and epochs.
+    ``rebuilt`` are its new personal rows, if any; ``loss`` is the sum over all samples and epochs.
     """
+    kept = {task.personal[name]: torch.from_numpy(work.values[name]) for name in task.personal if rebuilt}
+    moved = moved | {name: rebuilt[name] - old for name, old in kept.items()}
     finite = bool(torch.stack([loss, *(one.sum() for one in moved.values())]).isfinite().all())
-    samples = len(work.data)
+    samples = len(lot.learned)
     if finite and samples:
         return LocalUpdate(
             dense=task.dense_vector(moved),
             rows={table.name: moved[parameter_of(table)].numpy() for table in task.tables},
-            counts=dict(work.data.counts(work.rows)),
+            counts=work.counts(lot.learned),
             samples=samples,
             loss=float(loss) / (samples * settings.epochs),
         )

@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 
 import torch
+from torch import Tensor
 
 from sfsl.arrays import Indices, Values
 from sfsl.training.joining import joined_columns, timetable
-from sfsl.training.local import ClientWork, LocalSettings, LocalUpdate, checked_update, sample_order
 from sfsl.training.stack import Stack, StackTrainer
-from sfsl.training.task import Task, parameter_of
+from sfsl.training.task import Parameters, Task, parameter_of
+from sfsl.training.work import Pass, Steps
 
 # Clients at a time on each core: with fewer, a step's own cost weighs more; more do not stay in the cache.
 PLACES = 8
@@ -25,27 +26,26 @@ _MULTIPLE = 10
 
 
 def train_in_places(
-    task: Task, dense: Values, cohort: Sequence[ClientWork], settings: LocalSettings, round_number: int
-) -> list[LocalUpdate]:
-    """Train clients who all have samples. Each core has places of its own.
+    task: Task, dense: Values, cohort: Sequence[Steps], how: Pass
+) -> list[tuple[Parameters, Tensor]]:
+    """Take the steps of clients who all have some. Each core has places of its own.
 
     Where torch cannot compile, this raises what torch raises; where it would compile in every round, a
     ``ValueError``.
     """
     cores = torch.get_num_threads()
-    orders = [sample_order(work, settings) for work in cohort]
-    dealt = _deal([len(one) for one in orders], cores)
-    parts = [_Part(task, dense, cohort, orders, own, settings) for own in dealt]
-    updates: dict[int, LocalUpdate] = {}
+    dealt = _deal([len(one.order) for one in cohort], cores)
+    parts = [_Part(task, dense, cohort, own, how) for own in dealt]
+    moves: dict[int, tuple[Parameters, Tensor]] = {}
     torch.set_num_threads(1)  # which goes into what is compiled
     try:
         parts[0].compile()
         with ThreadPoolExecutor(cores, initializer=torch.set_num_threads, initargs=(1,)) as workers:
-            for learned in workers.map(lambda part: part.train(settings.rate(round_number)), parts):
-                updates |= learned
+            for learned in workers.map(lambda part: part.train(how.rate), parts):
+                moves |= learned
     finally:
         torch.set_num_threads(cores)
-    return [updates[client] for client in range(len(cohort))]
+    return [moves[client] for client in range(len(cohort))]
 
 
 def _deal(steps: Sequence[int], cores: int) -> list[list[list[int]]]:
@@ -66,15 +66,16 @@ class _Part:
         self,
         task: Task,
         dense: Values,
-        cohort: Sequence[ClientWork],
-        orders: Sequence[Indices],
+        cohort: Sequence[Steps],
         queues: Sequence[Sequence[int]],
-        settings: LocalSettings,
+        how: Pass,
     ) -> None:
-        works = {client: cohort[client] for place in queues for client in place}
-        self._task, self._works, self._settings = task, works, settings
+        orders = [one.order for one in cohort]
+        self._own = {client: cohort[client] for place in queues for client in place}
+        self._task, self._moving = task, how.moving
+        works = {client: one.work for client, one in self._own.items()}
         self._before = task.parameters(dense, next(iter(works.values())).values)
-        plan, columns = joined_columns(task, list(works.values()), settings, multiple=_MULTIPLE)
+        plan, columns = joined_columns(task, list(works.values()), how.batch_size, multiple=_MULTIPLE)
         if len(plan.fetched) < len(task.tables):
             raise ValueError("a step that takes a whole table has another shape in each round")
         rows = {name: max(len(work.rows[name]) for work in works.values()) for name in plan.fetched}
@@ -87,43 +88,43 @@ class _Part:
             losses=torch.zeros(PLACES),
         )
         self._changes = _changes(queues, orders)
-        self._trainer = StackTrainer(task, settings, self._stack, plan, compiled=True)
+        self._trainer = StackTrainer(task, how, self._stack, plan, compiled=True)
 
     def compile(self) -> None:
         """Make the step, unless this process has it already: nobody is there yet to learn from it."""
         self._trainer.begin(0.0)
         self._trainer.advance(1)
 
-    def train(self, rate: float) -> dict[int, LocalUpdate]:
-        """Train the clients of all places; return what each has learned."""
-        updates, there, now = dict[int, LocalUpdate](), dict[int, int](), 0
+    def train(self, rate: float) -> dict[int, tuple[Parameters, Tensor]]:
+        """Train the clients of all places; return how far each moved, and its loss."""
+        moves, there, now = dict[int, tuple[Parameters, Tensor]](), dict[int, int](), 0
         self._trainer.begin(rate)
         for step, changes in sorted(self._changes.items()):
             self._trainer.advance(step - now)
             now = step
             for place, client in changes:
                 if (done := there.pop(place, None)) is not None:
-                    updates[done] = self._learned(place, done)
+                    moves[done] = self._moved(place, done)
                 if client is not None:
                     self._enter(place, client)
                     there[place] = client
-        return updates
+        return moves
 
     def _enter(self, place: int, client: int) -> None:
         for name, one in self._stack.dense.items():
             one[place] = self._before[name]
-        for name, values in self._works[client].values.items():
+        for name, values in self._own[client].values.items():
             own = self._stack.tables[name][place].zero_()  # what fillers point to may have gone astray
             own[: len(values)] = torch.from_numpy(values)
         self._stack.losses[place] = 0
 
-    def _learned(self, place: int, client: int) -> LocalUpdate:
-        stack, work = self._stack, self._works[client]
+    def _moved(self, place: int, client: int) -> tuple[Parameters, Tensor]:
+        stack, begun = self._stack, self._own[client].values
         moved = {name: one[place] - self._before[name] for name, one in stack.dense.items()}
         for table in self._task.tables:
-            values = torch.from_numpy(work.values[table.name])
+            values = torch.from_numpy(begun[table.name])
             moved[parameter_of(table)] = stack.tables[table.name][place, : len(values)] - values
-        return checked_update(self._task, work, self._settings, moved, stack.losses[place])
+        return {name: moved[name] for name in moved if name in self._moving}, stack.losses[place].clone()
 
 
 def _changes(

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
-from sfsl.training.local import LocalSettings
-from sfsl.training.local import mean_loss as mean_loss
+from sfsl.training.local import Loss, mean_loss
 from sfsl.training.task import Batch, Parameters, Task, parameter_of
+from sfsl.training.work import Pass
 
 # Steps in one graph, and how many fewer clients have graphs of their own, which take long if compiled.
 STEPS_PER_GRAPH = 8
@@ -33,7 +33,7 @@ _LONGEST = 0.1
 # Lookups of a step from which on it is better to have gradients of all of a client's rows.
 _MANY = 512
 
-Slopes = Callable[[Parameters, Batch, Tensor], tuple[Parameters, Tensor]]
+Slopes = Callable[[Parameters, Parameters, Batch, Tensor], tuple[Parameters, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -133,18 +133,31 @@ class Stack:
 
 
 class StackTrainer:
-    """Trains what is in a stack, in place; again and again if it is refilled.
+    """Trains what is in a stack, in place; again and again if it is refilled. Of a pass it takes what moves
+    and the clip.
 
-    If ``compiled``, torch makes fewer and larger kernels of a step, which takes it a minute once.
+    ``same`` are parameters that stay and are the same for all clients; the stack need not hold them. Layers
+    with such weights compute as one large batch. If ``compiled``, torch makes fewer and larger kernels of a
+    step, which takes it a minute once.
     """
 
     def __init__(
-        self, task: Task, settings: LocalSettings, stack: Stack, plan: StackPlan, *, compiled: bool = False
+        self,
+        task: Task,
+        how: Pass,
+        stack: Stack,
+        plan: StackPlan,
+        *,
+        same: Parameters | None = None,
+        compiled: bool = False,
     ) -> None:
-        self._stack, self._settings, self._plan = stack, settings, plan
+        self._stack, self._plan, self._clip, self._moving = stack, plan, how.clip, how.moving
         self._tables = {table.name: parameter_of(table) for table in task.tables}
         products = stack.order.is_cuda and not compiled
-        loss = mean_loss(task, with_embeddings(task, plan.fetched, lambda own: _Fetched(own, products)))
+        module = with_embeddings(task, plan.fetched, lambda own: _Fetched(own, products))
+        for name, one in (same or {}).items():
+            module.get_parameter(name).requires_grad_(False).data = one.to(stack.order.device)
+        loss = mean_loss(task, module)
         captured = stack.order.is_cuda or compiled
         self._slopes: Slopes = vmap(grad_and_value(loss)) if captured else _slopes(vmap(loss))
         self._learn: Callable[..., tuple[Tensor, ...]] = self._learned
@@ -225,7 +238,8 @@ class StackTrainer:
         fillers = {name: self._fillers[name] for name in fetched}
         others = {name: one[at] for name, one in stack.columns.others.items()}
         losses, *moved = self._learn(parameters, fetched, places, fillers, others, chosen, self._rate)
-        for name, values in zip(fetched, moved, strict=True):
+        learned = [name for name in fetched if self._tables[name] in self._moving]
+        for name, values in zip(learned, moved, strict=True):
             _put_back(stack.tables[name], places[name].flatten(1), values)
         stack.losses.add_(losses)
         number.add_(1)
@@ -236,47 +250,55 @@ class StackTrainer:
         fetched: Parameters,
         places: Mapping[str, Tensor],
         fillers: Parameters,
-        others: Batch,
+        columns: Batch,
         chosen: Tensor,
         rate: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Move ``parameters`` in place; return the loss of each client, and what was fetched, moved."""
+        """Move ``parameters`` in place; return the loss of each client, and what was fetched and moved."""
         weight = (chosen >= 0).to(torch.float32)
-        batch = dict(others)
+        batch = dict(columns)
         for name, place in places.items():
             # What was fetched lies in the order in which it is looked up.
             slots = torch.arange(place[0].numel(), device=place.device).reshape(place.shape[1:])
             batch |= self._plan.unpack(name, torch.where(place < fillers[name], slots, -1))
         given = parameters | {self._tables[name]: one for name, one in fetched.items()}
-        slopes, losses = self._slopes(given, batch, weight)
+        moving = {name: one for name, one in given.items() if name in self._moving}
+        others = {name: one for name, one in given.items() if name not in self._moving}
+        slopes, losses = self._slopes(moving, others, batch, weight)
+        whole = [name for name in parameters if name in slopes]
         if self._turned is not None:
-            self._turned = {name for name in parameters if _is_turned(slopes[name])}
-        square = torch.stack([_square(slopes[name]) for name in parameters]).sum(0)
+            self._turned = {name for name in whole if _is_turned(slopes[name])}
+        squares = [_square(slopes[name]) for name in whole] or [weight.new_zeros(len(weight))]
+        square = torch.stack(squares).sum(0)
         merged = {}
         for name, place in places.items():
-            own = slopes[self._tables[name]]
+            own = slopes.get(self._tables[name])
+            if own is None:
+                continue
             # A row that was fetched twice moves by the sum of what was learned about it.
             merged[name] = _same(place.flatten(1), own.dtype) @ own
             square = square + (own * merged[name]).sum(dim=(1, 2))
-        clip = self._settings.clip
-        scale = rate * clip / square.sqrt().clamp_min(clip)
-        for name, one in parameters.items():
+        scale = rate * self._clip / square.sqrt().clamp_min(self._clip)
+        for name in whole:
+            one = parameters[name]
             one.addcmul_(slopes[name], scale.reshape(-1, *[1] * (one.ndim - 1)), value=-1)
         moved = [fetched[name] - one * scale.reshape(-1, 1, 1) for name, one in merged.items()]
         return losses * weight.sum(1), *moved
 
 
-def _slopes(losses: Callable[[Parameters, Batch, Tensor], Tensor]) -> Slopes:
+def _slopes(losses: Loss) -> Slopes:
     """Return the gradients of each client's loss: those of their sum, as nobody has a part in another's.
 
     On a CPU this costs a third less in Python than gradients inside of ``vmap``, whose every operation
     passes two layers, there and back.
     """
 
-    def slopes(parameters: Parameters, batch: Batch, weight: Tensor) -> tuple[Parameters, Tensor]:
+    def slopes(
+        moving: Parameters, others: Parameters, batch: Batch, weight: Tensor
+    ) -> tuple[Parameters, Tensor]:
         with torch.enable_grad():
-            own = {name: one.detach().requires_grad_() for name, one in parameters.items()}
-            each = losses(own, batch, weight)
+            own = {name: one.detach().requires_grad_() for name, one in moving.items()}
+            each = losses(own, others, batch, weight)
             found = torch.autograd.grad(each.sum(), list(own.values()), materialize_grads=True)
         return dict(zip(own, found, strict=True)), each.detach()
 

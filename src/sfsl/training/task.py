@@ -107,6 +107,14 @@ class Task:
                     "the clients of a simulation; build it with track_running_stats=False"
                 )
 
+    @property
+    def chances(self) -> bool:
+        """Whether a score is the chance that a sample's ``label`` is 1, and so has a log loss.
+
+        Scores of other losses may only be larger where a 1 is likelier.
+        """
+        return self.loss is click_loss and self.score is torch.sigmoid
+
     @cached_property
     def spec(self) -> ModelSpec:
         return ModelSpec(tables=self.tables, dense=sum(one.numel() for one in self.dense_shapes.values()))
@@ -120,6 +128,11 @@ class Task:
         """The parameters outside the tables, in the order of the dense vector."""
         tables = {parameter_of(table) for table in self.tables}
         return {name: one.shape for name, one in self.module.named_parameters() if name not in tables}
+
+    @cached_property
+    def personal(self) -> dict[str, str]:
+        """The personal tables, and the parameter of each."""
+        return {table.name: parameter_of(table) for table in self.tables if table.kind == "personal"}
 
     def initial_dense(self) -> Values:
         """Return the dense parameters the module was built with, as one vector."""

@@ -1,15 +1,17 @@
 """The summary of a run, made from its lines, and how it is shown."""
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from sfsl.cli.run_output import RunProgress, print_summary
+from sfsl.cli.run_output import ADVICE, PATIENCE, RunProgress, print_summary, print_verdict
 from sfsl.rounds.exchanges import ORDER
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.summary import Summary, summarize
+from sfsl.scores import CalibrationBin, Evaluation
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.submodel import ModelSpec, Table
 
@@ -69,7 +71,12 @@ ABORTED: dict[str, Any] = {
 }
 
 
-def summary(*lines: RoundRecord, invited: dict[str, int] | None = None, **changed: Any) -> Summary:
+def summary(
+    *lines: RoundRecord,
+    invited: dict[str, int] | None = None,
+    evaluation: Evaluation | None = None,
+    **changed: Any,
+) -> Summary:
     config: RunConfig = from_sections({"round": {"clients": 20, "min_contributors": 2} | changed})
     return summarize(
         config,
@@ -77,6 +84,7 @@ def summary(*lines: RoundRecord, invited: dict[str, int] | None = None, **change
         lines,
         clients=60,
         invited={"a": 3, "b": 1} if invited is None else invited,
+        evaluation=evaluation,
         data_problems={},
         peak_memory=2**20,
         mask_seconds=0.001,
@@ -181,5 +189,66 @@ def test_progress_has_nothing_per_client_where_there_are_none() -> None:
     progress.seen(line(**CENTRAL))
     progress.seen(line(2))
     first, second = out.getvalue().splitlines()
-    assert first == "round 1/2  AUC 0.7000  loss 0.6000"
+    assert first == "round 1/2  AUC 0.7000  log loss –  training loss 0.6000"
     assert second.endswith("21.0 KiB per client  3 dropped")
+
+
+GOOD = Evaluation(
+    samples=9,
+    auc=0.7,
+    log_loss=0.5,
+    base_rate=0.3,
+    base_log_loss=0.6,
+    popularity_auc=0.65,
+    popularity_log_loss=0.55,
+    calibration=(CalibrationBin(9, 0.25, 1 / 3),),
+)
+POOR = replace(GOOD, auc=0.6)
+
+
+def test_progress_tells_once_of_a_model_no_better_than_its_baselines() -> None:
+    out, found = io.StringIO(), [POOR]
+    progress = RunProgress(Console(file=out, width=1000), [], 3 * PATIENCE, lambda: found[-1])
+    for number in (PATIENCE - 1, PATIENCE, PATIENCE + 1):
+        progress.seen(line(number, auc=0.6, log_loss=0.5))
+    said = [one for one in out.getvalue().splitlines() if ADVICE in one]
+    assert len(said) == 1
+    assert said[0].startswith(f"After {PATIENCE} rounds the model reaches AUC 0.6000 (item popularity: 0.65")
+    fine, found = io.StringIO(), [GOOD]
+    progress = RunProgress(Console(file=fine, width=1000), [], 3 * PATIENCE, lambda: found[-1])
+    progress.seen(line(PATIENCE, log_loss=0.5))
+    assert "log loss 0.5000" in fine.getvalue()
+    assert ADVICE not in fine.getvalue()
+
+
+def test_a_summary_has_log_losses_beside_the_baselines() -> None:
+    lines = (line(1, log_loss=0.45, ndcg=0.8, recall=0.9), line(2, auc=None), line(3, log_loss=0.5))
+    one = summary(*lines, evaluation=GOOD)
+    learned = one.learning
+    assert (learned.log_loss, learned.log_loss_best, learned.log_loss_best_round) == (0.5, 0.45, 1)
+    assert (learned.ndcg, learned.recall) == (0.8, 0.9)
+    assert one.baselines is not None
+    assert (one.baselines.base_rate.rate, one.baselines.base_rate.log_loss) == (0.3, 0.6)
+    assert (one.baselines.popularity.auc, one.baselines.popularity.log_loss) == (0.65, 0.55)
+    assert one.calibration == GOOD.calibration
+    assert one.verdict.startswith("After 3 rounds the model reaches AUC 0.7000")
+    shown = facts(one)
+    assert shown["baseline: base rate, log loss"] == "0.6000 (rate: 0.3000)"
+    assert one.beats_baselines is True
+    blind = summary(line(auc=None))
+    assert (blind.baselines, blind.calibration, blind.verdict) == (None, (), "")
+    assert blind.beats_baselines is None
+
+
+def test_a_run_ends_with_a_sentence_and_with_what_may_help() -> None:
+    def said(one: Summary) -> str:
+        out = io.StringIO()
+        print_verdict(Console(file=out, width=2000), one)
+        return out.getvalue().strip()
+
+    assert said(summary(line(1, log_loss=0.5), evaluation=GOOD)).endswith("better than both.")
+    poor = said(summary(line(1, auc=0.6, log_loss=0.5), evaluation=POOR))
+    assert poor.endswith(f"no better than item popularity (AUC). {ADVICE}")
+    rising = said(summary(line(1, log_loss=0.4), line(2, log_loss=0.5), evaluation=GOOD))
+    assert rising.endswith("Its log loss was 0.4000 after round 1, and rose since.")
+    assert said(summary(line(auc=None))) == ""

@@ -32,7 +32,24 @@ class Anything:
 
 @pytest.mark.parametrize(
     ("asked", "taken"),
-    [(ASKED, LocalSettings(4, 3, 0.25, 1.0, 0.5)), ({"rate": 0.25}, LocalSettings(2, 1, 0.25, 1.0, 0.1))],
+    [
+        (ASKED, LocalSettings(4, 3, 0.25, 1.0, 0.5)),
+        ({"rate": 0.25}, LocalSettings(2, 1, 0.25, 1.0, 0.1)),
+        (
+            ASKED | {"rebuild": 0.5, "rebuild_rate": 2.0, "rebuild_epochs": 4.0, "max_samples": 64.0},
+            LocalSettings(
+                4,
+                3,
+                0.25,
+                1.0,
+                0.5,
+                rebuild=0.5,
+                rebuild_rate=2.0,
+                rebuild_epochs=4,
+                max_samples=64,
+            ),
+        ),
+    ],
 )
 def test_what_is_asked_is_what_is_trained_with(
     asked: dict[str, float], taken: LocalSettings, monkeypatch: pytest.MonkeyPatch
@@ -56,6 +73,10 @@ def test_what_is_asked_is_what_is_trained_with(
         ("batch_size", [0.0, 2.5, 1e9, np.nan, np.inf]),
         ("epochs", [0.0, 1.5, 21.0, np.nan, np.inf]),
         ("clip", [0.0, -1.0, np.nan, np.inf]),
+        ("rebuild", [-0.1, 1.0, np.nan, np.inf]),
+        ("rebuild_rate", [0.0, -1.0, 1e4, np.nan, np.inf]),
+        ("rebuild_epochs", [0.0, 1.5, 1e9, np.nan, np.inf]),
+        ("max_samples", [-1.0, 1.5, 1e300, np.nan, np.inf]),
     ],
 )
 def test_what_cannot_be_trained_with_is_refused(name: str, values: list[float]) -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from sfsl.cli import report as command
 from sfsl.errors import InputError
 from sfsl.report.comparison import (
+    baseline_table,
     client_table,
     cost_table,
     exchange_table,
@@ -220,6 +221,61 @@ def test_pictures_are_of_what_there_is(tmp_path: Path) -> None:
         low, high = axes.get_xlim()
         ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
         assert ticks == [1, 2]
+
+
+BESIDE: dict[str, Any] = SUMMARY | {
+    "baselines": {"base_rate": {"rate": 0.4, "log_loss": 0.67}, "popularity": {"auc": 0.6, "log_loss": 0.65}},
+    "calibration": [
+        {"samples": 10, "score": 0.2, "rate": 0.1},
+        {"samples": 10, "score": 0.6, "rate": 0.7},
+    ],
+    "verdict": "After 2 rounds the model reaches AUC 0.5100 & so on.",
+}
+
+
+def drawn_levels(figure: Any, panel: int) -> dict[str, list[float]]:
+    return {str(one.get_label()): list(one.get_ydata()) for one in figure.axes[panel].lines}
+
+
+def test_baselines_and_calibration_are_drawn_and_the_verdict_stands_first(tmp_path: Path) -> None:
+    lines = [line(number, log_loss=0.7 - 0.01 * number, ndcg=0.8, recall=0.9) for number in (1, 2)]
+    runs = read_runs([folder(tmp_path / "a", lines, BESIDE)])
+    drawn = pictures(runs)
+    assert drawn_levels(drawn["auc"], 0)["item popularity"] == [0.6, 0.6]
+    losses = drawn_levels(drawn["auc"], 1)
+    assert losses["a, test set"] == pytest.approx([0.69, 0.68])
+    assert (losses["item popularity"], losses["base rate"]) == ([0.65, 0.65], [0.67, 0.67])
+    (diagonal,) = (one for label, one in drawn_levels(drawn["calibration"], 0).items() if "as often" in label)
+    assert diagonal == [0.1, 0.7]
+    compared = [figures(run) for run in runs]
+    _, rows = baseline_table(compared)
+    assert rows == [["a", "0.5100", "0.6000", "0.6800", "0.6700", "0.6500", "0.8000", "0.9000"]]
+    text = page(runs, compared, {})
+    assert text.index("AUC 0.5100 &amp; so on.") < text.index("<h2>")
+    # Another run of other data has lines of its own.
+    other = {"baselines": {"base_rate": {"log_loss": 0.5}, "popularity": {"auc": 0.7, "log_loss": 0.4}}}
+    both = read_runs([tmp_path / "a", folder(tmp_path / "b", lines, SUMMARY | other)])
+    levels = drawn_levels(pictures(both)["auc"], 0)
+    assert levels["a, item popularity"] == [0.6, 0.6]
+    assert levels["b, item popularity"] == [0.7, 0.7]
+
+
+def test_without_a_test_set_the_log_loss_is_that_of_cohorts(tmp_path: Path) -> None:
+    lines = [line(1, auc=None, log_loss_secure=0.6, base_log_loss_secure=0.66)]
+    losses = drawn_levels(pictures(read_runs([folder(tmp_path / "a", lines)]))["auc"], 1)
+    assert losses["a, cohorts, at the best shift"] == [0.6]
+    assert losses["a, cohorts' own base rate"] == [0.66]
+
+
+def test_runs_from_before_there_were_baselines_are_shown_without(tmp_path: Path) -> None:
+    odd = SUMMARY | {"baselines": None, "calibration": [{"samples": "many"}]}
+    for name, summary in (("old", SUMMARY), ("odd", odd)):
+        (run,) = runs = read_runs([folder(tmp_path / name, [line(1)], summary)])
+        assert run.baseline("popularity", "auc") is None
+        assert run.calibration == ()
+        assert "calibration" not in pictures(runs)
+        assert baseline_table([figures(run)])[1] == []
+        assert '<p class="verdict">' not in page(runs, [figures(run)], {})
 
 
 def test_a_line_being_written_is_left_out(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What is in the two wheels, and what a deployment says that has only the first."""
 
+import configparser
 import os
 import subprocess
 import sys
@@ -14,6 +15,11 @@ pytestmark = pytest.mark.skipif(find_spec("hatchling") is None, reason="wheels a
 ROOT = Path(__file__).parents[3]
 # By the name of the entry point, which is that of the module too: what one types after sfsl.
 COMMANDS = {"audit": "privacy audit", "bench": "bench", "reproduce": "reproduce", "swarm": "swarm"}
+# By the name of the entry point: its module, what one types to run on it, and what one installs for it.
+ENGINES = {
+    "device": ("sfsl_research.resident.plugin", "--sums plain --device cpu", "'sfsl-research'"),
+    "ray": ("sfsl_research.ray.plugin", "--engine ray", "'sfsl-research[ray]'"),
+}
 # As where only the first wheel is installed: no entry points, and nothing to import behind them.
 ALONE = """
 import importlib.metadata, sys
@@ -57,21 +63,25 @@ def test_the_wheel_of_a_deployment_has_nothing_of_research_and_no_test_helper(
 ) -> None:
     parts = [Path(name).with_suffix("").parts for name in wheels["sfsl"].namelist()]
     of_research = {"sfsl_research", "audit", "attacks", "bench", "reproduce", "experiments", "swarm"}
+    of_research |= {"ray", "resident"}
     of_tests = {"testing", "tests", "conftest"}
     assert not [one for one in parts if (of_research | of_tests) & set(one)]
     assert ("sfsl", "cli", "run") in parts
 
 
-def test_the_wheel_of_research_has_its_commands(wheels: dict[str, zipfile.ZipFile]) -> None:
+def test_the_wheel_of_research_has_its_commands_and_engines(wheels: dict[str, zipfile.ZipFile]) -> None:
     wheel = wheels["sfsl_research"]
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert {one.split("-")[0] for one in tops} == {"sfsl_research"}
     (points,) = (name for name in wheel.namelist() if name.endswith("entry_points.txt"))
-    said = wheel.read(points).decode()
-    assert "[sfsl.commands]" in said
-    assert [line.split(" = ")[0] for line in said.splitlines() if " = " in line] == [*COMMANDS]
-    for name in COMMANDS:
-        assert f"sfsl_research/cli/{name}.py" in wheel.namelist()
+    said = configparser.ConfigParser()
+    said.read_string(wheel.read(points).decode())
+    assert said.sections() == ["sfsl.commands", "sfsl.engines"]
+    assert [*said["sfsl.commands"]] == [*COMMANDS]
+    assert dict(said["sfsl.engines"]) == {name: module for name, (module, *_) in ENGINES.items()}
+    modules = [f"sfsl_research.cli.{name}" for name in COMMANDS] + [*said["sfsl.engines"].values()]
+    for module in modules:
+        assert module.replace(".", "/") + ".py" in wheel.namelist()
 
 
 def test_both_have_one_version(wheels: dict[str, zipfile.ZipFile]) -> None:
@@ -94,6 +104,19 @@ def test_without_research_a_command_says_what_to_install(installed: Path, words:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("name", ENGINES)
+def test_without_research_a_run_on_its_engine_says_what_to_install(
+    installed: Path, tmp_path: Path, name: str
+) -> None:
+    pytest.importorskip("torch")
+    _, flags, package = ENGINES[name]
+    done = alone(installed, "run", "--out", str(tmp_path / "run"), *flags.split(), "--json")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith(f"pip install {package}\n")
+    assert "Traceback" not in done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
 def test_without_research_help_marks_its_commands(installed: Path) -> None:
     for *group, name in map(str.split, COMMANDS.values()):
         done = alone(installed, *group, "--help")
@@ -108,8 +131,9 @@ def test_research_imports_only_what_its_extras_install(wheels: dict[str, zipfile
     pytest.importorskip("torch")
     ours = [name for name in wheels["sfsl_research"].namelist() if name.endswith(".py")]
     modules = [name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in ours]
-    # These are for whoever has Flower.
+    # These are for whoever has Flower, or Ray, which the engine's plug-in does without until it is asked.
     wanted = {*modules} - {"sfsl_research.flower_members", "sfsl_research.trace.federation"}
+    wanted -= {f"sfsl_research.ray.{name}" for name in ("cluster", "crew", "engine", "pool", "worker")}
     program = (
         "import importlib, sys\n"
         f"sys.modules.update(dict.fromkeys({ABSENT!r}))\n"

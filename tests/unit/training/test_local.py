@@ -9,7 +9,7 @@ from sfsl.data.catalogue import Catalogue
 from sfsl.errors import ParameterError
 from sfsl.models import din, logistic_regression
 from sfsl.training import ClientWork, LocalSettings, LocalUpdate, Task, train_client, train_cohort
-from sfsl.training.local import sample_order
+from sfsl.training.work import draw_lot
 
 SETTINGS = LocalSettings()
 torch.set_num_threads(1)  # steps this small only wait for each other
@@ -61,7 +61,7 @@ def by_hand(task: Task, one: ClientWork, settings: LocalSettings, rate: float) -
     """The same training in the plainest torch."""
     parameters = task.parameters(task.initial_dense(), one.values)
     columns = {name: torch.from_numpy(column) for name, column in one.data.local_columns(one.rows).items()}
-    for order in sample_order(one, settings):
+    for order in draw_lot(task, one, settings).order:
         chosen = order[order >= 0]
         leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
         batch = {name: column[chosen] for name, column in columns.items()}
@@ -130,7 +130,7 @@ def test_rows_that_no_sample_touches_do_not_move(task: Task, data: Interactions)
 
 def test_every_sample_is_seen_once_per_epoch(task: Task, data: Interactions) -> None:
     one = work(task, data, 3)
-    order = sample_order(one, LocalSettings(batch_size=4, epochs=3))
+    order = draw_lot(task, one, LocalSettings(batch_size=4, epochs=3)).order
     per_epoch = order.reshape(3, -1)
     for epoch in per_epoch:
         assert sorted(epoch[epoch >= 0]) == list(range(len(one.data)))
@@ -182,6 +182,13 @@ def test_a_nan_in_one_sample_is_found_too(task: Task, data: Interactions) -> Non
         {"learning_rate": float("nan")},
         {"decay": 1.1},
         {"clip": 0.0},
+        {"rebuild": 1.0},
+        {"rebuild": -0.1},
+        {"rebuild": float("nan")},
+        {"rebuild_rate": float("nan")},
+        {"rebuild_rate": 0.0},
+        {"rebuild_epochs": 0},
+        {"max_samples": -1},
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(bad: dict[str, float]) -> None:

@@ -20,9 +20,9 @@ from sfsl.models import bst, din, logistic_regression
 from sfsl.submodel import Table
 from sfsl.training import ClientWork, LocalSettings, Task, train_client, train_cohort
 from sfsl.training.joining import timetable
-from sfsl.training.local import sample_order
 from sfsl.training.places import PLACES, _changes, _deal
 from sfsl.training.task import Batch
+from sfsl.training.work import draw_lot
 
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns itself
@@ -63,7 +63,7 @@ def test_compiled_once_and_as_alone(model: str) -> None:
     task, works = recommenders(samples=9, seed=3, model=model)
     counters.clear()
     busy = [client for client, work in enumerate(works) if len(work.data)]
-    steps = [len(sample_order(works[client], COMPILED)) for client in busy]
+    steps = [len(draw_lot(task, works[client], COMPILED).order) for client in busy]
     shared = [place for place in _deal(steps, 1)[0] if len(place) > 1]
     assert len(shared) > 3
     astray = busy[shared[0][0]]

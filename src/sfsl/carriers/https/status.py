@@ -34,6 +34,8 @@ class RoundShown(msgspec.Struct, frozen=True):
     dropped: int
     late: int
     auc: float | None
+    log_loss: float | None
+    base_log_loss: float | None
     bytes_up: float
     bytes_down: float
     seconds: float
@@ -54,6 +56,8 @@ class Status(msgspec.Struct, frozen=True):
     committed: int
     aborted: int
     auc: float | None
+    log_loss: float | None
+    base_log_loss: float | None
     rounds: tuple[RoundShown, ...]
 
 
@@ -78,11 +82,18 @@ class Totals:
         why = None if line.aborted is None else nameless(line.aborted)
         dropped, up, down = (sum(one.values()) for one in (line.dropped, line.bytes_up, line.bytes_down))
         clients = (line.cohort, line.survivors, int(dropped), line.late)
-        self.last.append(RoundShown(line.round, why, *clients, line.auc_secure, up, down, line.wall_seconds))
+        scores = (line.auc_secure, line.log_loss_secure, line.base_log_loss_secure)
+        self.last.append(RoundShown(line.round, why, *clients, *scores, up, down, line.wall_seconds))
 
     @property
     def auc(self) -> float | None:
         return next((one.auc for one in reversed(self.last) if one.auc is not None), None)
+
+    @property
+    def log_losses(self) -> tuple[float | None, float | None]:
+        """The last log loss of a cohort, and that of knowing only how often the same cohort clicks."""
+        known = (one for one in reversed(self.last) if one.log_loss is not None)
+        return next(((one.log_loss, one.base_log_loss) for one in known), (None, None))
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -105,7 +116,8 @@ def text(status: Status, totals: Totals) -> str:
         series = values if isinstance(values, Mapping) else {"": values}
         out.extend(f"sfsl_{name}{labels} {_number(value)}" for labels, value in series.items())
 
-    auc = math.nan if status.auc is None else status.auc
+    learned = (status.auc, status.log_loss, status.base_log_loss)
+    auc, log_loss, base = (math.nan if one is None else one for one in learned)
     tally = totals.tally
     moved = {
         _label(exchange=name, direction=way): size
@@ -123,6 +135,8 @@ def text(status: Status, totals: Totals) -> str:
     add("waiting", "gauge", "Clients that checked in and wait.", status.waiting)
     add("clients_enrolled", "gauge", "Clients enrolled and not revoked.", status.enrolled)
     add("auc", "gauge", "Of the last evaluated cohort, securely summed.", auc)
+    add("log_loss", "gauge", "Of the last evaluated cohort, at the best shift of its scores.", log_loss)
+    add("base_log_loss", "gauge", "Of the same cohort, if only its click rate were known.", base)
     add("bytes_total", "counter", "Encoded frames of finished rounds, by exchange.", moved)
     dropped: dict[str, float] = {**dict.fromkeys(ORDER, 0), **tally.dropped}
     add("dropouts_total", "counter", "Clients that did not answer, by exchange.", _by(dropped))
@@ -170,15 +184,17 @@ _SCRIPT = """
 const put = (id, text) => { document.getElementById(id).textContent = text; };
 const size = n => n >= 1e6 ? (n / 1e6).toFixed(2) + " MB" : n >= 1e3 ? (n / 1e3).toFixed(1) + " kB"
   : n.toFixed(0) + " B";
-const auc = x => x === null ? "\\u2013" : x.toFixed(4);
+const figure = x => x === null ? "\\u2013" : x.toFixed(4);
 function show(s) {
   put("round", s.round); put("phase", s.phase + (s.stopping ? ", stopping" : ""));
   put("heard", s.heard + " of " + s.expected); put("cohort", s.cohort); put("waiting", s.waiting);
-  put("enrolled", s.enrolled); put("auc", auc(s.auc)); put("ends", s.committed + " / " + s.aborted);
+  put("enrolled", s.enrolled); put("auc", figure(s.auc));
+  put("loss", figure(s.log_loss) + " / " + figure(s.base_log_loss));
+  put("ends", s.committed + " / " + s.aborted);
   const rows = s.rounds.map(r => {
     const row = document.createElement("tr");
     const cells = [r.round, r.aborted || "committed", r.survivors + " of " + r.cohort, r.dropped, r.late,
-      auc(r.auc), size(r.bytes_up), size(r.bytes_down), r.seconds.toFixed(1) + " s"];
+      figure(r.auc), figure(r.log_loss), size(r.bytes_up), size(r.bytes_down), r.seconds.toFixed(1) + " s"];
     for (const text of cells) row.appendChild(document.createElement("td")).textContent = text;
     row.children[1].className = "why";
     return row;
@@ -220,13 +236,14 @@ def html(status: Status) -> str:
         ("cohort", "Cohort", str(status.cohort)),
         ("waiting", "Waiting", str(status.waiting)),
         ("enrolled", "Enrolled", str(status.enrolled)),
-        ("auc", "AUC", _auc(status.auc)),
+        ("auc", "AUC", _figure(status.auc)),
+        ("loss", "Log loss / base rate's", f"{_figure(status.log_loss)} / {_figure(status.base_log_loss)}"),
         ("ends", "Committed / aborted", f"{status.committed} / {status.aborted}"),
     ]
     boxes = "".join(
         f'<div><dt>{escape(name)}</dt><dd id="{key}">{escape(value)}</dd></div>' for key, name, value in facts
     )
-    heads = ("Round", "End", "Clients", "Dropped", "Late", "AUC", "Up", "Down", "Time")  # a phone shows three
+    heads = ("Round", "End", "Clients", "Dropped", "Late", "AUC", "Log loss", "Up", "Down", "Time")
     head = "".join(f"<th>{name}</th>" for name in heads)
     rows = "".join(map(_row, status.rounds))
     return (
@@ -244,7 +261,7 @@ def html(status: Status) -> str:
 
 def _row(one: RoundShown) -> str:
     cells = (
-        f"{one.survivors} of {one.cohort}", one.dropped, one.late, _auc(one.auc),
+        f"{one.survivors} of {one.cohort}", one.dropped, one.late, _figure(one.auc), _figure(one.log_loss),
         _size(one.bytes_up), _size(one.bytes_down), f"{one.seconds:.1f} s",
     )  # fmt: skip
     shown = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
@@ -252,7 +269,7 @@ def _row(one: RoundShown) -> str:
     return f'<tr><td>{one.round}</td><td class="why">{end}</td>{shown}</tr>'
 
 
-def _auc(value: float | None) -> str:
+def _figure(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
 
 

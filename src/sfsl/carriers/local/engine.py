@@ -25,9 +25,10 @@ from sfsl.secagg import Policy
 from sfsl.secagg.messages import Keys
 from sfsl.service.driver import CohortRound, Driver
 from sfsl.service.members import admit_keys
-from sfsl.simulate.engine import Engine, Pool, RoundResult
+from sfsl.simulate.engine import Engine, RoundResult
 from sfsl.simulate.plain import PlainCohort
 from sfsl.simulate.population import Groups, Personal, Population, Simulation
+from sfsl.simulate.rebuilt import Rebuilt, rebuild_personal
 from sfsl.submodel import Commit
 
 MESSAGE_LIMIT = 1 << 30
@@ -262,9 +263,10 @@ class PopulationEngine(Engine):
     """Runs rounds of a simulation. Where its clients live, and how cohorts run, is up to the carrier. Keys
     and masks come from the operating system, and have nothing to do with the simulation's seed."""
 
-    def __init__(self, simulation: Simulation, test: Pool | None = None) -> None:
-        self.simulation, self.test = simulation, test
+    def __init__(self, simulation: Simulation) -> None:
+        self.simulation = simulation
         self.task, self.store = simulation.task, simulation.store
+        self._rebuilt: tuple[int, Rebuilt] | None = None
         rules, task = simulation.settings.rules, simulation.task
         self.driver = Driver(rules, task.spec, task.row_maps, simulation.store, cpu=time.thread_time)
 
@@ -290,6 +292,16 @@ class PopulationEngine(Engine):
             empty = Commit(number, selection=self.store.selection)
             return RoundResult(tally.record(number, None, aborted=why), tally, empty)
         return self._conclude(number, done, tally)
+
+    def rebuilt(self) -> Rebuilt | None:
+        simulation = self.simulation
+        local = simulation.settings.local
+        if not (local.rebuild and self.task.personal):
+            return None
+        if self._rebuilt is None or self._rebuilt[0] != self.store.round:  # one for all pools of a round
+            rows = rebuild_personal(self.task, simulation.devices, self.store, local, seed=simulation.seed)
+            self._rebuilt = self.store.round, rows
+        return self._rebuilt[1]
 
     def _conclude(self, number: int, done: Sequence[Cohort], tally: RoundTally) -> RoundResult:
         start = time.thread_time()

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import sfsl_research
 from sfsl_research.trace.calls import PACKAGE, Calls, Recorder, hooked
 from sfsl_research.trace.carriers import trace
 from sfsl_research.trace.report import floors, room_of, summary
@@ -39,6 +40,16 @@ def test_an_edge_is_a_call_from_file_to_file_through_the_code_of_others() -> Non
     calls = recorded(top)
     assert dict(calls.edges) == {("rounds/top.py", "crypto/low.py"): 2}
     assert dict(calls.files) == {"rounds/top.py": 1, "crypto/low.py": 6}
+
+
+def test_of_research_only_the_carrier_of_ray_counts() -> None:
+    research = Path(sfsl_research.__file__).parent
+    low = function(PACKAGE + "crypto/low.py", "def f(): pass")
+    swarm = function(str(research / "swarm/members.py"), "def f(): low()", low=low)
+    carrier = function(str(research / "ray/engine.py"), "def f():\n    swarm(); low()", low=low, swarm=swarm)
+    calls = recorded(carrier)
+    assert dict(calls.edges) == {("ray/engine.py", "crypto/low.py"): 2}
+    assert set(calls.files) == {"ray/engine.py", "crypto/low.py"}
 
 
 def test_what_a_loop_resumes_was_not_called_by_who_started_it() -> None:
@@ -73,6 +84,7 @@ def test_floors_are_those_of_the_import_contract() -> None:
     floor = floors()
     assert floor["cli"] < floor["carriers"] < floor["service"] < floor["rounds"] < floor["errors"]
     assert floor["run"] == floor["report"]
+    assert floor["ray"] == floor["carriers"]
 
 
 def test_a_round_of_the_local_carrier(tmp_path: Path) -> None:

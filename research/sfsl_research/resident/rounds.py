@@ -9,14 +9,16 @@ from sfsl.errors import NotFinite
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds import RoundOutcome, ScoreBins
 from sfsl.rounds.record import RoundTally
+from sfsl.scores import Scored
 from sfsl.simulate.engine import Engine, RoundResult
-from sfsl.simulate.resident.clients import ResidentClients
-from sfsl.simulate.resident.engine import Arm, Figures, ResidentEngine, TableFigures
-from sfsl.simulate.resident.model import ResidentModel
-from sfsl.simulate.resident.scoring import ResidentTest
+from sfsl.simulate.rebuilt import Rebuilt
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import Applied, Commit, DenseBlock, RowBlock, RowSet, RowStore
 from sfsl.training.task import Task
+from sfsl_research.resident.clients import ResidentClients
+from sfsl_research.resident.engine import Arm, Figures, ResidentEngine, TableFigures
+from sfsl_research.resident.model import ResidentModel
+from sfsl_research.resident.scoring import ResidentTest
 
 
 class ResidentRounds(Engine):
@@ -52,9 +54,20 @@ class ResidentRounds(Engine):
         tally.loss, tally.training_seconds = float(figures.loss), time.perf_counter() - start
         return RoundResult(tally.record(number, outcome), tally, commit, outcome)
 
-    def auc(self) -> float:
-        """Return the AUC of the central test set, which is on the device."""
-        return self._test.auc(self._model)
+    def scored(self, pool: str) -> Scored:
+        """Score samples that are on the device."""
+        if pool != "test":
+            return super().scored(pool)
+        if self._test.users is not None:
+            self._engine.rebuild(self._test.users)
+        return self._test.scored(self._model)
+
+    def rebuilt(self) -> Rebuilt | None:
+        if self._test.users is None:
+            return None
+        self._engine.rebuild(self._test.users)
+        tables, users = self._model.tables, self._test.users  # a client's personal row has its number
+        return {name: (users, tables[name][users].cpu().numpy()) for name in self.task.personal}
 
     def _commit(self, number: int) -> Commit:
         changes = self._model.changes().items()

@@ -6,16 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
 from sfsl.carriers.local.engine import Cohort, PopulationEngine
-from sfsl.carriers.ray.cluster import ClusterSettings
-from sfsl.carriers.ray.crew import Crew, Member
-from sfsl.carriers.ray.pool import RayPool
-from sfsl.carriers.ray.worker import Worker
 from sfsl.durable import Closing
 from sfsl.errors import InputError, ParameterError
 from sfsl.rounds.record import RoundTally
-from sfsl.simulate.engine import Pool
 from sfsl.simulate.population import Groups, Simulation
 from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore, StoreSpec
+from sfsl_research.ray.cluster import ClusterSettings
+from sfsl_research.ray.crew import Crew, Member
+from sfsl_research.ray.pool import RayPool
+from sfsl_research.ray.worker import Worker
 
 
 class SharedStore(Closing):
@@ -74,13 +73,12 @@ class RayEngine(PopulationEngine):
         *,
         clients: int,
         worker: type[Worker] = Worker,
-        test: Pool | None = None,
     ) -> None:
         if simulation.settings.sums != "masked":
             raise ParameterError("plain sums are quick in one process; take the local engine")
         shared = copy.copy(simulation)
         shared.store = SharedStore(simulation.store)
-        super().__init__(shared, test)
+        super().__init__(shared)
         self._settings = settings
         passes = simulation.settings.cohorts * -(-clients // simulation.settings.together)
         self._crew = Crew(settings, simulation.population, passes, worker)

@@ -1,4 +1,4 @@
-"""The AUC of a model on a device, on a central test set that lies there too."""
+"""The scores of a model on a device, on a central test set that lies there too."""
 
 from collections.abc import Mapping
 
@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from sfsl.arrays import Indices
+from sfsl.scores import Scored
 from sfsl.simulate.engine import Pool
-from sfsl.simulate.resident.model import ResidentModel
 from sfsl.training.task import Task, parameter_of
+from sfsl_research.resident.model import ResidentModel
 
 # Samples at once: of each a history of fifty goes through the attention.
 _AT_ONCE = 1 << 15
@@ -17,12 +19,27 @@ _LOADED_AT_ONCE = 1 << 16
 
 
 class ResidentTest:
-    """A pool to test on, or, of more samples than ``most``, some of them that ``seed`` draws."""
+    """A pool to test on, or, of more samples than ``most``, some of them that ``seed`` draws.
 
-    def __init__(self, task: Task, pool: Pool, device: torch.device, *, most: int, seed: int) -> None:
-        chosen = np.arange(len(pool))
-        if len(pool) > most:
-            chosen = np.sort(np.random.default_rng(seed).choice(len(pool), most, replace=False))
+    ``users``: only samples of these, whose rows are rebuilt (``ResidentEngine.rebuild``) before each test.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        pool: Pool,
+        device: torch.device,
+        *,
+        most: int,
+        seed: int,
+        users: Indices | None = None,
+    ) -> None:
+        self.users, chosen = users, np.arange(len(pool))
+        if users is not None:
+            owners = pool.column("user")
+            chosen = np.flatnonzero(np.isin(owners if owners is not None else [], users))
+        if len(chosen) > most:
+            chosen = np.sort(np.random.default_rng(seed).choice(chosen, most, replace=False))
         parts: list[Mapping[str, Tensor]] = []
         for start in range(0, len(chosen), _LOADED_AT_ONCE):
             data = pool.samples(chosen[start : start + _LOADED_AT_ONCE])
@@ -38,10 +55,21 @@ class ResidentTest:
         return len(next(iter(self._columns.values()), ()))
 
     def auc(self, model: ResidentModel) -> float:
-        """Return the AUC; NaN where it is not defined: without samples, with one kind of label only, or with
-        scores that are not finite."""
+        """Return the AUC alone, which the device computes; NaN where it is not defined: without samples, with
+        one kind of label only, or with scores that are not finite."""
         if not len(self):  # and no columns
             return float("nan")
+        return float(_auc(self._scores(model), self._columns["label"] == 1))
+
+    def scored(self, model: ResidentModel) -> Scored:
+        """Return the samples with the model's scores."""
+        if not len(self):
+            return Scored(np.zeros(0), np.zeros(0))
+        scores = self._scores(model).cpu().numpy().astype(np.float64)
+        labels, users, items = (self._columns[name].cpu().numpy() for name in ("label", "user", "item"))
+        return Scored(scores, labels, users, items, model.task.chances)
+
+    def _scores(self, model: ResidentModel) -> Tensor:
         task = model.task
         parameters = model.dense_parameters() | {
             parameter_of(table): model.tables[table.name] for table in task.tables
@@ -53,7 +81,7 @@ class ResidentTest:
                 batch = {name: _wide(one[start : start + _AT_ONCE]) for name, one in self._columns.items()}
                 output = functional_call(task.module, parameters, (batch,))
                 scores[start : start + _AT_ONCE] = task.score(output)
-        return float(_auc(scores, self._columns["label"] == 1))
+        return scores
 
 
 def _auc(scores: Tensor, clicked: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sfsl.simulate.resident.clients import FlatRows
+from sfsl_research.resident.clients import FlatRows
 
 # Of splitmix64, as signed numbers.
 _GOLDEN, _FIRST, _SECOND = (

@@ -15,9 +15,12 @@ from sfsl.data.interactions import MAX_HISTORY, Interactions
 from sfsl.models import bst, dien, din
 from sfsl.privacy import IndexPrivacy
 from sfsl.simulate.population import Simulation
-from sfsl.simulate.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
+from sfsl.simulate.rebuilt import rebuild_personal
 from sfsl.submodel import MemoryStore, RowSet
+from sfsl.training import ClientWork, LocalSettings
 from sfsl.training.task import Task
+from sfsl.training.work import Lot, draw_lot
+from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel, engine
 from small_fleet import (
     CLIENTS,
     DEVICES,
@@ -58,6 +61,8 @@ class Case:
 
 STEPS = {"row_step": "adagrad", "row_rate": 0.1, "dense_step": "adam", "dense_rate": 0.01}
 TURNED = {"row_step": "adam", "row_rate": 0.1, "dense_step": "adagrad", "dense_rate": 0.01}
+REBUILD = {"rebuild": 0.4, "rebuild_rate": 20.0, "rebuild_epochs": 3}
+FEW = REBUILD | {"max_samples": 5, "epochs": 2}
 CASES = {
     "short histories": Case(history=3),
     "epochs": Case("cpp5", sections={"training": {"epochs": 3}}),
@@ -70,11 +75,42 @@ CASES = {
         "cpp5", sections={"round": {"scheme": "fl", "sums": "auto", "max_samples": 3}}
     ),
     "three contributors": Case(still=("item",), sections={"round": {"min_contributors": 3}}),
+    "rebuilt": Case(sections={"training": REBUILD}),
+    "rebuilt from few samples": Case("cpp5", sections={"training": FEW}),
+    "few samples": Case(sections={"training": {"max_samples": 3}}),
+    "bst rebuilt": Case(model=bst, sections={"training": REBUILD}),
     "bst": Case(model=bst),
     "dien": Case(model=dien),
 }
 
 
+@pytest.fixture
+def in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lots of samples are drawn as they come, which is all that the two would draw differently."""
+
+    def drawn(task: Task, work: ClientWork, settings: LocalSettings) -> Lot:
+        one = draw_lot(task, work, settings)
+        taken = np.arange(min(len(work.data), settings.max_samples or len(work.data)))
+        first, last = (int(part) for part in settings.parts(np.array(len(taken))))
+
+        def order(some: np.ndarray, epochs: int) -> np.ndarray:
+            row = np.full((1, settings.batch_size), -1)
+            row[0, : len(some)] = some
+            return np.repeat(row, epochs if len(some) else 0, axis=0)
+
+        learned = taken[len(taken) - last :]
+        assert one.order.shape == order(learned, settings.epochs).shape
+        rebuild = None if one.rebuild is None else order(taken[:first], settings.rebuild_epochs)
+        return Lot(learned, order(learned, settings.epochs), rebuild)
+
+    def shuffled(self: engine._ArmRound, some: torch.Tensor) -> torch.Tensor:
+        return (self._cohort.client * 2 + ~some).argsort(stable=True)
+
+    monkeypatch.setattr("sfsl.training.cohort.draw_lot", drawn)
+    monkeypatch.setattr(engine._ArmRound, "_shuffled", shuffled)
+
+
+@pytest.mark.usefixtures("in_turn")
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_rounds_are_those_of_plain_sums(data: Interactions, device: torch.device, case: Case) -> None:
     task, settings = case.model(Catalogue.of(data), seed=1), settings_of(case.preset, **case.sections)
@@ -84,11 +120,11 @@ def test_rounds_are_those_of_plain_sums(data: Interactions, device: torch.device
     plain = LocalEngine(Simulation(task, devices, store, settings, seed=0))
     model = model_of(task, settings, device)
     fleet = ResidentClients(compact(data, case.history), device)
-    engine = engine_of(fleet, [model], settings, [case.preset])
+    resident = engine_of(fleet, [model], settings, [case.preset])
     for number in range(1, ROUNDS + 1):
         report = plain.run(NAMES)
         store.commit(report.commit)
-        (figures,) = engine.run(number, np.arange(CLIENTS))
+        (figures,) = resident.run(number, np.arange(CLIENTS))
     assert_same(store, model, case.still)
     assert int(figures.samples) == report.record.samples
     assert float(figures.loss) / report.record.samples == pytest.approx(report.record.loss, rel=1e-4)
@@ -109,13 +145,37 @@ def assert_same(store: MemoryStore, model: ResidentModel, still: Sequence[str]) 
     np.testing.assert_allclose(model.dense_state.cpu(), dense.state, rtol=1e-2, atol=TOLERANCE)
 
 
-def test_models_side_by_side_train_on_their_own_samples(data: Interactions, device: torch.device) -> None:
+@pytest.mark.parametrize("chosen", [range(CLIENTS), [7, 2, 5]])
+def test_rows_to_score_with_are_those_that_the_host_rebuilds(
+    data: Interactions, device: torch.device, chosen: Sequence[int]
+) -> None:
+    task, settings = (
+        din(Catalogue.of(data), seed=1),
+        settings_of("cpp2", training=REBUILD, round={"clients": 5}),
+    )
+    devices = {name: Device(task, data.client(user)) for user, name in enumerate(NAMES)}
+    rows, expected = rebuild_personal(task, devices, store_of(task), settings.local, seed=0)["user"]
+    models = [model_of(task, settings, device) for _ in range(2)]
+    resident = engine_of(ResidentClients(compact(data), device), models, settings, ["cpp2", "cpp1"], 5)
+    resident.rebuild(np.array(chosen))
+    assert rows.tolist() == list(range(CLIENTS))
+    assert np.abs(expected).max() > 10 * TOLERANCE
+    for model in models:
+        found = model.tables["user"][chosen].cpu()
+        np.testing.assert_allclose(found, expected[chosen], rtol=0, atol=TOLERANCE)
+        assert not any(one.any() for one in model.touched.values())
+
+
+@pytest.mark.parametrize("training", [{}, REBUILD | {"rebuild_rate": 3.0, "max_samples": 6}])
+def test_models_side_by_side_train_on_their_own_samples(
+    data: Interactions, device: torch.device, training: Section
+) -> None:
     """Each is what it is alone, with cohorts that change, small batches, and rows that few asked for."""
     task, clients, presets = din(Catalogue.of(data), seed=1), 5, ("cpp1", "cpp2", "cpp4")
     settings = settings_of(
         "cpp1",
         round={"clients": clients, "min_contributors": 2},
-        training={"batch_size": 2, "epochs": 2, "learning_rate": 0.3},
+        training={"batch_size": 2, "epochs": 2, "learning_rate": 0.3, **training},
     )
     fleet = ResidentClients(compact(data), device)
 

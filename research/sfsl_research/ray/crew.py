@@ -10,10 +10,10 @@ from typing import Any
 import ray
 from ray.exceptions import RayError, RayTaskError
 
-from sfsl.carriers.ray.cluster import ClusterSettings, Connection, gpus_for_each, room, total
-from sfsl.carriers.ray.worker import Place, Worker
 from sfsl.errors import InputError
 from sfsl.simulate.population import Population
+from sfsl_research.ray.cluster import ClusterSettings, Connection, gpus_for_each, room, total
+from sfsl_research.ray.worker import Place, Worker
 
 log = logging.getLogger(__name__)
 

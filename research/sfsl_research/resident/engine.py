@@ -10,7 +10,7 @@ one cohort's steps has room for more.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -19,12 +19,13 @@ from torch import Tensor
 from sfsl.arrays import Indices
 from sfsl.errors import InputError, ParameterError
 from sfsl.privacy import IndexPrivacy
-from sfsl.simulate.resident.answers import Answers, Union, client_keys
-from sfsl.simulate.resident.clients import Cohort, Kept, ResidentClients
-from sfsl.simulate.resident.model import Moved, ResidentModel, averaged, decoded, encoded
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import PAPER, Table
+from sfsl.training.local import learning, rebuilding
 from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
+from sfsl_research.resident.answers import Answers, Union, client_keys
+from sfsl_research.resident.clients import Cohort, Kept, ResidentClients
+from sfsl_research.resident.model import Moved, ResidentModel, averaged, decoded, encoded
 
 _NOWHERE = 1024
 
@@ -82,17 +83,28 @@ class ResidentEngine:
         self._task, self._local = arms[0].model.task, arms[0].settings.local
         if any((arm.model.task, arm.settings.local) != (self._task, self._local) for arm in arms):
             raise ParameterError("models that are trained side by side share their task and local settings")
+        if not self._task.personal:  # there is nothing to rebuild
+            self._local = replace(self._local, rebuild=0.0)
         # One each, seeded alike: models differ by their settings, not by what was drawn for them.
         self._generators = [torch.Generator(fleet.device) for _ in arms]
         self._plan = StackPlan.of(self._task, fleet.holds, fleet.widths, self._local.batch_size)
-        self._stack = self._buffers()
+        # How many samples rebuild and how many are learned from, by how many a client has.
+        self._parts = fleet.there(np.stack(self._local.parts(np.arange(fleet.host.samples.max() + 1))))
         compiled = (compiled or self._local.compiled) and fleet.device.type == "cuda"
-        self._trainer = StackTrainer(self._task, self._local, self._stack, self._plan, compiled=compiled)
+        self._stack, self._first = self._buffers()
+        how = learning(self._task, self._local, 0, rebuilt=self._first is not None)
+        self._trainer = StackTrainer(self._task, how, self._stack, self._plan, compiled=compiled)
+        self._rebuilder: StackTrainer | None = None
+        if self._first is not None:
+            how = rebuilding(self._task, self._local)
+            self._rebuilder = StackTrainer(self._task, how, self._first, self._plan, compiled=compiled)
 
     def prepare(self) -> None:
         """Do what a device takes time for once: capture its graphs."""
         if self._fleet.device.type == "cuda":
-            self._trainer.capture()
+            for one in (self._trainer, self._rebuilder):
+                if one is not None:
+                    one.capture()
 
     def run(self, number: int, chosen: Indices) -> list[Figures]:
         """Run round ``number``, counted from 1, with the chosen clients. Figures are on the device still."""
@@ -107,18 +119,55 @@ class ResidentEngine:
             generator.manual_seed((self._seed * 1_000_003 + number) % 2**63)
         same = _Same(self._fleet, self._task.spec.summed, cohort)
         rounds = [_ArmRound(self, place, same, number) for place in range(len(self._arms))]
-        steps = -(-cohort.samples // self._local.batch_size) * self._local.epochs
+        first, last = self._local.parts(cohort.samples)
+        self._rebuild(first)
+        steps = -(-last // self._local.batch_size) * self._local.epochs
         self._trainer.run(np.repeat(steps, len(self._arms)).tolist(), self._local.rate(number - 1))
         return [one.conclude() for one in rounds]
 
-    def _buffers(self) -> Stack:
+    def rebuild(self, chosen: Indices) -> None:
+        """Rebuild the personal rows of these clients on all their samples, with each model as it is: rows to
+        score with. Rows of all others become zero; no round reads them.
+
+        Which samples are drawn does not depend on the round.
+        """
+        for arm, generator in zip(self._arms, self._generators, strict=True):
+            generator.manual_seed(self._seed % 2**63)
+            for name in self._task.personal:
+                arm.model.tables[name].zero_()
+        others = np.setdiff1d(np.arange(len(self._fleet.host)), chosen)[: self._clients]
+        chosen = chosen[np.argsort(-self._fleet.host.samples[chosen], kind="stable")]  # few wait for others
+        for start in range(0, len(chosen), self._clients):
+            some = chosen[start : start + self._clients]
+            some = np.append(some, others[: self._clients - len(some)])  # buffers have room for so many
+            some = np.append(some, chosen[: self._clients - len(some)])
+            cohort = self._fleet.cohort(some)
+            same = _Same(self._fleet, self._task.spec.summed, cohort)
+            parts = [_ArmRound(self, place, same, None) for place in range(len(self._arms))]
+            self._rebuild(np.minimum(cohort.samples, self._local.max_samples or cohort.samples))
+            for one in parts:
+                one.keep_rebuilt()
+
+    def _rebuild(self, samples: Indices) -> None:
+        """Take the steps that rebuild, of so many samples of each client."""
+        if self._rebuilder is not None:
+            steps = -(-samples // self._local.batch_size) * self._local.rebuild_epochs
+            self._rebuilder.run(np.repeat(steps, len(self._arms)).tolist(), self._local.rebuild_rate)
+
+    def _buffers(self) -> tuple[Stack, Stack | None]:
+        """Make the buffers of all slots; another order in the same ones is for steps that rebuild."""
         fleet, task, device = self._fleet, self._task, self._fleet.device
         slots = self._clients * len(self._arms)
         most = sorted(fleet.host.samples.tolist())[-self._clients :]
         self._room = sum(most)
-        steps = -(-most[-1] // self._local.batch_size) * self._local.epochs
-        steps = -(-steps // STEPS_PER_GRAPH) * STEPS_PER_GRAPH
-        return Stack(
+        local, taken = self._local, min(most[-1], self._local.max_samples or most[-1])
+
+        def order(samples: int, epochs: int) -> Tensor:
+            steps = -(-samples // local.batch_size) * epochs
+            steps = -(-steps // STEPS_PER_GRAPH) * STEPS_PER_GRAPH
+            return torch.full((slots, steps, local.batch_size), -1, device=device)
+
+        stack = Stack(
             dense={
                 name: torch.zeros((slots, *shape), device=device) for name, shape in task.dense_shapes.items()
             },
@@ -127,9 +176,13 @@ class ResidentEngine:
                 for table in task.tables
             },
             columns=self._column_buffers(self._room * len(self._arms)),
-            order=torch.full((slots, steps, self._local.batch_size), -1, device=device),
+            order=order(taken, local.epochs),
             losses=torch.zeros(slots, device=device),
         )
+        if not local.rebuild:
+            return stack, None
+        rebuild = order(taken, local.rebuild_epochs)  # all of them, to evaluate
+        return stack, replace(stack, order=rebuild, losses=torch.zeros_like(stack.losses))
 
     def _column_buffers(self, samples: int) -> Columns:
         """Make room for so many samples, in the shapes that packing one sample gives."""
@@ -146,9 +199,11 @@ class ResidentEngine:
 
 @dataclass(frozen=True)
 class _Work:
-    """What a cohort trains on; ``counts`` are, by table, of the kept samples that touch each row."""
+    """What a cohort learns from, and which samples rebuild before, if any; ``counts`` are, by table, of the
+    learned samples that touch each row."""
 
-    keep: Tensor
+    learned: Tensor
+    rebuild: Tensor | None
     samples: Tensor
     counts: dict[str, Tensor]
     columns: Columns
@@ -164,23 +219,31 @@ class _Same:
 
 
 class _ArmRound:
-    """One model's part in a round: its buffers are filled here, and emptied in ``conclude``."""
+    """One model's part in a round: its buffers are filled here, and emptied in ``conclude``.
 
-    def __init__(self, engine: ResidentEngine, place: int, same: _Same, number: int) -> None:
+    Without a ``number`` it only rebuilds, on all samples, for ``keep_rebuilt``.
+    """
+
+    def __init__(self, engine: ResidentEngine, place: int, same: _Same, number: int | None) -> None:
         self._arms, self._place = len(engine._arms), place
         self._arm = engine._arms[place]
         self._task, self._fleet, self._stack = engine._task, engine._fleet, engine._stack
         self._local, self._generator, self._plan = engine._local, engine._generators[place], engine._plan
         self._cohort, self._unions, self._room = same.cohort, same.unions, engine._room * place
-        self._most = same.samples
+        self._most, self._parts, self._first = same.samples, engine._parts, engine._first
+        self._summed, self._only_rebuilds = self._task.spec.summed, number is None
+        if number is None:
+            self._work = self._kept({})
+            self._fill()
+            return
         self._update = self._arm.settings.rules.update_in(number)
-        self._summed = self._task.spec.summed
         self._shared = [table.name for table in self._summed if table.kind == "shared"]
         every = self._arm.settings.period
         answers = self._ask(engine._seed, (number - 1) // every if every else 0)
         asked = {name: answers.about_own(self._cohort.rows[name]) for name in self._shared}
         self._open = self._opened(answers, asked)
-        if self._arm.privacy.p1 == self._arm.privacy.p3 == 1:
+        drawn = self._local.rebuild or self._local.max_samples
+        if self._arm.privacy.p1 == self._arm.privacy.p3 == 1 and not drawn:
             same.everything = same.everything or self._kept(asked)
             self._work = same.everything
         else:
@@ -220,12 +283,36 @@ class _ArmRound:
     def _kept(self, asked: dict[str, Tensor]) -> _Work:
         kept = self._fleet.keep(self._cohort, asked)
         fillers = {name: one.shape[1] - 1 for name, one in self._stack.tables.items()}
+        rebuild, learned = self._draw_lots(kept.keep)
         return _Work(
-            kept.keep,
-            self._per_client(kept.keep),
-            {table.name: self._count(table, kept) for table in self._summed},
+            learned,
+            rebuild,
+            self._per_client(learned),
+            {}
+            if self._only_rebuilds
+            else {table.name: self._count(table, Kept(learned, kept.columns)) for table in self._summed},
             self._plan.pack(kept.columns, fillers),
         )
+
+    def _draw_lots(self, keep: Tensor) -> tuple[Tensor | None, Tensor]:
+        """Say which of the kept samples rebuild, and which are learned from, as ``draw_lot`` does."""
+        local, cohort = self._local, self._cohort
+        if not (local.rebuild or local.max_samples):
+            return None, keep
+        rank = torch.empty_like(cohort.sample)
+        rank[self._shuffled(keep)] = torch.arange(len(rank), device=rank.device) - cohort.start[cohort.client]
+        counts = self._per_client(keep)
+        taken = (counts.clamp_max(local.max_samples) if local.max_samples else counts)[cohort.client]
+        if self._only_rebuilds:
+            return keep & (rank < taken), torch.zeros_like(keep)
+        first, last = (part[counts][cohort.client] for part in self._parts)
+        learned = keep & (rank >= taken - last) & (rank < taken)
+        return (keep & (rank < first) if local.rebuild else None), learned
+
+    def _shuffled(self, some: Tensor) -> Tensor:
+        """Return all samples, client by client, each one's ``some`` first and in an order drawn by chance."""
+        drawn = torch.rand(len(some), generator=self._generator, device=some.device, dtype=torch.float64)
+        return (self._cohort.client * 2 + ~some + drawn).argsort()
 
     def _count(self, table: Table, kept: Kept) -> Tensor:
         """Count the kept samples that touch each row of each client; one that has it twice counts once."""
@@ -247,7 +334,7 @@ class _ArmRound:
 
     def _fill(self) -> None:
         stack, work, model = self._stack, self._work, self._arm.model
-        here = slice(self._room, self._room + len(work.keep))
+        here = slice(self._room, self._room + len(work.learned))
         for name, one in work.columns.packed.items():
             stack.columns.packed[name][here] = one
         for name, one in work.columns.others.items():
@@ -257,24 +344,29 @@ class _ArmRound:
         for table in self._task.tables:
             # A client that diverged leaves NaN in rows that the next one has not, and that fillers point to.
             stack.tables[table.name][self._place :: self._arms].zero_()
+            if self._first is not None and table.kind == "personal":
+                continue  # which begin at zero
             row = self._cohort.rows[table.name].row
             stack.tables[table.name].flatten(0, 1)[self._slots(table.name)] = model.tables[table.name][row]
-        self._fill_order()
+        first, last = (part[self._most] for part in self._parts)
+        if self._only_rebuilds:
+            first = self._most.clamp_max(self._local.max_samples) if self._local.max_samples else self._most
+        if self._first is not None and work.rebuild is not None:
+            self._fill_order(self._first.order, work.rebuild, first, self._local.rebuild_epochs)
+        self._fill_order(stack.order, work.learned, last, self._local.epochs)
 
-    def _fill_order(self) -> None:
-        """Put the kept samples of each client in a fresh order per epoch, and fillers behind them."""
-        cohort, keep, size = self._cohort, self._work.keep, self._local.batch_size
-        own = self._stack.order[self._place :: self._arms]
-        order = torch.full_like(own, -1).flatten(1)
-        taken = (self._most + size - 1) // size * size
-        place = torch.arange(len(keep), device=keep.device) - cohort.start[cohort.client]
-        for epoch in range(self._local.epochs):
-            drawn = torch.rand(len(keep), generator=self._generator, device=keep.device, dtype=torch.float64)
-            # Clients stay in order, and so do their samples' numbers: a client's kept ones come first.
-            sample = (cohort.client * 2 + ~keep + drawn).argsort()
-            at = place + epoch * taken[cohort.client]
-            order[cohort.client, at] = torch.where(keep[sample], sample + self._room, -1)
-        own.copy_(order.reshape(own.shape))
+    def _fill_order(self, order: Tensor, some: Tensor, most: Tensor, epochs: int) -> None:
+        """Put some samples of each client, ``most`` of them, in a fresh order per epoch, fillers behind."""
+        cohort, size = self._cohort, self._local.batch_size
+        own = order[self._place :: self._arms]
+        filled = own.new_full((len(own), own[0].numel() + 1), -1)  # the last place is for what is not taken
+        taken = ((most + size - 1) // size * size)[cohort.client]
+        place = torch.arange(len(some), device=some.device) - cohort.start[cohort.client]
+        for epoch in range(epochs):
+            sample = self._shuffled(some)
+            at = torch.where(place < taken, place + epoch * taken, filled.shape[1] - 1)
+            filled[cohort.client, at] = torch.where(some[sample], sample + self._room, -1)
+        own.copy_(filled[:, :-1].reshape(own.shape))
 
     def _slots(self, table: str) -> Tensor:
         rows = self._cohort.rows[table]
@@ -283,6 +375,16 @@ class _ArmRound:
     def _per_client(self, of_samples: Tensor) -> Tensor:
         zeros = torch.zeros(len(self._cohort), dtype=torch.int64, device=of_samples.device)
         return zeros.index_add_(0, self._cohort.client, of_samples.to(torch.int64))
+
+    def keep_rebuilt(self) -> None:
+        """Put rebuilt rows into the model; zeros for a client with whom that went astray."""
+        assert self._first is not None  # noqa: S101 -- whoever asks for it has it
+        fine = self._first.losses[self._place :: self._arms].isfinite()
+        for name in self._task.personal:
+            rows = self._cohort.rows[name]
+            values = self._stack.tables[name].flatten(0, 1)[self._slots(name)]
+            kept = fine[rows.client].unsqueeze(1) & values.isfinite()
+            self._arm.model.tables[name].index_copy_(0, rows.row, torch.where(kept, values, 0.0))
 
     def conclude(self) -> Figures:
         """Sum what clients learned, and move the model."""
@@ -298,6 +400,8 @@ class _ArmRound:
         }
         losses = self._stack.losses[mine]
         total = dense.sum(1) + losses
+        if self._first is not None:
+            total = total + self._first.losses[mine]
         for name, moved in rows.items():
             total = total.index_add(0, cohort.rows[name].client, moved.sum(1))
         fine = total.isfinite() & (self._work.samples > 0)

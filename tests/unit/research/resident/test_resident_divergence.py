@@ -12,10 +12,10 @@ from sfsl.errors import NotFinite
 from sfsl.models import din, logistic_regression
 from sfsl.privacy import PRESETS
 from sfsl.run.fleet import Interacted
-from sfsl.simulate.resident import ResidentClients
-from sfsl.simulate.resident.rounds import ResidentRounds
-from sfsl.simulate.resident.scoring import ResidentTest
 from sfsl.training import stack
+from sfsl_research.resident import ResidentClients
+from sfsl_research.resident.rounds import ResidentRounds
+from sfsl_research.resident.scoring import ResidentTest
 from small_fleet import CLIENTS, DEVICES, NAMES, engine_of, interactions, model_of, settings_of, store_of
 
 COHORT = 4

@@ -9,10 +9,10 @@ import ray
 from ray.exceptions import RayError
 
 from sfsl.carriers.local.engine import Lessons, Reply
-from sfsl.carriers.ray.crew import Crew, Member
 from sfsl.client.device import Device
 from sfsl.rounds.record import Learned
 from sfsl.simulate.population import Groups, Personal
+from sfsl_research.ray.crew import Crew, Member
 
 T = TypeVar("T")
 Results = list[tuple[Member, Collection[str], Any]]

@@ -1,7 +1,12 @@
-"""A run on a device whose data leaves nothing to test on."""
+"""A run on a device: none of it without the device, and data that leave nothing to test on."""
 
 from pathlib import Path
 
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sfsl.errors import InputError
 from sfsl.run import start
 from sfsl.settings.run import from_sections
 
@@ -44,3 +49,14 @@ def test_a_run_where_nobody_clicked_trains_nothing(tmp_path: Path) -> None:
     with start.begin(tmp_path / "run", config) as run:
         run.run(stop=lambda: False, seen=lambda line: None)
         assert [(line.samples, line.auc) for line in run.lines] == [(0, None), (0, None)]
+
+
+def test_a_gpu_that_is_not_there_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = from_sections({"run": {"device": "cuda"}, "round": {"sums": "plain"}})
+    monkeypatch.setattr(start, "build_fleet", lambda _: pytest.fail("data were read first"))
+    with pytest.raises(InputError, match="torch sees no GPU here"):
+        start.begin(tmp_path / "run", config)
+    assert not [*tmp_path.iterdir()]

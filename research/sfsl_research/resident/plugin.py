@@ -1,0 +1,44 @@
+"""The engine ``device`` of ``sfsl run``: the whole fleet of a run on one device (``run.device``)."""
+
+import numpy as np
+import torch
+
+from sfsl.data.compact import compact
+from sfsl.errors import InputError
+from sfsl.run.fleet import Devices, Fleet, Interacted, scheme_privacy
+from sfsl.run.setup import rebuilds, simulation_settings
+from sfsl.settings.run import RunConfig
+from sfsl.simulate.rebuilt import draw_tested
+from sfsl.submodel import LmdbStore
+from sfsl_research.resident.clients import ResidentClients
+from sfsl_research.resident.rounds import ResidentRounds
+from sfsl_research.resident.scoring import ResidentTest
+
+# Samples of a central test set on a device; more say no more about an AUC.
+_MOST_TESTED = 1_000_000
+
+
+def require(config: RunConfig) -> None:
+    """Refuse a GPU where torch sees none."""
+    if config.run.device == "cuda" and not torch.cuda.is_available():
+        raise InputError('run.device = "cuda", and torch sees no GPU here; "cpu" works everywhere')
+
+
+def build(config: RunConfig, fleet: Fleet, store: LmdbStore) -> ResidentRounds:
+    if not (isinstance(fleet.train, Interacted) and isinstance(fleet.devices, Devices)):
+        raise InputError("run.device is for clicks data; leave it empty")
+    device, seed, users = torch.device(config.run.device), config.run.seed, None
+    if rebuilds(config, fleet.task):
+        numbers = np.sort(np.array([*fleet.devices.numbers.values()]))
+        users = numbers[draw_tested(len(numbers), seed)]
+    return ResidentRounds(
+        fleet.task,
+        ResidentClients(compact(fleet.train.data, config.data.max_history), device),
+        fleet.devices.numbers,
+        store,
+        simulation_settings(config, {}),
+        scheme_privacy(config),
+        ResidentTest(fleet.task, fleet.test, device, most=_MOST_TESTED, seed=seed, users=users),
+        clients=config.round.clients,
+        seed=seed,
+    )

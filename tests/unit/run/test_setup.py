@@ -1,0 +1,84 @@
+"""Engines of large simulations are another distribution's: how a run finds one, or says what to install."""
+
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from sfsl.errors import InputError
+from sfsl.run import setup, start
+from sfsl.settings.run import RunConfig, from_sections
+
+SECTIONS: dict[str, dict[str, dict[str, object]]] = {
+    "device": {"run": {"device": "cpu"}, "round": {"sums": "plain"}},
+    "ray": {"run": {"engine": "ray"}},
+}
+
+
+def install(monkeypatch: pytest.MonkeyPatch, plugin: ModuleType | None) -> list[tuple[str, str]]:
+    """Every engine is ``plugin``; None: none is installed. Returned is who was looked for."""
+    looked_for: list[tuple[str, str]] = []
+
+    def entry_points(*, group: str, name: str) -> list[EntryPoint]:
+        looked_for.append((group, name))
+        return [] if plugin is None else [EntryPoint(name, plugin.__name__, group)]
+
+    monkeypatch.setattr(setup, "entry_points", entry_points)
+    if plugin is not None:
+        monkeypatch.setitem(sys.modules, plugin.__name__, plugin)
+    return looked_for
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "package"),
+    [
+        ("device", 'run.device = "cpu"', "'sfsl-research'"),
+        ("ray", 'run.engine = "ray"', "'sfsl-research[ray]'"),
+    ],
+)
+def test_where_an_engine_is_not_installed_a_run_says_what_to_install_and_writes_nothing(
+    name: str, asked: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_for = install(monkeypatch, None)
+    with pytest.raises(InputError) as refused:
+        start.begin(tmp_path / "run", from_sections(SECTIONS[name]))
+    assert str(refused.value).startswith(asked)
+    assert str(refused.value).endswith(f"pip install {package}")
+    assert looked_for == [("sfsl.engines", name)]
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_an_engine_may_refuse_before_anything_is_written(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def require(config: RunConfig) -> None:
+        raise InputError(f"no room for {config.round.clients}")
+
+    plugin = ModuleType("plugged")
+    plugin.require = require  # type: ignore[attr-defined]
+    install(monkeypatch, plugin)
+    with pytest.raises(InputError, match="no room for 100"):
+        start.begin(tmp_path / "run", from_sections(SECTIONS[name]))
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_an_engine_is_built_from_settings_fleet_and_store(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = ModuleType("plugged")
+    plugin.build = lambda *given: given  # type: ignore[attr-defined]
+    install(monkeypatch, plugin)
+    given: tuple[Any, ...] = from_sections(SECTIONS[name]), object(), object()
+    assert setup.build_engine(*given) == given
+
+
+def test_the_engine_of_this_process_is_looked_for_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_for = install(monkeypatch, None)
+    setup.require_engine(from_sections({}))
+    setup.require_engine(from_sections({"round": {"scheme": "centralized"}}))
+    assert not looked_for
