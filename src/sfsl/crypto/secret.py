@@ -160,7 +160,8 @@ def unseal(key: Secret, box: bytes, kind: str, round_id: bytes, sender: int, rec
 
 
 class Identity:
-    """Signs under a label, so that a signature for one purpose means nothing for another."""
+    """A long-term Ed25519 identity (spec 2.6). It signs under a label, so that a signature for one purpose
+    means nothing for another."""
 
     __slots__ = ("_key", "public")
 

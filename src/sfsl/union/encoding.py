@@ -179,7 +179,8 @@ class Identity(_Unhashed):
 
 
 class Whole(_Unhashed):
-    """The whole domain as the union, whatever the sets are: nobody sends a word."""
+    """The whole domain as the union, whatever the sets are: nobody sends a word. A round over this union is
+    full-model federated learning: everyone asks for every row."""
 
     name: ClassVar[str] = "whole"
     _too_much: ClassVar[str] = "a full model of {} rows is too much (at most {})"

@@ -83,7 +83,8 @@ def sketch_quarter(capacity: int) -> int:
     """Cells in a quarter so that ``capacity`` elements fail to decode with probability below 1e-6. The larger
     of two needs, in whole numbers so that every implementation agrees. Few elements: no pair shares all its
     cells, q^4 >= PAIR_RARITY * C(n, 2). Many: 1.30 n + 4 sqrt(n) cells keep the load at least 6.9 standard
-    deviations below the load at which peeling breaks down (1.295 n in the limit)."""
+    deviations below the load at which peeling breaks down (1.295 n in the limit). Measurements are in
+    docs/spec/union-sizing.md."""
     if not 1 <= capacity <= LARGEST_CAPACITY:
         raise ParameterError(f"a sketch holds 1 to {LARGEST_CAPACITY} elements, not {capacity}")
     pairs = math.isqrt(math.isqrt(PAIR_RARITY * math.comb(capacity, 2))) + 1
