@@ -25,8 +25,7 @@ import torch
 import typer
 from typer.testing import CliRunner, Result
 
-from sfsl.cli import plan
-from sfsl.cli import run as run_commands
+from sfsl.cli import app, plan
 from sfsl.cli.run_output import RunProgress
 from sfsl.errors import (
     InputError,
@@ -71,9 +70,6 @@ KEYS = {
     *("cohorts_aborted", "workers_lost"),
 }
 KILLS, MANY_KILLS = 12, 50
-
-app = typer.Typer()
-run_commands.register(app)
 
 
 def tiny(**changes: dict[str, Any]) -> RunConfig:

@@ -23,11 +23,6 @@ Seed = Annotated[int, Option(help="Of synthetic data.")]
 _CLICKS = ("synthetic", "amazon", "taobao", "csv", "parquet", "stored")
 
 
-def register(app: typer.Typer) -> None:
-    example = "Example:  sfsl data big && sfsl run --data stored:big --sums plain --device cuda"
-    app.command(epilog=example)(data)
-
-
 def data(
     out: Annotated[Path, Argument(help="The folder to write; it must not exist.")],
     source: Annotated[

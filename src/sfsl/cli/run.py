@@ -40,17 +40,6 @@ Folder = Annotated[Path, Argument(metavar="RUN", help="The folder of a run.")]
 PLAIN_LABEL = "; PLAIN SUMS: a simulation that hides nothing, with the same result"
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog="Examples:  sfsl run   |   sfsl run my.toml --out runs/cpp3 --privacy cpp3 --rounds 200   |   "
-        "sfsl run --data amazon:interactions.tsv.gz --set faults.submodel=0.1   |   "
-        "sfsl run --engine ray --set run.together=25   |   sfsl run --out runs/cpp3 --resume"
-    )(run)
-    app.command(epilog="Example:  sfsl init my.toml && sfsl run my.toml --out runs/first")(init)
-    app.command(epilog="Example:  sfsl evaluate runs/first --json")(evaluate)
-    app.command(epilog="Example:  sfsl export runs/first model.pt")(export)
-
-
 def run(
     config: Annotated[
         Path | None, Argument(help="A run file (see sfsl init). Default: all defaults.")

@@ -16,13 +16,6 @@ if TYPE_CHECKING:
     from sfsl.deploy import Serving
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog="Examples:  sfsl serve --settings >> my.toml   |   sfsl serve my.toml --out srv --port 9443"
-        "   |   sfsl serve my.toml --catalogue catalogue.json"
-    )(serve)
-
-
 def _settings(wanted: bool) -> None:
     if wanted:
         typer.echo(section_toml(), nl=False)
