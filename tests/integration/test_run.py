@@ -22,10 +22,9 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-import typer
 from typer.testing import CliRunner, Result
 
-from sfsl.cli import app, plan
+from sfsl.cli import app
 from sfsl.cli.run_output import RunProgress
 from sfsl.errors import (
     InputError,
@@ -332,9 +331,7 @@ def test_a_plan_from_a_run_file_foretells_the_run(tmp_path: Path) -> None:
         faults={"inbound": 0, "submodel": 0},
     )
     file.write_text(to_toml(config))
-    command = typer.Typer()
-    plan.register(command)
-    result = CliRunner().invoke(command, ["--config", str(file), "--json"])
+    result = CliRunner().invoke(app, ["plan", "--config", str(file), "--json"])
     assert result.exit_code == 0, (result.output, result.exception)
     planned = json.loads(result.stdout)
     measured = ended(tmp_path / "run", config)

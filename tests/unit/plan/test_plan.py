@@ -231,14 +231,14 @@ def test_binomial_adds_up() -> None:
 )
 def test_settings_that_make_no_sense_are_refused_in_words(arguments: list[str], said: str) -> None:
     app = typer.Typer()
-    command.register(app)
+    app.command()(command.plan)
     with pytest.raises(SfslError, match=said):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
 def test_the_command_shows_and_emits_a_plan() -> None:
     app = typer.Typer()
-    command.register(app)
+    app.command()(command.plan)
     result = CliRunner().invoke(app, ["--privacy", "cpp1", "--min-contributors", "1", "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
