@@ -340,7 +340,7 @@ def test_a_plan_from_a_run_file_foretells_the_run(tmp_path: Path) -> None:
         assert sum(planned[told].values()) == pytest.approx(sum(found.values()), rel=0.05)
     file.write_text(to_toml(tiny(round={"scheme": "fl"})))
     with pytest.raises(InputError, match="sfsl"):
-        CliRunner().invoke(command, ["--config", str(file)], catch_exceptions=False)
+        CliRunner().invoke(app, ["plan", "--config", str(file)], catch_exceptions=False)
 
 
 # -- your own model ----------------------------------------------------------------------------
