@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from sfsl.arrays import Indices
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
-from sfsl.durable.files import write_whole, written_whole
-from sfsl.durable.lock import Closing, FileLock
+from sfsl.durable import Closing, FileLock, write_whole, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.fleet import Interacted, scheme_privacy
 from sfsl.run.setup import central_settings, simulation_settings

@@ -11,14 +11,14 @@ from sfsl.data.catalogue import Catalogue
 from sfsl.data.interactions import Interactions, hold_out_last
 from sfsl.data.stored import load_stored, store_interactions
 from sfsl.data.synthetic import WORLDS, SyntheticTaobao
-from sfsl.durable.lock import FileLock
+from sfsl.durable import FileLock
 from sfsl.errors import InputError
 from sfsl.models import din
 from sfsl.settings.paper import ALGORITHM_1, MODEL
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl_research.experiments.experiment import Experiment
 
-# This project's averaging when the figure was made, and that of fl: defaults change, and these curves must not.
+# This project's averaging when the figure was made, and that of fl. Defaults change; these curves must not.
 _AVERAGED = MODEL["server"] | {"weights": "auto", "kappa": 10.0, "kappa_rounds": 110, "dense_rate": "auto"}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from sfsl.durable.files import write_whole
+from sfsl.durable import write_whole
 from sfsl_research.reproduce.drawing import COLORS, blank, finish, save
 from sfsl_research.worlds.arms import CENTRALIZED, DEFAULT
 from sfsl_research.worlds.standings import ALLOWED, LeftOut, Standing, shortcomings

@@ -24,7 +24,7 @@ from sfsl.cli.output import (
     progress_console,
 )
 from sfsl.cli.run_output import RunProgress, print_summary, print_verdict
-from sfsl.durable.files import write_new, written_whole
+from sfsl.durable import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.folder import RunFolder
 from sfsl.scores import verdict
@@ -39,18 +39,6 @@ if TYPE_CHECKING:
 Folder = Annotated[Path, Argument(metavar="RUN", help="The folder of a run.")]
 
 PLAIN_LABEL = "; PLAIN SUMS: a simulation that hides nothing, with the same result"
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog="Examples:  sfsl run   |   sfsl run my.toml --out runs/cpp3 --privacy cpp3 --rounds 200   |   "
-        "sfsl run --data amazon:interactions.tsv.gz --set faults.submodel=0.1   |   "
-        "sfsl run --paper   |   sfsl run --engine ray --set run.together=25   |   "
-        "sfsl run --out runs/cpp3 --resume"
-    )(run)
-    app.command(epilog="Example:  sfsl init my.toml && sfsl run my.toml --out runs/first")(init)
-    app.command(epilog="Example:  sfsl evaluate runs/first --json")(evaluate)
-    app.command(epilog="Example:  sfsl export runs/first model.pt")(export)
 
 
 def run(

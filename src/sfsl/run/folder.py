@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from sfsl import __version__
-from sfsl.durable.files import folder_made_whole, write_whole
+from sfsl.durable import folder_made_whole, write_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import Sections, read_run_sections, to_toml

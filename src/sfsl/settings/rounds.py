@@ -8,8 +8,8 @@ import msgspec
 
 from sfsl.codec import Checked
 from sfsl.crypto.secret import digest
-from sfsl.rounds.plan import RoundRules
-from sfsl.service.settings import ServiceSettings
+from sfsl.rounds.params import RoundRules
+from sfsl.service.members import ServiceSettings
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import Averaging, ModelSpec, Quantization, ServerStep, StoreSpec, UpdateParams
 

@@ -3,7 +3,7 @@
 import pytest
 
 from sfsl.codec import Message
-from sfsl.durable.records import RecordFormat, with_checksum, without_checksum
+from sfsl.durable import RecordFormat, with_checksum, without_checksum
 from sfsl.errors import StateError
 
 

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sfsl.durable import records
-from sfsl.durable.lock import FileLock
-from sfsl.durable.records import DurableFile
+from sfsl import durable
+from sfsl.durable import DurableFile, FileLock
 from sfsl.errors import KeyFileError, LocalError, StateError, StoreError, StoreInUse
 
 HOLD = """
 import sys
-from sfsl.durable.lock import FileLock
+from sfsl.durable import FileLock
 lock = FileLock(sys.argv[1])
 print("held", flush=True)
 input()
@@ -41,8 +40,8 @@ def in_a_fork(check: str, path: Path) -> str:
     """What a child says after a fork; a fresh interpreter forks, since a test runner may have threads."""
     code = f"""
 import os, sys
-from sfsl.durable.lock import FileLock
-from sfsl.durable.records import DurableFile
+from sfsl.durable import FileLock
+from sfsl.durable import DurableFile
 path = sys.argv[1]
 {check}
 """
@@ -126,7 +125,7 @@ def test_after_a_failed_write_a_file_is_opened_again(tmp_path: Path, monkeypatch
     with DurableFile(path) as file:
         file.replace(b"old")
         with monkeypatch.context() as patch:
-            patch.setattr(records, "write_whole", fail)
+            patch.setattr(durable, "write_whole", fail)
             with pytest.raises(StateError, match="cannot write"):
                 file.replace(b"new")
         with pytest.raises(StateError, match="earlier write"):

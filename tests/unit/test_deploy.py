@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sfsl.carriers.https.authority import read_certificate
-from sfsl.deploy.loopback import HOSTS, loopback_tls
+from sfsl.deploy import HOSTS, loopback_tls
 from sfsl.errors import KeyFileError
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sfsl.durable.files import (
+from sfsl.durable import (
     OWNER_ONLY,
     folder_made_whole,
     put_in_place,
