@@ -29,6 +29,7 @@ from sfsl.submodel import (
     encode_update,
 )
 from sfsl.submodel.quantize import round_stochastic
+from sfsl.submodel.update import ModelSums, evidence
 from sfsl.testing import SeededRandomness
 
 RANDOMNESS = SeededRandomness("submodel update")
@@ -183,7 +184,8 @@ def test_adagrad_by_hand() -> None:
     values, new = step.apply(OLD, state, MOVES)
     second = state[:, 0].astype(np.float64) + MOVES**2
     assert new[:, 0].tolist() == second.astype(np.float32).tolist()
-    assert values.tolist() == (OLD + 0.5 * MOVES / (np.sqrt(second) + 0.01)).astype(np.float32).tolist()
+    floor = 0.01 * np.sqrt(second.mean())
+    assert values.tolist() == (OLD + 0.5 * MOVES / (np.sqrt(second) + floor)).astype(np.float32).tolist()
 
 
 def test_adam_by_hand_over_two_rounds() -> None:
@@ -192,8 +194,66 @@ def test_adam_by_hand_over_two_rounds() -> None:
     assert state[0].tolist() == pytest.approx(np.array([[0.05, 0.1], [0.0025, 0.01]]))
     values, state = step.apply(values, state, MOVES)
     assert state[0] == pytest.approx(np.array([[0.075, 0.15], [0.004375, 0.0175]]))
-    first = 1 + 0.1 * 0.05 / (0.05 + 0.01)
-    assert values[0, 0] == pytest.approx(first + 0.1 * 0.075 / (np.sqrt(0.004375) + 0.01))
+    # The second moments are those of 0.1, 0.2, -0.3 and 0: their mean is 0.035 times what was let in of them.
+    first = 1 + 0.1 * 0.05 / (0.05 + 0.01 * np.sqrt(0.25 * 0.035))
+    assert values[0, 0] == pytest.approx(
+        first + 0.1 * 0.075 / (np.sqrt(0.004375) + 0.01 * np.sqrt(0.4375 * 0.035))
+    )
+
+
+@pytest.mark.parametrize("kind", ["adagrad", "adam"])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+def test_steps_do_not_depend_on_how_small_moves_are(kind: Any, scale: float) -> None:
+    step = ServerStep(kind=kind, rate=0.1)
+    none = np.zeros((2, step.slots, 2), np.float32)
+    as_given, scaled = (step.apply(OLD, none, factor * MOVES)[0] for factor in (1.0, scale))
+    assert scaled == pytest.approx(as_given, rel=1e-5)
+
+
+def test_a_step_by_heat_by_hand_over_two_rounds() -> None:
+    """Rows of nine owners, of one, and of one that nobody trained; one owner's move is 0.1 in size."""
+    given = sums([[0.9, 0.9], [0.1, -0.1], [0, 0]], [9, 1, 0])
+    one = np.sqrt((2 * 0.81 + 2 * 0.01) / 10 / 2)
+    found = evidence(given)
+    assert found == pytest.approx(given.values / one)
+    step = ServerStep(kind="heat", rate=0.3, tau=10)
+    old = np.ones((3, 2), np.float32)
+    values, state = step.apply(old, np.zeros((3, 1, 2), np.float32), found)
+    assert values[0, 0] == pytest.approx(1 + 0.3 * found[0, 0] / np.sqrt(found[0, 0] ** 2 + 100))
+    assert values[2].tolist() == [1, 1]
+    values, state = step.apply(values, state, found)
+    assert state[:, 0] == pytest.approx(2 * found**2)
+
+
+def test_evidence_has_no_unit_and_no_row_moves_farther_than_the_rate() -> None:
+    given = [[0.9, 0.9], [1e-3, -0.1]]
+    tiny = sums((1e-7 * np.array(given)).tolist(), [9, 1])
+    assert evidence(tiny) == pytest.approx(evidence(sums(given, [9, 1])))
+    far, _ = ServerStep(kind="heat", rate=0.3, tau=10).apply(
+        OLD, np.zeros((2, 1, 2), np.float32), 1e9 * MOVES
+    )
+    assert abs(far - OLD).max() <= 0.3 + 1e-6
+    assert not evidence(sums([[0, 0, 0], [0, 0, 0]], [1, 0])).any()
+
+
+def test_a_step_by_heat_is_for_rows_and_keeps_to_the_longest_move() -> None:
+    how = Quantization(ring="z32", cohort=4, clip=1, max_weight=1, levels=8)
+    with pytest.raises(ParameterError, match="heat is for rows"):
+        UpdateParams(rows=how, dense=how, dense_step=ServerStep(kind="heat", rate=1))
+    store = MemoryStore(
+        StoreSpec(model=MODEL, seed=bytes(32), row_slots=1), np.zeros(MODEL.dense, np.float32)
+    )
+    params = UpdateParams(
+        rows=how,
+        dense=how,
+        averaging=Averaging(max_move=0.1),
+        row_step=ServerStep(kind="heat", rate=0.3, tau=0.1),
+    )
+    unions = {"goods": RowSet(np.array([7])), "category": RowSet(np.array([3]))}
+    rows = {"goods": sums([[0.5, 0.5]], [2]), "category": sums([[0]], [0])}
+    given = ModelSums(unions, rows, sums([[0.0] * MODEL.dense], [0]))
+    block = apply_sums(store, params, given, selection=b"").commit.tables["goods"]
+    assert np.linalg.norm(block.values) == pytest.approx(0.1, rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -22,14 +22,14 @@ from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
 from sfsl.simulate.engine import RoundResult
 from sfsl.simulate.population import Simulation
 from sfsl.simulate.settings import FaultPlan, SimulationSettings
-from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, ServerStep
-from sfsl.submodel.quantize import WeightedSums
+from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, ServerStep, UpdateParams, WeightedSums
+from sfsl.submodel.update import evidence
 from sfsl.training import auc, score_samples
 from sfsl.training.task import Task
 from sfsl_research.experiments.resident_central import ResidentCentral
 from sfsl_research.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
 from sfsl_research.resident.answers import Answers, Union, client_keys
-from sfsl_research.resident.model import Moved, averaged, decoded, encoded, stepped
+from sfsl_research.resident.model import Moved, averaged, decoded, encoded, row_moves, stepped
 from sfsl_research.resident.rounds import ResidentRounds
 from sfsl_research.resident.scoring import ResidentTest
 from small_fleet import CLIENTS, DEVICES, NAMES, all_rows, interactions, settings_of, store_of
@@ -240,17 +240,28 @@ def test_permanent_answers_last_for_a_period(fleet: ResidentClients) -> None:
     assert 0.3 < float((first != other).double().mean()) < 0.7
 
 
-@pytest.mark.parametrize("kind", ["add", "adagrad", "adam"])
+@pytest.mark.parametrize("kind", ["add", "adagrad", "adam", "heat"])
 def test_server_steps_are_those_of_the_stores(kind: str) -> None:
+    """Of the rows that moved; the last two did not, and have no say in the others' steps."""
     rng = np.random.default_rng(1)
     step = ServerStep(kind=kind, rate=0.7)
     values = rng.standard_normal((5, 3)).astype(np.float32)
     state = np.abs(rng.standard_normal((5, step.slots, 3))).astype(np.float32)
     moves = rng.standard_normal((5, 3))
-    expected = step.apply(values, state, moves)
-    found = stepped(step, *(torch.from_numpy(one) for one in (values, state, moves)))
+    expected = step.apply(values[:3], state[:3], moves[:3])
+    moved = torch.tensor([True, True, True, False, False])
+    found = stepped(step, *(torch.from_numpy(one) for one in (values, state, moves)), moved)
     for one, other in zip(found, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+        np.testing.assert_allclose(one[:3], other, rtol=1e-6)
+
+
+def test_evidence_is_that_of_the_server() -> None:
+    rng = np.random.default_rng(3)
+    values, weights = rng.standard_normal((6, 4)), np.array([3, 0, 1, 9, 2, 1])
+    how = Quantization(ring="z32", cohort=9, clip=1.0, levels=1000, max_weight=1)
+    update = UpdateParams(rows=how, dense=how, row_step=ServerStep(kind="heat", rate=0.3, tau=10))
+    found = row_moves(torch.from_numpy(values), torch.from_numpy(weights), update)
+    np.testing.assert_allclose(found, evidence(WeightedSums(values, weights, 0)))
 
 
 @pytest.mark.parametrize("max_move", [None, 0.05])
