@@ -6,7 +6,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sfsl.arrays import Indices, Reals
+from sfsl.arrays import Indices, Reals, find
 from sfsl.errors import InputError
 
 _SMALLEST = 1e-12
@@ -35,10 +35,11 @@ class Scored:
 
 @dataclass(frozen=True)
 class Baselines:
-    """What training samples say without a model: their click rate, and that of each item, smoothed."""
+    """What training samples say without a model: their click rate and smoothed ``rates`` of ``items``."""
 
     base: float
-    items: Reals | None = None
+    items: Indices | None = None
+    rates: Reals | None = None
 
     @classmethod
     def of(cls, labels: ArrayLike, items: Indices | None = None) -> Self:
@@ -49,15 +50,17 @@ class Baselines:
         base = float(label.mean()) if len(label) else float("nan")
         if items is None:
             return cls(base)
-        shown, clicked = np.bincount(items), np.bincount(items, weights=label)
-        return cls(base, (clicked + SMOOTHING * base) / (shown + SMOOTHING))
+        rows, which = np.unique(items, return_inverse=True)  # there may be billions; few of them were seen
+        shown, clicked = np.bincount(which), np.bincount(which, weights=label)
+        return cls(base, rows, (clicked + SMOOTHING * base) / (shown + SMOOTHING))
 
     def popularity(self, items: Indices | None) -> Reals | None:
         """Return the popularity of these items, where they are known; that of one without training samples
         is the base rate."""
-        if self.items is None or items is None:
+        if self.items is None or self.rates is None or items is None:
             return None
-        return np.append(self.items, self.base)[np.minimum(items, len(self.items))]
+        at, seen = find(items, self.items)
+        return np.append(self.rates, self.base)[np.where(seen, at, -1)]
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,8 @@ def rank(
     best = np.cumsum(discount)[np.minimum(clicks[counted].astype(np.int64), top) - 1]
     ndcg = gained(np.where(inside, discount[np.minimum(place, top - 1)], 0.0)) / best
     recall = gained(inside.astype(np.float64)) / clicks[counted]
-    return float(ndcg.mean()), float(recall.mean()), int(counted.sum())
+    # Shares, also where the mean of equal parts is a last bit above them.
+    return min(1.0, float(ndcg.mean())), min(1.0, float(recall.mean())), int(counted.sum())
 
 
 def calibrate(
@@ -279,7 +283,7 @@ def log_loss_from_histograms(
     found, constant = _fitted_log_loss(clicked, passed, middles, middles)
     least, _ = _fitted_log_loss(clicked, passed, high, low)  # every sample lies where it suits its label
     most = _log_loss_at(clicked, passed, low, high, constant)
-    return found, max(most - found, found - least)
+    return found, max(0.0, most - found, found - least)
 
 
 def _fitted_log_loss(

@@ -20,6 +20,7 @@ from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.rounds import Download, ScoreBins
 from sfsl.rounds.exchanges import ORDER
 from sfsl.rounds.record import RoundTally
+from sfsl.scores import log_loss
 from sfsl.simulate.chance import SeededRandomness
 from sfsl.simulate.engine import RoundResult
 from sfsl.simulate.population import Simulation
@@ -286,6 +287,15 @@ def test_the_secure_auc_is_within_five_thousandths_of_the_exact_one(
         error = abs(auc_from_histograms(*report.outcome.scores) - auc(scores, labels))
         assert error <= auc_error_bound(*report.outcome.scores)
         assert number < 3 or error < 0.005
+        # Relative scores say what they are up to a constant: the exact loss is the least over all of them.
+        log_odds = np.log(scores / (1 - scores))
+        shifted = (1 / (1 + np.exp(-log_odds - shift)) for shift in np.linspace(-6, 6, 1201))
+        exact, line = min(log_loss(one, labels) for one in shifted), report.record
+        assert line.log_loss_secure_error is not None
+        assert number < 3 or line.log_loss_secure == pytest.approx(exact, abs=0.005)
+        if line.log_loss_secure is not None:
+            assert abs(line.log_loss_secure - exact) <= line.log_loss_secure_error + 1e-4
+        assert line.base_log_loss_secure == pytest.approx(log_loss([labels.mean()] * len(labels), labels))
         bins = bins.after(*report.outcome.scores)
     assert bins != ScoreBins(bins=256)
 

@@ -43,6 +43,16 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
     assert finished(tmp_path / "parts", tiny(), resume=True) == whole
 
 
+def test_a_run_that_has_nothing_left_to_do_says_the_same_again(tmp_path: Path) -> None:
+    finished(tmp_path, tiny())
+    said = json.loads((tmp_path / "summary.json").read_text())
+    finished(tmp_path, tiny(), resume=True)
+    again = json.loads((tmp_path / "summary.json").read_text())
+    for name in ("learning", "baselines", "calibration", "verdict", "beats_baselines"):
+        assert again[name] == said[name]
+    assert said["verdict"]
+
+
 def test_stored_data_train_the_same_model(tmp_path: Path) -> None:
     made = CliRunner().invoke(
         app, ["data", str(tmp_path / "data"), "--users", "40", "--scale", "0.02", "--json"]

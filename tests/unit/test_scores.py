@@ -75,6 +75,17 @@ def test_equal_scores_are_worth_the_mean_over_their_orders() -> None:
     assert rank([0.5, 0.5, 0.5, 0.1], [1, 0, 1, 0], np.array([0, 0, 1, 1]), top=1)[0] == pytest.approx(0.75)
 
 
+def test_rankings_are_shares_to_the_last_bit() -> None:
+    # All clicks above all others, in ties of every size: the best that there is.
+    for clicks in range(1, 40):
+        for others in (1, 3):
+            scores, labels = np.repeat([0.9, 0.1], [clicks, others]), np.repeat([1, 0], [clicks, others])
+            ndcg, recall, _ = rank(scores, labels, np.zeros(clicks + others, np.int64), top=7)
+            assert ndcg == pytest.approx(1)
+            assert ndcg <= 1
+            assert recall <= 1
+
+
 def test_users_with_one_kind_of_label_do_not_count() -> None:
     users = np.array([0, 0, 1, 1, 2, 2])
     assert rank([0.9, 0.1] * 3, [1, 1, 0, 0, 0, 1], users, top=1) == (0.0, 0.0, 1)
@@ -108,6 +119,12 @@ def test_baselines_are_the_click_rate_and_that_of_items_smoothed() -> None:
     assert popular == pytest.approx([3 / 16, 6 / 14, 0.3, 0.3])
     assert Baselines.of([1, 0]).popularity(np.array([0])) is None
     assert baselines.popularity(None) is None
+    # Rows of a table with billions, and a filler where there is no row.
+    far = Baselines.of([1, 0, 1], np.array([2_000_000_000, -1, 2_000_000_000]))
+    assert far.popularity(np.array([2_000_000_000, -1, 5])) == pytest.approx([26 / 36, 20 / 33, 2 / 3])
+    nothing = Baselines.of([], np.zeros(0, np.int64)).popularity(np.array([3]))
+    assert nothing is not None
+    assert np.isnan(nothing).all()
 
 
 def test_an_evaluation_has_all_of_it_on_the_same_samples() -> None:

@@ -100,6 +100,8 @@ class Coordinator:
             committed=totals.committed,
             aborted=totals.aborted,
             auc=totals.auc,
+            log_loss=totals.log_losses[0],
+            base_log_loss=totals.log_losses[1],
             rounds=tuple(reversed(totals.last)),
         )
 

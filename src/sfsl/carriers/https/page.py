@@ -26,15 +26,17 @@ _SCRIPT = """
 const put = (id, text) => { document.getElementById(id).textContent = text; };
 const size = n => n >= 1e6 ? (n / 1e6).toFixed(2) + " MB" : n >= 1e3 ? (n / 1e3).toFixed(1) + " kB"
   : n.toFixed(0) + " B";
-const auc = x => x === null ? "\\u2013" : x.toFixed(4);
+const figure = x => x === null ? "\\u2013" : x.toFixed(4);
 function show(s) {
   put("round", s.round); put("phase", s.phase + (s.stopping ? ", stopping" : ""));
   put("heard", s.heard + " of " + s.expected); put("cohort", s.cohort); put("waiting", s.waiting);
-  put("enrolled", s.enrolled); put("auc", auc(s.auc)); put("ends", s.committed + " / " + s.aborted);
+  put("enrolled", s.enrolled); put("auc", figure(s.auc));
+  put("loss", figure(s.log_loss) + " / " + figure(s.base_log_loss));
+  put("ends", s.committed + " / " + s.aborted);
   const rows = s.rounds.map(r => {
     const row = document.createElement("tr");
     const cells = [r.round, r.aborted || "committed", r.survivors + " of " + r.cohort, r.dropped, r.late,
-      auc(r.auc), size(r.bytes_up), size(r.bytes_down), r.seconds.toFixed(1) + " s"];
+      figure(r.auc), figure(r.log_loss), size(r.bytes_up), size(r.bytes_down), r.seconds.toFixed(1) + " s"];
     for (const text of cells) row.appendChild(document.createElement("td")).textContent = text;
     row.children[1].className = "why";
     return row;
@@ -76,13 +78,14 @@ def html(status: Status) -> str:
         ("cohort", "Cohort", str(status.cohort)),
         ("waiting", "Waiting", str(status.waiting)),
         ("enrolled", "Enrolled", str(status.enrolled)),
-        ("auc", "AUC", _auc(status.auc)),
+        ("auc", "AUC", _figure(status.auc)),
+        ("loss", "Log loss / base rate's", f"{_figure(status.log_loss)} / {_figure(status.base_log_loss)}"),
         ("ends", "Committed / aborted", f"{status.committed} / {status.aborted}"),
     ]
     boxes = "".join(
         f'<div><dt>{escape(name)}</dt><dd id="{key}">{escape(value)}</dd></div>' for key, name, value in facts
     )
-    heads = ("Round", "End", "Clients", "Dropped", "Late", "AUC", "Up", "Down", "Time")  # a phone shows three
+    heads = ("Round", "End", "Clients", "Dropped", "Late", "AUC", "Log loss", "Up", "Down", "Time")
     head = "".join(f"<th>{name}</th>" for name in heads)
     rows = "".join(map(_row, status.rounds))
     return (
@@ -100,7 +103,7 @@ def html(status: Status) -> str:
 
 def _row(one: RoundShown) -> str:
     cells = (
-        f"{one.survivors} of {one.cohort}", one.dropped, one.late, _auc(one.auc),
+        f"{one.survivors} of {one.cohort}", one.dropped, one.late, _figure(one.auc), _figure(one.log_loss),
         _size(one.bytes_up), _size(one.bytes_down), f"{one.seconds:.1f} s",
     )  # fmt: skip
     shown = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
@@ -108,7 +111,7 @@ def _row(one: RoundShown) -> str:
     return f'<tr><td>{one.round}</td><td class="why">{end}</td>{shown}</tr>'
 
 
-def _auc(value: float | None) -> str:
+def _figure(value: float | None) -> str:
     return "–" if value is None else f"{value:.4f}"
 
 

@@ -30,6 +30,8 @@ class RoundShown(msgspec.Struct, frozen=True):
     dropped: int
     late: int
     auc: float | None
+    log_loss: float | None
+    base_log_loss: float | None
     bytes_up: float
     bytes_down: float
     seconds: float
@@ -50,6 +52,8 @@ class Status(msgspec.Struct, frozen=True):
     committed: int
     aborted: int
     auc: float | None
+    log_loss: float | None
+    base_log_loss: float | None
     rounds: tuple[RoundShown, ...]
 
 
@@ -80,6 +84,8 @@ class Totals:
                 dropped=sum(line.dropped.values()),
                 late=line.late,
                 auc=line.auc_secure,
+                log_loss=line.log_loss_secure,
+                base_log_loss=line.base_log_loss_secure,
                 bytes_up=sum(line.bytes_up.values()),
                 bytes_down=sum(line.bytes_down.values()),
                 seconds=line.wall_seconds,
@@ -89,6 +95,12 @@ class Totals:
     @property
     def auc(self) -> float | None:
         return next((one.auc for one in reversed(self.last) if one.auc is not None), None)
+
+    @property
+    def log_losses(self) -> tuple[float | None, float | None]:
+        """The last log loss of a cohort, and that of knowing only how often the same cohort clicks."""
+        known = (one for one in reversed(self.last) if one.log_loss is not None)
+        return next(((one.log_loss, one.base_log_loss) for one in known), (None, None))
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -111,7 +123,8 @@ def text(status: Status, totals: Totals) -> str:
         series = values if isinstance(values, Mapping) else {"": values}
         out.extend(f"sfsl_{name}{labels} {_number(value)}" for labels, value in series.items())
 
-    auc = math.nan if status.auc is None else status.auc
+    learned = (status.auc, status.log_loss, status.base_log_loss)
+    auc, log_loss, base = (math.nan if one is None else one for one in learned)
     tally = totals.tally
     moved = {
         _label(exchange=name, direction=way): size
@@ -129,6 +142,8 @@ def text(status: Status, totals: Totals) -> str:
     add("waiting", "gauge", "Clients that checked in and wait.", status.waiting)
     add("clients_enrolled", "gauge", "Clients enrolled and not revoked.", status.enrolled)
     add("auc", "gauge", "Of the last evaluated cohort, securely summed.", auc)
+    add("log_loss", "gauge", "Of the last evaluated cohort, at the best shift of its scores.", log_loss)
+    add("base_log_loss", "gauge", "Of the same cohort, if only its click rate were known.", base)
     add("bytes_total", "counter", "Encoded frames of finished rounds, by exchange.", moved)
     dropped: dict[str, float] = {**dict.fromkeys(ORDER, 0), **tally.dropped}
     add("dropouts_total", "counter", "Clients that did not answer, by exchange.", _by(dropped))

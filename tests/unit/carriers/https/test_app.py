@@ -365,6 +365,7 @@ def test_status_metrics_and_page(tmp_path: Path) -> None:
         (shown,) = status["rounds"]
         assert (shown["cohort"], shown["survivors"], shown["aborted"]) == (3, 3, None)
         assert status["auc"] == world.lines[0].auc_secure
+        assert status["log_loss"] == status["rounds"][0]["log_loss"] == world.lines[0].log_loss_secure
         # Counts, never who.
         everything = json.dumps(status) + (await http.get("/metrics")).text + (await http.get("/")).text
         for wire in wires:

@@ -7,12 +7,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from clocks import PATIENCE
 from deployment import Deployment, Wire, serve
 from sfsl.carriers.https import replies, status
+from sfsl.carriers.https.page import html
 from sfsl.carriers.https.status import Totals
 from sfsl.cli import app
 from sfsl.crypto.identity import Identity
@@ -32,7 +34,7 @@ def test_what_did_not_happen_yet_is_zero_and_not_absent(tmp_path: Path) -> None:
         async with Deployment(tmp_path) as world:
             text = status.text(world.coordinator.status(), world.coordinator.totals)
             samples = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-            assert samples["sfsl_auc"] == "NaN"
+            assert samples["sfsl_auc"] == samples["sfsl_log_loss"] == samples["sfsl_base_log_loss"] == "NaN"
             for exchange in order(active=False):
                 assert samples[f'sfsl_dropouts_total{{exchange="{exchange}"}}'] == "0"
             for error in status.REFUSALS:
@@ -97,8 +99,34 @@ def test_why_a_round_ended_is_told_without_names(tmp_path: Path) -> None:
     totals = Totals()
     values = {"aborted": why, "round": 1, "cohort": 3, "survivors": 0, "late": 0, "wall_seconds": 1.0}
     counts = {"dropped": {}, "bytes_up": {}, "bytes_down": {}}
-    totals.show(SimpleNamespace(**values, **counts, auc_secure=None))  # type: ignore[arg-type]
+    learned = dict.fromkeys(("auc_secure", "log_loss_secure", "base_log_loss_secure"))
+    totals.show(SimpleNamespace(**values, **counts, **learned))  # type: ignore[arg-type]
     assert totals.last[0].aborted == "2 shares of a client arrived, 3 are needed; no sum was opened"
+
+
+def test_a_log_loss_is_shown_beside_the_base_rate_of_the_same_round(tmp_path: Path) -> None:
+    totals = Totals()
+    values = {"aborted": None, "cohort": 3, "survivors": 3, "late": 0, "wall_seconds": 1.0}
+    counts = {"dropped": {}, "bytes_up": {}, "bytes_down": {}}
+    # What the last round measured was too coarse to say.
+    for number, loss, base in ((1, 0.51, 0.62), (2, None, 0.69)):
+        learned = {"auc_secure": None, "log_loss_secure": loss, "base_log_loss_secure": base}
+        totals.show(SimpleNamespace(round=number, **values, **counts, **learned))  # type: ignore[arg-type]
+    assert totals.log_losses == (0.51, 0.62)
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path) as world:
+            now = msgspec.structs.replace(
+                world.coordinator.status(), log_loss=0.51, base_log_loss=0.62, rounds=tuple(totals.last)
+            )
+            text = status.text(now, totals)
+            assert "sfsl_log_loss 0.51\n" in text
+            assert "sfsl_base_log_loss 0.62\n" in text
+            shown = html(now)
+            assert '<dd id="loss">0.5100 / 0.6200</dd>' in shown
+            assert "<td>0.5100</td>" in shown
+
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 @pytest.mark.parametrize("command", ["list", "revoke"])
