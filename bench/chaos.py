@@ -33,10 +33,8 @@ from chaos_checks import Evidence, quarters, verdicts
 from sfsl.arrays import Indices
 from sfsl.client.events import Event
 from sfsl.client.link import trusted
-from sfsl.client.memory import DurableMemory
-from sfsl.client.trainer import ClientModel
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import SystemRandomness, digest
+from sfsl.client.round import ClientModel, DurableMemory
+from sfsl.crypto.secret import Identity, SystemRandomness, digest
 from sfsl.models.package import describe, package_digest
 from sfsl.privacy import Budget, Calendar, ClientState
 from sfsl.run.fleet import build_fleet, client_privacy

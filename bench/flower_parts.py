@@ -20,7 +20,7 @@ from typing import Any, Self
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from sfsl.deploy.loopback import loopback_tls
+from sfsl.deploy import loopback_tls
 
 APP = Path(__file__).parent / "flower_app"
 _BIN = Path(sys.executable).parent

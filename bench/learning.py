@@ -120,6 +120,7 @@ def command(options: argparse.Namespace, name: str, flags: str, seed: int) -> li
     source = "amazon" if options.data == "recommenders" else options.data
     data = [source if options.path is None else f"{source}:{options.path}"]
     if source == "synthetic":
+        data += ["--set", "data.world=paper"]
         data += ["--set", f"data.users={options.users}", "--set", f"data.scale={options.scale}"]
     if "--scheme" not in flags:
         flags += " --sums plain"

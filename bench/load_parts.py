@@ -19,11 +19,10 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from sfsl.client.backoff import Backoff
+from sfsl.client.events import Backoff
 from sfsl.client.link import Link, Over, trusted
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import SystemRandomness
-from sfsl.rounds.messages import Invitation
+from sfsl.crypto.secret import Identity, SystemRandomness
+from sfsl.rounds.exchanges import Invitation
 from sfsl.secagg import Client, Policy
 from sfsl.service.messages import CODEC, CheckIn, Decline
 
@@ -246,7 +245,7 @@ async def _play(pipe: Connection, path: Path) -> None:
     import torch
 
     from sfsl.client.events import Event
-    from sfsl.client.trainer import ClientModel
+    from sfsl.client.round import ClientModel
     from sfsl.crypto.secret import digest
     from sfsl.models.package import describe, package_digest
     from sfsl.run.fleet import build_fleet, client_privacy

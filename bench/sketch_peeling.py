@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sfsl.union.sizing import QUARTERS, sketch_quarter
+from sfsl.union.sketch import QUARTERS, sketch_quarter
 
 # Load at which the 2-core of a random 4-uniform hypergraph appears, in the limit of large tables.
 THRESHOLD = 0.7722799

@@ -5,9 +5,18 @@ from typing import Any
 
 import numpy as np
 
-from sfsl.crypto.identity import Identity
-from sfsl.rounds import IndexSpace, RoundClient, RoundParams, RoundPolicy, RoundServer, ScoreBins, Trained
-from sfsl.rounds.messages import CODEC
+from sfsl.crypto.secret import Identity
+from sfsl.rounds import (
+    IndexSpace,
+    RoundClient,
+    RoundParams,
+    RoundPolicy,
+    RoundServer,
+    ScoreBins,
+    Trained,
+)
+from sfsl.rounds.client import Own
+from sfsl.rounds.exchanges import CODEC
 from sfsl.secagg import Client, Policy, SessionParams
 from sfsl.submodel import (
     Averaging,
@@ -128,7 +137,8 @@ class Stepper:
         self.cohort = cohort
         self.clients = {
             name: RoundClient(
-                cohort.sessions[name], cohort.answers[name], MODEL, MAPS, cohort.policy, cohort.randomness
+                cohort.sessions[name],
+                Own(cohort.answers[name], MODEL, MAPS, cohort.policy, cohort.randomness),
             )
             for name in cohort.names
         }

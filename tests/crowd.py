@@ -13,7 +13,7 @@ from cohort import CATEGORY_OF, DENSE, MAPS, MODEL, WIDTH, Cohort
 from fake_server import FakeServer
 from sfsl.client import Backoff, ClientModel, DurableMemory, Event, Lesson, Link, Participant, PersonalRows
 from sfsl.client.participant import Settings
-from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import Identity
 from sfsl.errors import Refused
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState
 from sfsl.rounds import Download, RoundPolicy, Trained

@@ -13,17 +13,17 @@ from clocks import PATIENCE
 from cohort import CATEGORY_OF, DENSE, GOODS, MAPS, MODEL, WIDTH, AsIs
 from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret, SystemRandomness
+from sfsl.crypto.secret import Identity, Secret, SystemRandomness
 from sfsl.errors import RoundOver
 from sfsl.rounds import RoundClient, RoundPolicy, Trained
-from sfsl.rounds.plan import RoundRules
+from sfsl.rounds.client import Own
+from sfsl.rounds.params import RoundRules
 from sfsl.rounds.record import RoundRecord
 from sfsl.secagg import Client, Policy
 from sfsl.service.driver import Service
+from sfsl.service.members import ServiceSettings
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn
 from sfsl.service.registry import Enrolment, Registry
-from sfsl.service.settings import ServiceSettings
 from sfsl.service.signing import Verifier, client_id, sign_request
 from sfsl.submodel import (
     Averaging,
@@ -165,7 +165,7 @@ class Guest:
         )
         round_policy = RoundPolicy(session=policy, max_clip=2.0, max_rows=1000)
         self.machine = RoundClient(
-            session, AsIs(self.real, everything=True), MODEL, MAPS, round_policy, randomness
+            session, Own(AsIs(self.real, everything=True), MODEL, MAPS, round_policy, randomness)
         )
         self.message = CheckIn(MODEL_DIGEST, self.machine.create_keys())
         self.received = 0

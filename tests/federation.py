@@ -11,9 +11,8 @@ from flwr.common.serde import context_from_proto, context_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from sfsl.carriers.flower.client import client_app
+from sfsl.carriers.flower.apps import client_app, unpacked
 from sfsl.carriers.flower.node import Member, Node
-from sfsl.carriers.flower.post import unpacked
 from sfsl.client.home import Home
 from sfsl.crypto.secret import SystemRandomness
 

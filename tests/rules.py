@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from sfsl.rounds.plan import RoundRules
+from sfsl.rounds.params import RoundRules
 from sfsl.simulate.settings import SimulationSettings
 
 

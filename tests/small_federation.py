@@ -15,11 +15,11 @@ from cohort import MAPS, MODEL, Cohort
 from crowd import CALENDAR, CLIENT_MODEL, DIGEST, POLICY, TODAY, Counting
 from deployment import new_store, settings
 from federation import FIRST, LoopGrid
+from sfsl.carriers.flower.apps import GridPost
 from sfsl.carriers.flower.messages import read_roster
 from sfsl.carriers.flower.node import Member, Node
-from sfsl.carriers.flower.post import GridPost
 from sfsl.carriers.flower.rounds import Rounds
-from sfsl.client.memory import DurableMemory
+from sfsl.client.round import DurableMemory
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.privacy import PRESETS, Budget
 from sfsl.rounds.record import RoundRecord

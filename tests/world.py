@@ -7,10 +7,8 @@ import msgspec
 import numpy as np
 
 from sfsl.codec import Message
-from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import Words, ring_named
-from sfsl.crypto.secret import KeyPair, Secret, pair_mask_key
-from sfsl.crypto.shamir import Interpolation, parse_share
+from sfsl.crypto.secret import Identity, Interpolation, KeyPair, Secret, pair_mask_key, parse_share
 from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, SumParams
 from sfsl.secagg.masking import Masker
 from sfsl.secagg.messages import CODEC, Keys, Roster, binding, point, self_mask_key, sum_context

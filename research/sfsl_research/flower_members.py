@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from sfsl.carriers.flower.node import Member, Node, model_of
 from sfsl.client.device import DeviceTrainer
-from sfsl.client.personal import PersonalRows
+from sfsl.client.home import PersonalRows
 from sfsl.crypto.secret import SystemRandomness, digest
 from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.settings.run import RunConfig

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sfsl.client import Attempt, Event
     from sfsl.client.join import join, join_async
     from sfsl.data import Catalogue, Samples
-    from sfsl.deploy.serving import Serving, serve, serve_async
+    from sfsl.deploy import Serving, serve, serve_async
     from sfsl.errors import SfslError
     from sfsl.mean import SecureMean, secure_mean
     from sfsl.rounds.record import RoundRecord
@@ -95,7 +95,7 @@ _ROOMS = {
     "sfsl.run.train": ("train,store", ("StopTraining", "TrainedRun", "train")),
     "sfsl.client": ("network", ("Attempt", "Event")),
     "sfsl.client.join": ("network,train", ("join", "join_async")),
-    "sfsl.deploy.serving": ("network,store,train", ("Serving", "serve", "serve_async")),
+    "sfsl.deploy": ("network,store,train", ("Serving", "serve", "serve_async")),
 }
 _NEEDS = {"train": "torch", "store": "lmdb", "network": "httpx"}
 

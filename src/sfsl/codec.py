@@ -1,16 +1,24 @@
-"""Messages <-> bytes: strict, versioned, size-limited (spec 3).
+"""Messages and sets <-> bytes: strict, versioned, size-limited (spec 3).
 
 A frame is one version byte followed by the MessagePack map of one message. A frame is accepted only
 if it is *canonical*: encoding what was decoded gives the same bytes back. So trailing bytes, unknown
 or repeated fields, fields out of order and numbers in a longer form than needed are all refused, and
 "the same message" and "the same bytes" mean the same thing.
+
+A set of whole numbers is in Elias-Fano coding (spec 3.5). Of each index the low k bits are stored as they are
+and the high bits in unary, as one bitmap with a one for each index. That takes about k + 2 bits per index,
+k = log2(domain / count): within two thirds of a bit of what any code needs for a random set, and both
+directions are a few array operations. A set of more than a quarter of its domain is a plain bitmap, which is
+then shorter.
 """
 
 from typing import Any, Union
 
 import msgspec
+import numpy as np
 
-from sfsl.errors import DecodeError, Oversize, ParameterError, WrongVersion
+from sfsl.arrays import Bits, Indices, ascends
+from sfsl.errors import DecodeError, InvalidMessage, Oversize, ParameterError, WrongVersion
 
 VERSION = 1
 
@@ -74,3 +82,117 @@ class Codec:
         if self.encode(message) != data:
             raise DecodeError(f"{type(message).__name__} is not in canonical form")
         return message
+
+
+def pack(indices: Indices, domain: int) -> bytes:
+    """Ascending distinct indices below ``domain`` as bytes; ``unpack`` needs their number and the domain."""
+    if not len(indices):
+        return b""
+    if not _as_bitmap(len(indices), domain):
+        return _elias_fano(indices, domain)
+    held = np.zeros(domain, np.bool_)
+    held[indices] = True
+    return np.packbits(held).tobytes()
+
+
+def pack_bits(held: Bits) -> bytes:
+    """The places where ``held`` is true as ``pack`` writes them, from a domain of its length."""
+    count = int(np.count_nonzero(held))
+    if count == 0:
+        return b""
+    if not _as_bitmap(count, len(held)):
+        return _elias_fano(np.flatnonzero(held), len(held))
+    return np.packbits(held).tobytes()
+
+
+def packed_size(count: int, domain: int) -> int:
+    """Bytes of any ``count`` indices below ``domain``."""
+    if count == 0:
+        return 0
+    if _as_bitmap(count, domain):
+        return (domain + 7) // 8
+    low_bits, high_size = _widths(count, domain)
+    return (count * low_bits + 7) // 8 + (high_size + 7) // 8
+
+
+def unpack(data: bytes, count: int, domain: int) -> Indices:
+    """The indices, or ``InvalidMessage`` where the bytes are not what ``pack`` makes of such a set."""
+    _require_size(data, count, domain)
+    if count == 0:
+        return np.zeros(0, np.int64)
+    if _as_bitmap(count, domain):
+        return np.flatnonzero(_exactly(count, data, domain)).astype(np.int64)
+    return _of_elias_fano(data, count, domain)
+
+
+def unpack_bits(data: bytes, count: int, domain: int) -> Bits:
+    """What ``unpack`` reads as ``domain`` bits, which must fit into memory."""
+    _require_size(data, count, domain)
+    if count and _as_bitmap(count, domain):
+        return _exactly(count, data, domain)
+    held = np.zeros(domain, np.bool_)
+    if count:
+        held[_of_elias_fano(data, count, domain)] = True
+    return held
+
+
+def _elias_fano(indices: Indices, domain: int) -> bytes:
+    count = len(indices)
+    low_bits, high_size = _widths(count, domain)
+    raw = indices.astype("<u8").view(np.uint8).reshape(count, 8)
+    low = np.unpackbits(raw, axis=1, count=low_bits, bitorder="little")
+    high = np.zeros(high_size, np.bool_)
+    high[(indices >> low_bits) + np.arange(count)] = True
+    return np.packbits(low).tobytes() + np.packbits(high).tobytes()
+
+
+def _of_elias_fano(data: bytes, count: int, domain: int) -> Indices:
+    low_bits, high_size = _widths(count, domain)
+    low_bytes = (count * low_bits + 7) // 8
+    low = read_bits(data[:low_bytes], count * low_bits).reshape(count, low_bits)
+    high = np.flatnonzero(_exactly(count, data[low_bytes:], high_size))
+    raw = np.zeros((count, 8), np.uint8)
+    raw[:, : (low_bits + 7) // 8] = np.packbits(low, axis=1, bitorder="little")
+    values = raw.view("<u8")[:, 0].astype(np.uint64)
+    values += (high - np.arange(count)).astype(np.uint64) << np.uint64(low_bits)
+    if int(values[-1]) >= domain or not ascends(values):
+        raise InvalidMessage("a packed set that is not ascending or leaves its domain")
+    return values.astype(np.int64)
+
+
+def _widths(count: int, domain: int) -> tuple[int, int]:
+    """How many low bits each index has, and how long the bitmap of the high bits is."""
+    low_bits = max(0, (domain // count).bit_length() - 1)
+    return low_bits, count + ((domain - 1) >> low_bits)
+
+
+def _as_bitmap(count: int, domain: int) -> bool:
+    low_bits, high_size = _widths(count, domain)
+    return domain <= count * low_bits + high_size
+
+
+def _require_size(data: bytes, count: int, domain: int) -> None:
+    """Refuse what cannot be such a set, before anything is allocated."""
+    if not 0 <= count <= domain:
+        raise InvalidMessage(f"a set of {count} indices from a domain of {domain}")
+    if len(data) != packed_size(count, domain):
+        raise InvalidMessage(f"a packed set of {len(data)} bytes is not one of {count} indices")
+
+
+def _exactly(count: int, data: bytes, size: int) -> Bits:
+    """A bitmap of which ``count`` bits are one."""
+    bits = read_bits(data, size)
+    ones = int(np.count_nonzero(bits))
+    if ones != count:
+        raise InvalidMessage(f"a packed set of {ones} indices says it has {count}")
+    return bits
+
+
+def read_bits(data: bytes, size: int) -> Bits:
+    """A plain bitmap of ``size`` bits, or ``InvalidMessage``."""
+    if len(data) != (size + 7) // 8:
+        raise InvalidMessage(f"a bitmap of {len(data)} bytes for {size} bits")
+    bits = np.unpackbits(np.frombuffer(data, np.uint8)).view(np.bool_)
+    if bits[size:].any():
+        raise InvalidMessage("a bitmap with bits set beyond its end")
+    return bits[:size]

@@ -14,8 +14,7 @@ from importlib.util import find_spec
 if find_spec("flwr") is None:
     raise ImportError("sfsl.flower needs Flower: pip install 'sfsl[flower]'")
 
-from sfsl.carriers.flower.client import client_app
+from sfsl.carriers.flower.apps import client_app, server_app
 from sfsl.carriers.flower.node import Member, Node, Terms, device_member, model_of
-from sfsl.carriers.flower.server import server_app
 
 __all__ = ["Member", "Node", "Terms", "client_app", "device_member", "model_of", "server_app"]

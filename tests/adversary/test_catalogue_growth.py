@@ -13,11 +13,10 @@ import pytest
 pytest.importorskip("torch")
 
 from cohort import Cohort, Stepper
-from sfsl.client.following import KnownModel, ServedModel, fetch_model
+from sfsl.client.events import About
+from sfsl.client.following import KnownModel, ServedModel, build_device, fetch_model, source_of
 from sfsl.client.home import Home
-from sfsl.client.memory import DurableMemory
-from sfsl.client.own_data import build_device, source_of
-from sfsl.client.replies import About
+from sfsl.client.round import DurableMemory
 from sfsl.data import Samples
 from sfsl.data.catalogue import Catalogue
 from sfsl.errors import InvalidMessage, PeriodFrozen, StateError, UnionFailed, WrongModel

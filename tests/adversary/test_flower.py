@@ -17,15 +17,15 @@ from flwr.common.serde import context_from_proto, context_to_proto
 
 from crowd import Counting
 from federation import FIRST, LoopGrid
+from sfsl.carriers.flower.apps import packed, unpacked
 from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name
 from sfsl.carriers.flower.node import Answer, open_node
-from sfsl.carriers.flower.post import packed, unpacked
 from sfsl.client import PersonalRows
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InputError, NotFinite, StateError, TooFewClients
 from sfsl.privacy import Budget, ClientState
-from sfsl.rounds.messages import Submodel
-from sfsl.rounds.snapshot import decode
+from sfsl.rounds.client import decode_client
+from sfsl.rounds.exchanges import Submodel
 from sfsl.secagg.messages import InboundShares, UnmaskRequest
 from small_federation import NODES, VICTIM, Probed, Small
 
@@ -487,7 +487,9 @@ def test_nothing_secret_is_logged_or_shown(
         if isinstance(record, ConfigRecord):
             kept = record["kept"]
             assert isinstance(kept, bytes)
-            shown.extend((repr(decode(kept)), repr(Answer(b"", kept)), f"{decode(kept).session!r}"))
+            shown.extend(
+                (repr(decode_client(kept)), repr(Answer(b"", kept)), f"{decode_client(kept).session!r}")
+            )
         if not isinstance(CODEC.decode(unpacked(message.content), limit=LIMIT), Call):
             assert refused(grid.honest(message))
         return reply

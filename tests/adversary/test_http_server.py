@@ -15,8 +15,8 @@ from attacks import Attack, Weaken, assert_gains_when_weakened, assert_stopped, 
 from clocks import PATIENCE
 from deployment import Deployment, Guest, Wire, serve
 from sfsl.carriers.https.app import AppLimits
-from sfsl.carriers.https.check_in import CheckIns
 from sfsl.carriers.https.conversation import Conversation, Conversations
+from sfsl.carriers.https.coordinator import CheckIns
 from sfsl.codec import Message
 from sfsl.errors import (
     AuthenticationFailed,

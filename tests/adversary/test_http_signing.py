@@ -15,7 +15,7 @@ import pytest
 from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, remove
 
 from clocks import PATIENCE
-from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import Identity
 from sfsl.errors import (
     AuthenticationFailed,
     ClockSkew,
@@ -28,7 +28,7 @@ from sfsl.errors import (
     StoreInUse,
     TooMany,
 )
-from sfsl.service import registry, registry_file, signing
+from sfsl.service import registry, signing
 from sfsl.service.registry import Registry
 from sfsl.service.signing import Verifier, client_id, sign_request
 from sfsl.testing import SeededRandomness
@@ -510,7 +510,7 @@ def test_nothing_secret_is_in_a_header() -> None:
 
 KILLED = """
 import sys
-from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import Identity
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.service.registry import Registry
 
@@ -674,7 +674,7 @@ def test_what_is_no_registry(tmp_path: Path) -> None:
 # argv: the registry, how its disk fills up.
 FULL = """
 import os, resource, sys
-from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import Identity
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.service.registry import Registry
 from sfsl.errors import StoreError
@@ -738,12 +738,12 @@ def test_a_lost_registry_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None
     with pytest.raises(StoreCorrupt):
         Registry(path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry_file, "_require_registry", lambda _: None)
-        patch.setattr(registry_file.RegistryFile, "_check", lambda _: None)
+        patch.setattr(registry, "_require_registry", lambda _: None)
+        patch.setattr(registry.RegistryFile, "_check", lambda _: None)
         patch.setattr(
             registry.Registry,
             "_open",
-            lambda self, at: setattr(self, "_file", registry_file.RegistryFile(at, self._lock)),
+            lambda self, at: setattr(self, "_file", registry.RegistryFile(at, self._lock)),
         )
         with Registry(path) as opened:
             assert opened._file.read("SELECT count(*) FROM sqlite_master") == [(0,)]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfsl.durable import files, records
+from sfsl import durable
 from sfsl.errors import BudgetExhausted, StateError
 from sfsl.privacy import Budget, Calendar, ClientState, IndexPrivacy, Tables
 from sfsl.testing import SeededRandomness
@@ -38,7 +38,8 @@ class PowerCut(BaseException):
 
 
 class Disk:
-    """Stands in for ``os`` in ``files``. Works on a real folder and notes what a power cut would leave.
+    """Stands in for ``os`` in ``durable``. Works on a real folder and notes what a power cut would leave.
+    Locks, which a power cut releases, are the real ones.
 
     Unflushed bytes of a file may be there in full, in part or not at all. Names made since the folder was
     last flushed may be there up to any point. Only what was flushed is certain.
@@ -62,6 +63,8 @@ class Disk:
         self.calls += 1
 
     def open(self, path: Any, flags: int, *mode: int) -> int:
+        if str(path).endswith(".lock"):
+            return os.open(path, flags, *mode)
         self._call()
         descriptor = os.open(path, flags, *mode)
         name = os.path.basename(path)
@@ -128,11 +131,11 @@ class Disk:
 
 @contextmanager
 def powered_by(disk: Disk) -> Iterator[None]:
-    real, files.os = files.os, disk  # type: ignore[assignment, attr-defined]
+    real, durable.os = durable.os, disk  # type: ignore[assignment, attr-defined]
     try:
         yield
     finally:
-        files.os = real  # type: ignore[attr-defined]
+        durable.os = real  # type: ignore[attr-defined]
 
 
 class World:
@@ -237,45 +240,45 @@ def without_folder_flush(path: Path, data: bytes, *, mode: int) -> None:
 
 
 def in_place(path: Path, data: bytes, *, mode: int) -> None:
-    descriptor = files.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    descriptor = durable.os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     while data:
-        data = data[files.os.write(descriptor, data) :]
-    files.os.fsync(descriptor)
-    files.os.close(descriptor)
+        data = data[durable.os.write(descriptor, data) :]
+    durable.os.fsync(descriptor)
+    durable.os.close(descriptor)
 
 
 def _replace(path: Path, data: bytes, *, file: bool = True, folder: bool = True) -> None:
-    descriptor = files.os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = durable.os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     while data:
-        data = data[files.os.write(descriptor, data) :]
+        data = data[durable.os.write(descriptor, data) :]
     if file:
-        files.os.fsync(descriptor)
-    files.os.close(descriptor)
-    files.os.rename(f"{path}.new", path)
+        durable.os.fsync(descriptor)
+    durable.os.close(descriptor)
+    durable.os.rename(f"{path}.new", path)
     if folder:
-        descriptor = files.os.open(path.parent, os.O_RDONLY)
-        files.os.fsync(descriptor)
-        files.os.close(descriptor)
+        descriptor = durable.os.open(path.parent, os.O_RDONLY)
+        durable.os.fsync(descriptor)
+        durable.os.close(descriptor)
 
 
 @pytest.mark.parametrize("careless", [without_file_flush, without_folder_flush, in_place])
 def test_careless_writes_are_caught(monkeypatch: pytest.MonkeyPatch, careless: Callable[..., None]) -> None:
     """The test above can fail: each of these habits loses a state."""
-    monkeypatch.setattr(records, "write_whole", careless)
+    monkeypatch.setattr(durable, "write_whole", careless)
     with pytest.raises(AssertionError):
         cut_everywhere()
 
 
 def test_answering_before_the_debit_is_durable_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """So does a client that answers first and writes afterwards."""
-    kept: list[bytes] = []
+    kept, write_whole = list[bytes](), durable.write_whole
 
     def late(path: Path, data: bytes, *, mode: int) -> None:
         kept.append(data)
         if len(kept) > 1:
-            files.write_whole(path, kept[-2], mode=mode)
+            write_whole(path, kept[-2], mode=mode)
 
-    monkeypatch.setattr(records, "write_whole", late)
+    monkeypatch.setattr(durable, "write_whole", late)
     with pytest.raises(AssertionError):
         cut_everywhere()
 

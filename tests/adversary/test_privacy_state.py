@@ -14,7 +14,7 @@ import pytest
 
 from sfsl.errors import BudgetExhausted, Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState, Decoys, IndexPrivacy, Tables
-from sfsl.privacy.state_file import MAGIC
+from sfsl.privacy.state import MAGIC
 from sfsl.testing import SeededRandomness
 
 CALENDAR = Calendar(start=date(2026, 1, 1), days=30)

@@ -21,7 +21,7 @@ from sfsl.errors import (
     WrongRound,
 )
 from sfsl.rounds import RoundClient, RoundParams, RoundPolicy, RoundServer
-from sfsl.rounds.messages import Request
+from sfsl.rounds.exchanges import Request
 
 ATTACKS, attack = collector()
 changed = msgspec.structs.replace

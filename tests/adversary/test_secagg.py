@@ -9,13 +9,12 @@ from attacks import Attack, assert_gains_when_weakened, assert_stopped, collecto
 
 import sfsl.crypto.secret
 import sfsl.secagg.client
-import sfsl.secagg.client_states
 import sfsl.secagg.messages
 import sfsl.secagg.server
+import sfsl.secagg.states
 from sfsl.codec import Codec
-from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import Z32
-from sfsl.crypto.secret import KeyPair, Secret, channel_keys
+from sfsl.crypto.secret import Identity, KeyPair, Secret, channel_keys
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -29,8 +28,8 @@ from sfsl.errors import (
     WrongRound,
 )
 from sfsl.secagg import Client, Layout, Policy, Server, SumParams, TableShape
-from sfsl.secagg.client_states import Ready
 from sfsl.secagg.messages import CODEC, Member, Roster, UnmaskRequest, binding
+from sfsl.secagg.states import Ready
 from sfsl.testing import SeededRandomness
 from world import World, over_the_wire, tampered
 
@@ -152,7 +151,7 @@ def swapping_a_clients_keys_in_active_mode() -> bool:
 
 
 def ignore_roster(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(sfsl.secagg.client_states, "binding", lambda roster: bytes(32))
+    patch.setattr(sfsl.secagg.states, "binding", lambda roster: bytes(32))
 
 
 @attack(refusal=AuthenticationFailed, weaken=ignore_roster)
@@ -170,7 +169,7 @@ def different_rosters_for_different_clients() -> bool:
 
 @attack(
     refusal=Refused,
-    weaken=lambda patch: patch.setattr(sfsl.secagg.client, "require_policy", lambda *_, **__: None),
+    weaken=lambda patch: patch.setattr(sfsl.secagg.messages, "require_policy", lambda *_, **__: None),
 )
 def too_small_a_cohort() -> bool:
     policy = Policy(min_clients=10, min_threshold=2, min_contributors=1, max_words=100)
@@ -180,7 +179,7 @@ def too_small_a_cohort() -> bool:
 
 @attack(
     refusal=Refused,
-    weaken=lambda patch: patch.setattr(sfsl.secagg.client, "require_policy", lambda *_, **__: None),
+    weaken=lambda patch: patch.setattr(sfsl.secagg.messages, "require_policy", lambda *_, **__: None),
 )
 def too_low_a_threshold() -> bool:
     policy = Policy(min_clients=2, min_threshold=4, min_contributors=1, max_words=100)
@@ -190,7 +189,7 @@ def too_low_a_threshold() -> bool:
 
 @attack(
     refusal=Refused,
-    weaken=lambda patch: patch.setattr(sfsl.secagg.client, "require_policy", lambda *_, **__: None),
+    weaken=lambda patch: patch.setattr(sfsl.secagg.messages, "require_policy", lambda *_, **__: None),
 )
 def talking_a_client_out_of_active_mode() -> bool:
     world = World(n=4, threshold=3, active=True).check_in()
@@ -239,7 +238,7 @@ def one_key_in_two_places_of_the_roster() -> bool:
 
 @attack(
     refusal=Refused,
-    weaken=lambda patch: patch.setattr(sfsl.secagg.client, "require_members", lambda *_: None),
+    weaken=lambda patch: patch.setattr(sfsl.secagg.messages, "require_members", lambda *_: None),
 )
 def a_roster_without_the_clients_own_keys() -> bool:
     world = World(n=3, threshold=2).check_in()
@@ -285,7 +284,6 @@ def one_key_pair_for_all_sums(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(Client, "__init__", careless)
     patch.setattr(sfsl.secagg.messages, "require_distinct", lambda keys: None)
-    patch.setattr(sfsl.secagg.server, "require_distinct", lambda keys: None)
 
 
 @attack(refusal=None, weaken=one_key_pair_for_all_sums)
@@ -433,7 +431,7 @@ def a_share_meant_for_someone_else() -> bool:
 
 @attack(
     refusal=KeyMismatch,
-    weaken=lambda patch: patch.setattr(sfsl.secagg.server, "require_seed", lambda seed, published: seed),
+    weaken=lambda patch: patch.setattr(sfsl.secagg.messages, "require_seed", lambda seed, published: seed),
 )
 def a_wrong_share_of_a_seed() -> bool:
     world = World(n=3, threshold=3).to_unmask()
@@ -449,7 +447,7 @@ def a_wrong_share_of_a_seed() -> bool:
 @attack(
     refusal=KeyMismatch,
     weaken=lambda patch: patch.setattr(
-        sfsl.secagg.server, "require_key_pair", lambda private, published: KeyPair(private)
+        sfsl.secagg.messages, "require_key_pair", lambda private, published: KeyPair(private)
     ),
 )
 def a_wrong_share_of_a_mask_key() -> bool:
@@ -510,7 +508,7 @@ def a_row_that_would_be_opened_alone() -> bool:
 
 @attack(
     refusal=Refused,
-    weaken=lambda patch: patch.setattr(sfsl.secagg.client, "require_policy", lambda *_, **__: None),
+    weaken=lambda patch: patch.setattr(sfsl.secagg.messages, "require_policy", lambda *_, **__: None),
 )
 def a_server_that_wants_to_open_lonely_rows() -> bool:
     world = row_world(1, 2).check_in()
@@ -529,7 +527,7 @@ def active_row_world() -> World:
     return world.share(rows={"c0": [[0, 3]], "c1": [[0]], "c2": [[0, 1]], "c3": [[2]]})
 
 
-@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.client, "verify_request"))
+@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.messages, "verify_request"))
 def inventing_a_requester_in_active_mode() -> bool:
     """Row 3 is c0's alone. The server says that c3 asked for it too, and would declare c3 dropped."""
     world = active_row_world()
@@ -540,7 +538,7 @@ def inventing_a_requester_in_active_mode() -> bool:
     return len(masked.words) == 16  # both rows, the lonely one too
 
 
-@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.client, "verify_request"))
+@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.messages, "verify_request"))
 def passing_off_one_clients_request_as_anothers() -> bool:
     world = active_row_world()
     inbound = world.inbound["c0"]
@@ -566,7 +564,7 @@ def the_servers_word_for_requests_in_active_mode() -> bool:
     return bool(world.clients["c0"].handle_inbound(told))
 
 
-@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.server, "verify_request"))
+@attack(refusal=AuthenticationFailed, weaken=remove(sfsl.secagg.messages, "verify_request"))
 def an_unsigned_request_in_active_mode() -> bool:
     """One such client would make all others leave; the server takes no request it cannot pass on."""
     table = Layout(dense=0, tables=(TableShape(rows=4, width=2),))
@@ -579,7 +577,7 @@ def an_unsigned_request_in_active_mode() -> bool:
 
 @attack(
     refusal=None,
-    weaken=lambda patch: patch.setattr(sfsl.secagg.client, "requests_digest", lambda bitmaps: bytes(32)),
+    weaken=lambda patch: patch.setattr(sfsl.secagg.messages, "requests_digest", lambda bitmaps: bytes(32)),
 )
 def a_colluding_client_that_signs_two_requests() -> bool:
     """c3 signs two requests; c0 is shown one, c1 the other. Their pair stream must not match any more."""
@@ -620,7 +618,7 @@ def more_words_than_the_client_allows() -> bool:
 
 @attack(
     refusal=Refused,
-    weaken=lambda patch: patch.setattr(sfsl.secagg.client, "require_policy", lambda *_, **__: None),
+    weaken=lambda patch: patch.setattr(sfsl.secagg.messages, "require_policy", lambda *_, **__: None),
 )
 def announcing_a_table_too_large_to_hold() -> bool:
     """A client that allowed it would allocate a bitmap of 2^30 rows just to say that it wants three."""

@@ -20,8 +20,7 @@ from sfsl.errors import (
 from sfsl.secagg import Client, Policy, Server, SessionParams
 from sfsl.testing import SeededRandomness
 from sfsl.union import UnionClient, UnionParams, UnionServer, private_set_union
-from sfsl.union.params import choose
-from sfsl.union.protocol import CODEC, Invitation, Union
+from sfsl.union.protocol import CODEC, Invitation, Union, choose
 
 ATTACKS, attack = collector()
 changed = msgspec.structs.replace
@@ -147,7 +146,7 @@ def a_union_before_anything_was_opened() -> bool:
 )
 def a_union_larger_than_the_round_can_hold() -> bool:
     """The whole domain as 'union' would make a client answer for every row there is."""
-    from sfsl.packing import pack
+    from sfsl.codec import pack
 
     parties = Parties({f"c{i}": {i} for i in range(4)}, capacity=4)
     parties.union = changed(parties.union, domain=2000)

@@ -7,13 +7,13 @@ from sfsl.arrays import Indices
 from sfsl.crypto.ring import Words, uniform
 from sfsl.errors import InputError, UnionFailed
 from sfsl.testing import SeededRandomness
-from sfsl.union.encoding import Encoding
-from sfsl.union.params import bloom, identity, sketch
+from sfsl.union.bloom import Bloom
+from sfsl.union.encoding import Encoding, Identity
 from sfsl.union.sketch import Field, P, Sketch, inverse, times
 
 SEED = bytes(range(32))
 DOMAIN = 5000
-ALL = [identity(DOMAIN), bloom(DOMAIN, 200, SEED), sketch(DOMAIN, 200, SEED)]
+ALL = [Identity(DOMAIN), Bloom(DOMAIN, 200, SEED), Sketch(DOMAIN, 200, SEED)]
 CHECKING = ALL[1:]  # identity takes every vector for a sum; it says so
 
 
@@ -86,7 +86,7 @@ def test_one_client_with_everything_beside_empty_ones(encoding: Encoding) -> Non
         assert encoding.decode(total).tolist() == sorted(everything)
 
 
-@pytest.mark.parametrize("encoding", [identity(1), sketch(1, 1, SEED), bloom(1, 1, SEED)], ids=name_of)
+@pytest.mark.parametrize("encoding", [Identity(1), Sketch(1, 1, SEED), Bloom(1, 1, SEED)], ids=name_of)
 def test_a_domain_of_one_index(encoding: Encoding) -> None:
     assert encoding.decode(encoding.encode(np.array([0]), SeededRandomness(0))).tolist() == [0]
 
@@ -101,7 +101,7 @@ def test_a_vector_of_noise_fails_loudly(encoding: Encoding) -> None:
 
 
 def test_one_changed_word_of_a_sketch_fails_loudly() -> None:
-    encoding = sketch(DOMAIN, 200, SEED)
+    encoding = Sketch(DOMAIN, 200, SEED)
     total, _ = honest_sum(encoding)
     rng = np.random.default_rng(7)
     for position in rng.choice(encoding.length, 150, replace=False):
@@ -114,7 +114,7 @@ def test_one_changed_word_of_a_sketch_fails_loudly() -> None:
 def test_a_scaled_cell_of_a_sketch_fails_loudly_and_at_once() -> None:
     # Its ratios are those of a true element, but the factor is another one: cells that disagree could pass
     # the element to and fro for ever.
-    encoding = sketch(DOMAIN, 200, SEED)
+    encoding = Sketch(DOMAIN, 200, SEED)
     total, _ = honest_sum(encoding)
     planes = total.reshape(encoding.planes, encoding.cells)
     for cell in np.flatnonzero(planes.any(axis=0))[:100]:
@@ -125,7 +125,7 @@ def test_a_scaled_cell_of_a_sketch_fails_loudly_and_at_once() -> None:
 
 
 def test_an_index_outside_the_domain_cannot_be_smuggled_into_a_sum() -> None:
-    encoding = sketch(DOMAIN, 200, SEED)
+    encoding = Sketch(DOMAIN, 200, SEED)
     table = np.zeros((encoding.planes, encoding.cells), np.uint64)
     encoding._add(table, np.array([3, DOMAIN]), np.array([5, 6], np.uint64))
     with pytest.raises(UnionFailed):
@@ -133,7 +133,7 @@ def test_an_index_outside_the_domain_cannot_be_smuggled_into_a_sum() -> None:
 
 
 def test_an_element_in_a_cell_that_is_not_its_own_is_no_element() -> None:
-    encoding = sketch(DOMAIN, 200, SEED)
+    encoding = Sketch(DOMAIN, 200, SEED)
     table = np.zeros((encoding.planes, encoding.cells), np.uint64)
     encoding._add(table, np.array([42]), np.array([5], np.uint64))
     table = np.roll(table, 1, axis=1)
@@ -144,7 +144,7 @@ def test_an_element_in_a_cell_that_is_not_its_own_is_no_element() -> None:
 
 def test_elements_cannot_come_and_go_for_ever() -> None:
     # x with factor 1 in one of its cells, 2 in another, and nothing in the rest; alone in the table.
-    encoding = sketch(DOMAIN, 200, SEED)
+    encoding = Sketch(DOMAIN, 200, SEED)
     table = np.zeros((encoding.planes, encoding.cells), np.uint64)
     encoding._add(table, np.array([42]), np.array([1], np.uint64))
     cells = encoding._cells(np.array([42]))[:, 0]
@@ -157,7 +157,7 @@ def test_elements_cannot_come_and_go_for_ever() -> None:
 
 
 def test_a_word_wiped_from_a_bloom_filter_is_never_a_silent_loss_alone() -> None:
-    encoding = bloom(DOMAIN, 200, SEED)
+    encoding = Bloom(DOMAIN, 200, SEED)
     total, union = honest_sum(encoding)
     failed = 0
     for position in np.flatnonzero(total)[:300]:
@@ -174,7 +174,7 @@ def test_a_word_wiped_from_a_bloom_filter_is_never_a_silent_loss_alone() -> None
 def test_a_word_planted_in_a_bloom_filter_adds_little_or_fails() -> None:
     # The documented limit: a planted word passes if it completes some index, which its sender might as well
     # have held. Everything else is seen.
-    encoding = bloom(DOMAIN, 200, SEED)
+    encoding = Bloom(DOMAIN, 200, SEED)
     total, union = honest_sum(encoding)
     empty = np.flatnonzero(total == 0)[:300]
     failed = 0
@@ -209,7 +209,7 @@ def mixture_that_belongs(encoding: Sketch) -> tuple[Words, list[int], int]:
 
 
 def test_a_mixture_of_elements_is_not_taken_for_one() -> None:
-    encoding = sketch(P, 1, SEED)
+    encoding = Sketch(P, 1, SEED)
     total, _, _ = mixture_that_belongs(encoding)
     with pytest.raises(UnionFailed):
         encoding.decode(total)
@@ -218,7 +218,7 @@ def test_a_mixture_of_elements_is_not_taken_for_one() -> None:
 def test_with_an_affine_check_a_wrong_element_would_come_out(monkeypatch: pytest.MonkeyPatch) -> None:
     # The test above, seen failing: this is the mixture that only the check stands against.
     monkeypatch.setattr(Sketch, "_check", affine_check)
-    encoding = sketch(P, 1, SEED)
+    encoding = Sketch(P, 1, SEED)
     total, held, ratio = mixture_that_belongs(encoding)
     assert encoding.decode(total).tolist() == [ratio]
     assert ratio not in held
@@ -229,7 +229,7 @@ def test_a_mixture_taken_for_an_element_is_found_out_all_the_same(monkeypatch: p
     # The affine check takes it for an element; its three other cells then say the opposite. A decoder that
     # lets it be found again with the opposite factor would return {a, b, ratio}.
     monkeypatch.setattr(Sketch, "_check", affine_check)
-    encoding = sketch(P, 100, SEED)
+    encoding = Sketch(P, 100, SEED)
     cells = encoding._cells(np.arange(10_000))
     alike = (cells == cells[:, :1]).astype(np.int64)
     b = int(np.flatnonzero((alike[0] == 1) & (alike.sum(axis=0) == 1))[0])
@@ -245,7 +245,7 @@ def test_a_mixture_taken_for_an_element_is_found_out_all_the_same(monkeypatch: p
 
 def test_with_an_affine_check_ordinary_unions_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     # 12,000 elements: about 3 mixed cells hold a ratio that belongs there; the check alone tells.
-    encoding = sketch(P, 12_000, SEED)
+    encoding = Sketch(P, 12_000, SEED)
     elements = np.random.default_rng(1).integers(0, P, 12_000)
     assert len(encoding.decode(encoding.encode(elements, SeededRandomness(1)))) == len(np.unique(elements))
     monkeypatch.setattr(Sketch, "_check", affine_check)

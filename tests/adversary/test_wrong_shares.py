@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from sfsl.crypto import reed_solomon
-from sfsl.crypto.secret import Secret
-from sfsl.crypto.shamir import SHARE_BYTES
+from sfsl.crypto.secret import SHARE_BYTES, Secret
 from sfsl.errors import KeyMismatch
 from sfsl.secagg import masking
 from world import World, tampered

@@ -15,8 +15,7 @@ from deployment import Deployment, Guest
 from fuzz.corpus import frames
 from fuzz.frames import Frame, mutated
 from sfsl.carriers.https.app import AppLimits, Server, create_app
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret, SystemRandomness
+from sfsl.crypto.secret import Identity, Secret, SystemRandomness
 from sfsl.service.messages import CODEC, Enrol
 from sfsl.service.registry import Enrolment
 from sfsl.service.signing import Verifier, client_id, sign_request

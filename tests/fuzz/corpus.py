@@ -9,7 +9,7 @@ import msgspec
 from cohort import Cohort, Stepper
 from fuzz.frames import Frame
 from sfsl.codec import Codec, Message
-from sfsl.rounds.messages import CODEC as ROUND
+from sfsl.rounds.exchanges import CODEC as ROUND
 from sfsl.secagg.messages import CODEC as SECAGG
 from sfsl.secagg.messages import Roster
 from sfsl.service.messages import CODEC as HTTP

@@ -14,8 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from deployment import Deployment, serve
 from sfsl.carriers.https.app import AppLimits
-from sfsl.carriers.https.guarded import ConnectionLimits
-from sfsl.carriers.https.listen import Listen
+from sfsl.carriers.https.listen import ConnectionLimits, Listen
 from sfsl.carriers.https.listen import serve as serve_forever
 
 

@@ -15,7 +15,7 @@ from fuzz.corpus import LIMIT, frames
 from fuzz.frames import Frame, mutated
 from sfsl.errors import SfslError, WrongPhase
 from sfsl.rounds.client import Phase
-from sfsl.rounds.messages import CODEC
+from sfsl.rounds.exchanges import CODEC
 
 VICTIM = "c0"
 HANDLERS = {

@@ -10,10 +10,10 @@ import pytest
 
 from fuzz.campaign import SEED, Campaign, sizes
 from fuzz.frames import Frame, mutated
-from sfsl.client.replies import About, Enrolled, read_json, read_problem
+from sfsl.client.events import About, Enrolled, read_json, read_problem
+from sfsl.codec import pack, pack_bits, packed_size, unpack, unpack_bits
 from sfsl.data.catalogue import Catalogue
 from sfsl.errors import DecodeError, InvalidMessage, RemoteError
-from sfsl.packing import pack, pack_bits, packed_size, unpack, unpack_bits
 from sfsl.secagg import Layout, TableShape
 from sfsl.secagg.masking import pack_requesters, parse_request, parse_requesters, request_bitmaps
 

@@ -9,7 +9,7 @@ import pytest
 
 from cohort import Cohort, Stepper
 from fuzz.calls import Call, Site
-from sfsl.carriers.https.guarded import ConnectionLimits, Door
+from sfsl.carriers.https.listen import ConnectionLimits, Door
 from sfsl.errors import InvalidMessage
 
 

@@ -20,8 +20,8 @@ from fuzz.frames import Frame, mutated
 from sfsl.codec import Codec, Message
 from sfsl.errors import Aborted, RemoteError
 from sfsl.rounds import RoundServer
+from sfsl.rounds.exchanges import CODEC as ROUND
 from sfsl.rounds.exchanges import STEP, order
-from sfsl.rounds.messages import CODEC as ROUND
 from sfsl.rounds.record import RoundTally
 from sfsl.secagg.messages import CODEC as SESSION
 from sfsl.service.driver import CohortRound

@@ -24,8 +24,7 @@ import pytest
 from clocks import PATIENCE
 from deployment import Guest, Wire
 from sfsl.carriers.https.authority import create_authority, issue_server
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Identity, Secret
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has 127/8 and /proc")
 

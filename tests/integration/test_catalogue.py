@@ -14,7 +14,7 @@ from sfsl.client.join import join_async
 from sfsl.client.link import Link
 from sfsl.data.catalogue import Catalogue, catalogue_digest
 from sfsl.data.catalogue_file import write_catalogue
-from sfsl.deploy.start import open_deployment
+from sfsl.deploy import open_deployment
 from sfsl.errors import InvalidMessage, ParameterError, WrongModel
 from sfsl.service.folder import read_lines
 from sfsl.settings.serve import from_all_sections

@@ -23,9 +23,8 @@ from sfsl.cli import app, join
 from sfsl.cli.output import Stopped, progress_console, run_until_stopped
 from sfsl.client.join import join_async
 from sfsl.client.link import Link
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import SystemRandomness
-from sfsl.deploy.start import open_deployment
+from sfsl.crypto.secret import Identity, SystemRandomness
+from sfsl.deploy import open_deployment
 from sfsl.errors import AuthenticationFailed, InputError, InvalidMessage, StateError
 from sfsl.service.folder import read_lines
 from sfsl.settings.serve import from_all_sections

@@ -12,9 +12,8 @@ torch = pytest.importorskip("torch")
 from fake_server import FakeServer
 from sfsl.carriers.local.engine import LocalEngine
 from sfsl.client.device import Device
-from sfsl.client.trainer import ClientModel
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import SystemRandomness
+from sfsl.client.round import ClientModel
+from sfsl.crypto.secret import Identity, SystemRandomness
 from sfsl.data import hold_out_last
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao
@@ -22,7 +21,7 @@ from sfsl.models import din
 from sfsl.models.package import build, describe, package_digest
 from sfsl.privacy import PRESETS
 from sfsl.rounds.exchanges import order
-from sfsl.rounds.plan import RoundRules, plan_round
+from sfsl.rounds.params import RoundRules, plan_round
 from sfsl.simulate.chance import Chance
 from sfsl.simulate.population import Simulation
 from sfsl.simulate.settings import SimulationSettings

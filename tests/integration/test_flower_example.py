@@ -13,8 +13,7 @@ pytest.importorskip("ray")
 
 from clocks import SteppingClock
 from federation import LoopGrid
-from sfsl.carriers.flower.post import GridPost
-from sfsl.carriers.flower.server import run_rounds
+from sfsl.carriers.flower.apps import GridPost, run_rounds
 from sfsl.errors import TooFewClients
 from sfsl.flower import Member, Node, device_member
 from sfsl.service.folder import read_lines

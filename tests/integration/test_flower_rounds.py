@@ -14,8 +14,7 @@ from flwr.app import Message
 from clocks import SteppingClock
 from federation import FIRST, LoopGrid
 from same_model import local_rounds, require_same_model
-from sfsl.carriers.flower.post import GridPost
-from sfsl.carriers.flower.server import run_rounds
+from sfsl.carriers.flower.apps import GridPost, run_rounds
 from sfsl.errors import TooFewClients
 from sfsl.rounds.exchanges import Exchange, order
 from sfsl.run.fleet import Fleet, build_fleet

@@ -16,20 +16,18 @@ torch = pytest.importorskip("torch")
 from clocks import PATIENCE
 from same_model import local_rounds, require_same_model
 from sfsl.client.events import Event
-from sfsl.client.trainer import ClientModel
-from sfsl.crypto.identity import Identity
+from sfsl.client.round import ClientModel
 from sfsl.crypto.secret import (
+    Identity,
     SystemRandomness,
     digest,
 )
-from sfsl.deploy.start import open_deployment
+from sfsl.deploy import open_deployment
 from sfsl.models.package import describe, package_digest
 from sfsl.rounds.exchanges import order
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
-from sfsl.service.folder import (
-    Kept,
-    read_lines,
-)
+from sfsl.service.driver import Kept
+from sfsl.service.folder import read_lines
 from sfsl.service.registry import Registry
 from sfsl.service.signing import client_id
 from sfsl.settings.serve import ServeConfig, from_all_sections

@@ -25,13 +25,11 @@ from clocks import PATIENCE, let_time_pass, until
 from deployment import Deployment, Wire, serve
 from sfsl.carriers.https.app import AppLimits
 from sfsl.carriers.https.authority import create_authority, issue_server
-from sfsl.carriers.https.guarded import ConnectionLimits
-from sfsl.carriers.https.listen import Listen, _bound
+from sfsl.carriers.https.listen import ConnectionLimits, Listen, _bound
 from sfsl.carriers.https.listen import serve as serve_forever
 from sfsl.cli import main
 from sfsl.client import Backoff, Link
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import SystemRandomness
+from sfsl.crypto.secret import Identity, SystemRandomness
 from sfsl.errors import InputError, KeyFileError
 from sfsl.secagg import Client, Policy
 from sfsl.service.messages import CODEC, CheckIn

@@ -22,11 +22,9 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-import typer
 from typer.testing import CliRunner, Result
 
-from sfsl.cli import plan
-from sfsl.cli import run as run_commands
+from sfsl.cli import app
 from sfsl.cli.run_output import RunProgress
 from sfsl.errors import (
     InputError,
@@ -47,7 +45,8 @@ from sfsl.run.fleet import Interacted, build_fleet, client_privacy
 from sfsl.run.planning import choose_cohort, planned_requesters
 from sfsl.run.setup import resolved
 from sfsl.run.summary import Summary
-from sfsl.service.folder import Kept, read_lines
+from sfsl.service.driver import Kept
+from sfsl.service.folder import read_lines
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import read_config, to_toml
 from sfsl.submodel import Commit, LmdbStore, RowSet
@@ -70,9 +69,6 @@ KEYS = {
     *("cohorts_aborted", "workers_lost"),
 }
 KILLS, MANY_KILLS = 12, 50
-
-app = typer.Typer()
-run_commands.register(app)
 
 
 def tiny(**changes: dict[str, Any]) -> RunConfig:
@@ -335,9 +331,7 @@ def test_a_plan_from_a_run_file_foretells_the_run(tmp_path: Path) -> None:
         faults={"inbound": 0, "submodel": 0},
     )
     file.write_text(to_toml(config))
-    command = typer.Typer()
-    plan.register(command)
-    result = CliRunner().invoke(command, ["--config", str(file), "--json"])
+    result = CliRunner().invoke(app, ["plan", "--config", str(file), "--json"])
     assert result.exit_code == 0, (result.output, result.exception)
     planned = json.loads(result.stdout)
     measured = ended(tmp_path / "run", config)
@@ -346,7 +340,7 @@ def test_a_plan_from_a_run_file_foretells_the_run(tmp_path: Path) -> None:
         assert sum(planned[told].values()) == pytest.approx(sum(found.values()), rel=0.05)
     file.write_text(to_toml(tiny(round={"scheme": "fl"})))
     with pytest.raises(InputError, match="sfsl"):
-        CliRunner().invoke(command, ["--config", str(file)], catch_exceptions=False)
+        CliRunner().invoke(app, ["plan", "--config", str(file)], catch_exceptions=False)
 
 
 # -- your own model ----------------------------------------------------------------------------

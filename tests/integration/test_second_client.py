@@ -29,8 +29,7 @@ from sfsl.carriers.https.listen import Listen
 from sfsl.carriers.https.listen import serve as serve_forever
 from sfsl.client import Backoff, ClientModel, DurableMemory, Lesson, Link, Participant, PersonalRows
 from sfsl.client.participant import Settings
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret, SystemRandomness
+from sfsl.crypto.secret import Identity, Secret, SystemRandomness
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState
 from sfsl.rounds import RoundPolicy, Trained
 from sfsl.rounds.record import RoundRecord

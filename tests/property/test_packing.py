@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sfsl.codec import pack, pack_bits, packed_size, unpack, unpack_bits
 from sfsl.errors import InvalidMessage
-from sfsl.packing import pack, pack_bits, packed_size, unpack, unpack_bits
 from sfsl.secagg.masking import pack_requesters, parse_requesters, requesters_size
 
 DOMAINS = st.sampled_from([1, 2, 7, 100, 5000, 2**31 - 1, 2**31, 2**31 + 1, 2**40, 2**63 - 1, 2**63])

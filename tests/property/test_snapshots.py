@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cohort import MAPS, MODEL, Cohort
-from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import Identity
 from sfsl.rounds import RoundClient, RoundServer
-from sfsl.rounds.messages import CODEC
-from sfsl.rounds.snapshot import Own, decode, encode, revive
+from sfsl.rounds.client import Own, decode_client, encode_client, revive
+from sfsl.rounds.exchanges import CODEC
 from sfsl.secagg import Client
 from sfsl.testing import SeededRandomness
 
@@ -25,7 +25,7 @@ class Twins:
         passing, self.own = self._client(identity)
         self.keys = self.lasting.create_keys()
         assert passing.create_keys() == self.keys
-        self.kept = encode(passing)
+        self.kept = encode_client(passing)
 
     def _client(self, identity: Identity | None) -> tuple[RoundClient, Own]:
         cohort, randomness = self.cohort, SeededRandomness(self.name)
@@ -46,16 +46,16 @@ class Twins:
             identity=identity,
             identities=cohort.pinned,
         )
-        return RoundClient(session, own.answers, MODEL, MAPS, cohort.policy, randomness), own
+        return RoundClient(session, own), own
 
     def answer(self, step: str, message: Any) -> bytes:
-        passing = revive(decode(self.kept), self.own)
+        passing = revive(decode_client(self.kept), self.own)
         said = [CODEC.encode(self._said(client, step, message)) for client in (self.lasting, passing)]
         assert said[0] == said[1]
         assert passing.phase is self.lasting.phase
         if passing.phase.name != "FINISHED":
-            self.kept = encode(passing)
-            assert encode(revive(decode(self.kept), self.own)) == self.kept
+            self.kept = encode_client(passing)
+            assert encode_client(revive(decode_client(self.kept), self.own)) == self.kept
         return said[0]
 
     def _said(self, client: RoundClient, step: str, message: Any) -> Any:
@@ -117,7 +117,7 @@ def test_a_snapshot_holds_no_secret_that_is_not_needed_any_more() -> None:
             server.receive(name, CODEC.decode(answer, limit=LIMIT))
         outbound = dict(server.close_phase())
         found.append(held())
-        kept = decode(one.kept)
+        kept = decode_client(one.kept)
         shares.append([len(box) for box in kept.session.boxes])
         asked.append(len(kept.asked))
     every, update = set(named), {"mask 1", "seed 1"}

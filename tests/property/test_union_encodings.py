@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from sfsl.crypto.ring import Words
 from sfsl.errors import InputError, UnionFailed
 from sfsl.testing import SeededRandomness
-from sfsl.union import params as encodings
-from sfsl.union.encoding import Encoding
+from sfsl.union.bloom import Bloom
+from sfsl.union.encoding import Encoding, Identity
+from sfsl.union.protocol import choose
+from sfsl.union.sketch import Sketch
 
 SEEDS = st.binary(min_size=32, max_size=32)
 LARGEST_SET = 25
@@ -41,7 +43,7 @@ def united(encoding: Encoding, sets: list[list[int]], seed: bytes) -> list[int]:
 @given(parties(largest_domain=2**63), SEEDS)
 def test_a_sketch_decodes_to_exactly_the_union(case: tuple[int, list[list[int]]], seed: bytes) -> None:
     domain, sets = case
-    encoding = encodings.sketch(domain, PARTIES * LARGEST_SET, seed)
+    encoding = Sketch(domain, PARTIES * LARGEST_SET, seed)
     assert united(encoding, sets, seed) == sorted(set().union(*sets))
 
 
@@ -49,14 +51,14 @@ def test_a_sketch_decodes_to_exactly_the_union(case: tuple[int, list[list[int]]]
 @given(parties(largest_domain=3000), SEEDS)
 def test_identity_decodes_to_exactly_the_union(case: tuple[int, list[list[int]]], seed: bytes) -> None:
     domain, sets = case
-    assert united(encodings.identity(domain), sets, seed) == sorted(set().union(*sets))
+    assert united(Identity(domain), sets, seed) == sorted(set().union(*sets))
 
 
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(parties(largest_domain=3000), SEEDS)
 def test_the_whole_is_the_domain_whatever_the_sets(case: tuple[int, list[list[int]]], seed: bytes) -> None:
     domain, sets = case
-    encoding = encodings.choose("whole", domain, 1, seed)
+    encoding = choose("whole", domain, 1, seed)
     assert encoding.length == 0
     assert united(encoding, sets, seed) == list(range(domain))
 
@@ -68,7 +70,7 @@ def test_a_bloom_filter_decodes_to_a_superset(
 ) -> None:
     domain, sets = case
     union = set().union(*sets)
-    encoding = encodings.bloom(domain, max(1, len(union), *map(len, map(set, sets))), seed, rate)
+    encoding = Bloom(domain, max(1, len(union), *map(len, map(set, sets))), seed, rate)
     result = united(encoding, sets, seed)
     assert union <= set(result)
     assert result == sorted(set(result))
@@ -80,7 +82,7 @@ def test_a_bloom_filter_decodes_to_a_superset(
 def test_auto_always_finds_an_encoding_that_works(
     domain: int, capacity: int, seed: bytes, data: st.DataObject
 ) -> None:
-    encoding = encodings.choose("auto", domain, capacity, seed)
+    encoding = choose("auto", domain, capacity, seed)
     assert encoding.name in ("identity", "sketch")
     one = data.draw(st.lists(st.integers(0, domain - 1), max_size=capacity))
     assert united(encoding, [one, one], seed) == sorted(set(one))
@@ -89,7 +91,7 @@ def test_auto_always_finds_an_encoding_that_works(
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(SEEDS, st.integers(2, 200), st.integers(0, 2**32))
 def test_over_capacity_a_sketch_decodes_exactly_or_not_at_all(seed: bytes, held: int, draw: int) -> None:
-    encoding = encodings.sketch(2**50, 1, seed)
+    encoding = Sketch(2**50, 1, seed)
     elements = np.unique(np.random.default_rng(draw).integers(0, 2**50, held))
     try:
         result = united(encoding, [[x] for x in elements.tolist()], seed)
@@ -101,7 +103,7 @@ def test_over_capacity_a_sketch_decodes_exactly_or_not_at_all(seed: bytes, held:
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.integers(1, 2**62), st.integers(-(2**64), 2**65), SEEDS)
 def test_only_elements_of_the_domain_are_encoded(domain: int, element: int, seed: bytes) -> None:
-    encoding = encodings.sketch(domain, 5, seed)
+    encoding = Sketch(domain, 5, seed)
     if 0 <= element < domain:
         assert united(encoding, [[element]], seed) == [element]
     else:
@@ -112,7 +114,7 @@ def test_only_elements_of_the_domain_are_encoded(domain: int, element: int, seed
 @settings(deadline=None, derandomize=True, max_examples=100)
 @given(st.integers(1, 2**26), st.integers(-(2**64), 2**65) | st.integers(-2, 2))
 def test_only_elements_of_the_whole_are_encoded(domain: int, offset: int) -> None:
-    encoding = encodings.choose("whole", domain, 1, bytes(32))
+    encoding = choose("whole", domain, 1, bytes(32))
     for element in (offset, domain + offset):
         if 0 <= element < domain:
             assert encoding.encode(np.array([element]), SeededRandomness(0)).shape == (0,)

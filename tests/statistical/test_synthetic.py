@@ -1,11 +1,14 @@
 """The synthetic data have the paper's statistics, its heterogeneity, and a signal of known strength."""
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from sfsl.data import Interactions, SyntheticSettings, SyntheticTaobao, bayes_auc, describe
+from sfsl.data.interactions import hold_out_last
+from sfsl.data.synthetic import WORLDS
 from sfsl.errors import InputError, ParameterError
 from sfsl.training import auc
 
@@ -38,6 +41,42 @@ def test_the_papers_heterogeneity(paper: Interactions) -> None:
     found = describe(paper)
     assert found.single == pytest.approx(0.867, abs=0.008)
     assert found.owners == pytest.approx(1.17, abs=0.015)
+
+
+def test_the_papers_world_is_the_one_that_its_figures_were_made_of() -> None:
+    data = SyntheticTaobao(WORLDS["paper"].scaled(0.05, users=40), seed=2).interactions()
+    found = hashlib.sha256()
+    assert data.category_of is not None
+    for column in (data.item, data.label, data.clicks, data.history_stop, data.category_of):
+        found.update(column.tobytes())
+    assert found.hexdigest() == "b9070efec8c04bb7adaf005020230b66cd4cd00ae48bba3f199264b0874b7d8c"
+
+
+def test_items_carry_more_than_their_category_where_there_are_tastes() -> None:
+    def learned(world: str) -> tuple[float, float, float]:
+        """AUCs on what is held out: by means of items, by means of categories, and the best there is."""
+        train, test = hold_out_last(
+            SyntheticTaobao(WORLDS[world].scaled(0.1, users=1000), seed=0).interactions()
+        )
+        assert train.category_of is not None
+        assert test.probability is not None
+
+        def by(groups: np.ndarray, of: np.ndarray, count: int) -> float:
+            clicks = np.bincount(groups, weights=train.label, minlength=count)
+            mean = (clicks + 2) / (np.bincount(groups, minlength=count) + 4)
+            return auc(mean[of], test.label)
+
+        category = train.category_of
+        return (
+            by(train.item, test.item, len(train.items)),
+            by(category[train.item], category[test.item], len(category)),
+            bayes_auc(test.probability),
+        )
+
+    item, category, best = learned("tastes")
+    assert best - 0.05 > item > category + 0.03
+    item, category, best = learned("paper")
+    assert item < category
 
 
 def test_statistics_count_what_samples_touch(paper: Interactions) -> None:

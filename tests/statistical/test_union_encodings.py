@@ -10,9 +10,9 @@ from scipy import stats
 from sfsl.crypto.ring import Words
 from sfsl.errors import UnionFailed
 from sfsl.testing import SeededRandomness
-from sfsl.union.encoding import Encoding
-from sfsl.union.hashing import KeyedHash
-from sfsl.union.params import bloom, identity, sketch
+from sfsl.union.bloom import Bloom
+from sfsl.union.encoding import Encoding, Identity, KeyedHash
+from sfsl.union.sketch import Sketch
 
 SEED = bytes(range(32))
 OWNERS = (1, 2, 5)
@@ -58,7 +58,7 @@ def least_p(tables: list[NDArray[np.int64]]) -> float:
     return min(values) * len(values)
 
 
-SMALL = [bloom(4000, 8, SEED), sketch(2**20, 8, SEED), sketch(2**63, 8, SEED)]
+SMALL = [Bloom(4000, 8, SEED), Sketch(2**20, 8, SEED), Sketch(2**63, 8, SEED)]
 COLLIDING = pytest.mark.parametrize("encoding", SMALL, ids=["bloom", "sketch", "sketch-2^63"])
 
 
@@ -94,12 +94,12 @@ def test_the_sum_is_distributed_the_same_whatever_the_number_of_owners(encoding:
 @RUNS
 @pytest.mark.parametrize("owners", OWNERS)
 def test_identity_words_are_uniform_and_nothing_else_is_touched(owners: int, runs: int) -> None:
-    sample = sums(identity(8), {2: owners, 3: 1}, runs, f"{owners} owners")
+    sample = sums(Identity(8), {2: owners, 3: 1}, runs, f"{owners} owners")
     assert not sample[:, [0, 1, 4, 5, 6, 7]].any()
     for word in (2, 3):
-        counts = np.bincount(bins(identity(8), sample[:, word], 16), minlength=16)
+        counts = np.bincount(bins(Identity(8), sample[:, word], 16), minlength=16)
         assert stats.chisquare(counts).pvalue > LEAST_P
-    together = bins(identity(8), sample[:, 2], 6) * 6 + bins(identity(8), sample[:, 3], 6)
+    together = bins(Identity(8), sample[:, 2], 6) * 6 + bins(Identity(8), sample[:, 3], 6)
     assert stats.chisquare(np.bincount(together, minlength=36)).pvalue > LEAST_P
 
 
@@ -108,7 +108,7 @@ def test_the_bloom_false_positive_rate_is_the_configured_one(rate: float) -> Non
     domain, capacity, wrong, tested = 100_000, 2000, 0, 0
     rng = np.random.default_rng(5)
     for seed in range(12):
-        encoding = bloom(domain, capacity, bytes([seed]) * 32, rate)
+        encoding = Bloom(domain, capacity, bytes([seed]) * 32, rate)
         elements = rng.choice(domain, capacity, replace=False)
         wrong += len(encoding.decode(encoding.encode(elements, SeededRandomness(seed)))) - capacity
         tested += domain - capacity
@@ -144,7 +144,7 @@ def test_hashes_of_structured_sets_look_random(shape: str) -> None:
 
 
 def test_check_values_look_random_and_are_not_affine() -> None:
-    encoding = sketch(2**31, 100, SEED)
+    encoding = Sketch(2**31, 100, SEED)
     elements = np.arange(30_000)
     checks = encoding._check(elements)
     counts = np.bincount((checks * np.uint64(256) // np.uint64(2**31 - 1)).astype(np.int64), minlength=256)
@@ -173,7 +173,7 @@ def test_peeling_succeeds_as_often_as_the_model_says(held: int, runs: int) -> No
     elements = np.arange(held, dtype=np.int64)
     done = 0
     for run in range(runs):
-        encoding = sketch(2**31, 100, run.to_bytes(32, "big"))
+        encoding = Sketch(2**31, 100, run.to_bytes(32, "big"))
         assert encoding.cells == CELLS
         table = np.zeros((encoding.planes, encoding.cells), np.uint64)
         factors = np.arange(1, held + 1, dtype=np.uint64) * np.uint64(1_000_003) % np.uint64(2**31 - 1)

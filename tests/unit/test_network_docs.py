@@ -9,7 +9,7 @@ import pytest
 from sfsl.carriers.https import status
 from sfsl.carriers.https.status import Status, Totals
 from sfsl.codec import Message
-from sfsl.rounds.messages import Request
+from sfsl.rounds.exchanges import Request
 from sfsl.secagg.messages import Keys
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn, Decline, Enrol
 from sfsl.settings.serve import from_all_sections

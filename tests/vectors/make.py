@@ -17,11 +17,24 @@ import numpy as np
 # As a script, this finds the other makers beside it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sfsl.crypto.identity import Identity
+from sfsl.codec import pack
 from sfsl.crypto.ring import F31, RINGS, MaskStream, _counter_mode
-from sfsl.crypto.secret import KeyPair, Secret, channel_keys, derive, digest, frame, pair_mask_key, seal
-from sfsl.crypto.shamir import PRIME, SHARE_BYTES, Interpolation, parse_share, split
-from sfsl.packing import pack
+from sfsl.crypto.secret import (
+    PRIME,
+    SHARE_BYTES,
+    Identity,
+    Interpolation,
+    KeyPair,
+    Secret,
+    channel_keys,
+    derive,
+    digest,
+    frame,
+    pair_mask_key,
+    parse_share,
+    seal,
+    split,
+)
 from sfsl.secagg import Layout, TableShape, plan_graph
 from sfsl.secagg.graph import random_cycles
 from sfsl.secagg.masking import pack_requesters

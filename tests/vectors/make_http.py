@@ -14,8 +14,7 @@ from pathlib import Path
 # As a script, this finds the other makers beside it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret, frame
+from sfsl.crypto.secret import Identity, Secret, frame
 from sfsl.service.identities import write_identity
 from sfsl.service.signing import LABEL, _parts, client_id, sign_request
 from vectors.values import Json, Recorder, some

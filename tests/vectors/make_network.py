@@ -15,11 +15,11 @@ import numpy as np
 # As a script, this finds the other makers beside it.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Identity, Secret
 from sfsl.privacy import PRESETS, IndexPrivacy, Tables
 from sfsl.privacy.response import Perturber
 from sfsl.rounds import RoundClient, RoundParams, RoundPolicy, RoundServer, ScoreBins, Trained
+from sfsl.rounds.client import Own
 from sfsl.secagg import Client, Policy, SessionParams
 from sfsl.service import messages as network
 from sfsl.service.signing import client_id
@@ -105,14 +105,14 @@ class Member:
             identity=identity if active else None,
             identities=known,
         )
-        self.machine = RoundClient(
-            session,
+        own = Own(
             Answers(self.period_key, privacy, self.real),
             MODEL,
             RowMaps(MODEL, {"category": np.array(CATEGORY_OF)}),
             RoundPolicy(session=policy, max_clip=2.0, max_rows=1000),
             self.randomness,
         )
+        self.machine = RoundClient(session, own)
         self.keys = self.machine.create_keys()
         self.exchanges: list[Json] = []
 

@@ -7,9 +7,8 @@ import numpy as np
 from msgspec.structs import replace
 
 from sfsl.codec import Message
-from sfsl.crypto.identity import Identity
 from sfsl.crypto.ring import RINGS
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Identity, Secret
 from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, SumParams, TableShape
 from sfsl.secagg.masking import parse_requesters, request_bitmaps
 from sfsl.secagg.messages import (

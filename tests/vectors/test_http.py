@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from sfsl import errors
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Identity, Secret
 from sfsl.errors import ClockSkew, InvalidMessage, UnknownClient
 from sfsl.service.identities import read_identity
 from sfsl.service.signing import Verifier, client_id, require_public, sign_request

@@ -11,23 +11,28 @@ import pytest
 from cryptography.exceptions import InvalidSignature, InvalidTag
 
 from sfsl import errors
+from sfsl.codec import pack, unpack
 from sfsl.crypto import ring as prg
 from sfsl.crypto import secret as aead
 from sfsl.crypto import secret as kdf
-from sfsl.crypto.identity import Ed25519PublicKey, Identity, verify
 from sfsl.crypto.ring import F31, RINGS, MaskStream, ring_named
 from sfsl.crypto.secret import (
+    PRIME,
+    Ed25519PublicKey,
+    Identity,
+    Interpolation,
     KeyPair,
     Secret,
     channel_keys,
     pair_mask_key,
+    parse_share,
     require_canonical,
     require_contributory,
+    split,
     unseal,
+    verify,
 )
-from sfsl.crypto.shamir import PRIME, Interpolation, parse_share, split
 from sfsl.errors import AuthenticationFailed, KeyMismatch, ParameterError, SfslError
-from sfsl.packing import pack, unpack
 from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, TableShape, plan_graph
 from sfsl.secagg.graph import random_cycles
 from sfsl.secagg.masking import parse_requesters

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from sfsl.secagg.meter import Meter
+from sfsl.secagg.facade import Meter
 
 P = ParamSpec("P")
 T = TypeVar("T")

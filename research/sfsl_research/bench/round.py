@@ -10,11 +10,10 @@ from numpy.typing import ArrayLike
 from sfsl.codec import Message
 from sfsl.errors import InputError
 from sfsl.rounds import Download, RoundClient, RoundServer, Trained
-from sfsl.rounds.exchanges import ORDER, STEP, TRAINS, Exchange
-from sfsl.rounds.messages import CODEC
+from sfsl.rounds.exchanges import CODEC, ORDER, STEP, TRAINS, Exchange
 from sfsl.secagg import Client, Start
+from sfsl.secagg.facade import Cost, Meter
 from sfsl.secagg.messages import Keys, MaskedVector
-from sfsl.secagg.meter import Cost, Meter
 from sfsl.submodel import RowSet
 from sfsl_research.bench.memory import SERVER, MemoryMeter, bare_process_bytes
 from sfsl_research.bench.simulated import SimulatedCohort, Sizes

@@ -17,7 +17,7 @@ from sfsl.errors import InputError
 from sfsl.secagg import aggregate, aggregate_rows
 from sfsl.secagg.facade import Aggregate, AggregateRows
 from sfsl.secagg.masking import Masker, Selection
-from sfsl.secagg.params import Layout, TableShape
+from sfsl.secagg.messages import Layout, TableShape
 
 _REPEATS = 9
 

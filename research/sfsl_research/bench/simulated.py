@@ -11,6 +11,7 @@ from sfsl.crypto.secret import Randomness, Secret, SystemRandomness
 from sfsl.errors import InputError
 from sfsl.privacy import PRESETS, IndexPrivacy, Perturber, Tables
 from sfsl.rounds import Download, RoundClient, RoundParams, RoundPolicy, ScoreBins, Trained
+from sfsl.rounds.client import Own
 from sfsl.secagg import Client, Policy, SessionParams, default_threshold
 from sfsl.submodel import (
     Averaging,
@@ -139,7 +140,7 @@ class SimulatedCohort:
         key = Secret(self.randomness.bytes(32))
         answers = Answers(Perturber(key, self._privacy, tables, {"goods": self.real[name]}))
         terms = RoundPolicy(session=policy, max_clip=CLIP, max_rows=_GENEROUS)
-        return session, RoundClient(session, answers, self.model, self.maps, terms, self.randomness)
+        return session, RoundClient(session, Own(answers, self.model, self.maps, terms, self.randomness))
 
     def derived(self, name: str) -> RowSet:
         """The categories of the client's own items."""

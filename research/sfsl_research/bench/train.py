@@ -25,7 +25,7 @@ from sfsl.data.words import CONTEXT
 from sfsl.errors import InputError
 from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
 from sfsl.privacy import PRESETS
-from sfsl.rounds.plan import RoundRules
+from sfsl.rounds.params import RoundRules
 from sfsl.simulate.population import Simulation
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import Averaging, MemoryStore, Quantization, StoreSpec, UpdateParams

@@ -14,8 +14,9 @@ def add_audit(privacy: typer.Typer) -> None:
 
 
 def add_bench(app: typer.Typer) -> None:
-    from sfsl_research.cli import bench
+    from sfsl_research.cli import bench, worlds
 
+    worlds.register(bench.app)
     app.add_typer(bench.app, name="bench")
 
 

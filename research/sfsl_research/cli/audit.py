@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from sfsl.cli.output import (
+    Json,
     console,
     counts_of_rounds,
     emit_json,
@@ -14,7 +15,7 @@ from sfsl.cli.output import (
     progress_console,
     table,
 )
-from sfsl.cli.privacy import LEVEL, Cohort, Json, Plot, say_where
+from sfsl.cli.privacy import LEVEL, Cohort, Plot, where
 from sfsl.errors import InputError
 from sfsl.report.privacy_plots import Picture
 from sfsl_research.audit.audit import Audit
@@ -75,7 +76,8 @@ def audit(
         )
     else:
         _print(found)
-        say_where(plot)
+        for line in where(plot):
+            console().print(line)
     if found.violated:
         raise typer.Exit(1)
 

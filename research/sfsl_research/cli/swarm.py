@@ -19,8 +19,7 @@ from sfsl.cli.output import (
     table,
     told_as_json,
 )
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret, SystemRandomness, digest
+from sfsl.crypto.secret import Identity, Secret, SystemRandomness, digest
 from sfsl.errors import InputError
 from sfsl.settings.run import from_sections
 from sfsl.settings.toml import overridden, read_sections
@@ -134,7 +133,7 @@ def _swarm(
         import torch
 
         from sfsl.client.link import address, trusted
-        from sfsl.client.trainer import ClientModel
+        from sfsl.client.round import ClientModel
         from sfsl_research.swarm.swarm import Swarm, SwarmSettings
     except ImportError as error:
         raise InputError(

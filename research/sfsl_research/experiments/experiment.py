@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from sfsl.arrays import Indices
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
-from sfsl.durable.files import write_whole, written_whole
-from sfsl.durable.lock import Closing, FileLock
+from sfsl.durable import Closing, FileLock, write_whole, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.fleet import Interacted, scheme_privacy
 from sfsl.run.setup import central_settings, simulation_settings
@@ -275,11 +274,13 @@ def _require_federated(name: str, config: RunConfig, clients: int) -> None:
 
 
 def _read_settings(path: Path) -> dict[str, RunConfig]:
-    """What another version did not know yet has its default."""
+    """What another version did not know yet has its default, but for the world, which was the paper's."""
     try:
         stored = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
     except msgspec.MsgspecError as error:
         raise InputError(f"{path} is damaged: {error}") from None
+    for sections in stored.values():
+        sections["data"] = {"world": "paper"} | sections.get("data", {})
     return {name: from_sections(sections) for name, sections in stored.items()}
 
 

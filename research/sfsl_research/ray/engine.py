@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
 from sfsl.carriers.local.engine import Cohort, PopulationEngine
-from sfsl.durable.lock import Closing
+from sfsl.durable import Closing
 from sfsl.errors import InputError, ParameterError
 from sfsl.rounds.record import RoundTally
 from sfsl.simulate.population import Groups, Simulation

@@ -8,8 +8,9 @@ import numpy as np
 import ray
 from ray.exceptions import RayError
 
-from sfsl.carriers.local.pool import Lessons, Reply
-from sfsl.client.device import Device, Learned
+from sfsl.carriers.local.engine import Lessons, Reply
+from sfsl.client.device import Device
+from sfsl.rounds.record import Learned
 from sfsl.simulate.population import Groups, Personal
 from sfsl_research.ray.crew import Crew, Member
 

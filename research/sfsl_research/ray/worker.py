@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import ray
 import torch
 
-from sfsl.carriers.local.pool import Lessons, LocalPool, Reply
+from sfsl.carriers.local.engine import Lessons, LocalPool, Reply
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.rounds.exchanges import Exchange
 from sfsl.simulate.population import Groups, Personal, Population

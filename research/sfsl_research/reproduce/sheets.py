@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from sfsl.durable.files import write_whole
+from sfsl.durable import write_whole
 from sfsl.errors import InputError
 
 Row = TypeVar("Row", bound=msgspec.Struct)

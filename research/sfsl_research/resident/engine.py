@@ -25,7 +25,7 @@ from sfsl.training.local import learning, rebuilding
 from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
 from sfsl_research.resident.answers import Answers, Union, client_keys
 from sfsl_research.resident.clients import Cohort, Kept, ResidentClients
-from sfsl_research.resident.model import Moved, ResidentModel, averaged, decoded, encoded
+from sfsl_research.resident.model import Moved, ResidentModel, averaged, decoded, encoded, row_moves
 
 _NOWHERE = 1024
 
@@ -452,8 +452,7 @@ class _ArmRound:
         everyone = torch.full_like(sums.weights, len(self._cohort))
         values, total = decoded(sums, update.rows, everyone)
         opened = self._open[table.name]
-        moved = opened & (total > 0) & (values != 0).any(1)
-        self._arm.model.move_rows(
-            table.name, union.rows, averaged(values, total, update.averaging), moved, update.row_step
-        )
+        total = torch.where(opened, total, 0)
+        moved = (total > 0) & (values != 0).any(1)
+        self._arm.model.move_rows(table.name, union.rows, row_moves(values, total, update), moved, update)
         return TableFigures(union.rows, union.real, opened, moved)

@@ -9,8 +9,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sfsl.arrays import Indices
-from sfsl.submodel import Averaging, Quantization, RowSet, RowStore, ServerStep, Table
+from sfsl.submodel import Averaging, Quantization, RowSet, RowStore, ServerStep, Table, UpdateParams
 from sfsl.training.task import Parameters, Task
+
+_LEAST = 1e-30  # as ``ServerStep`` has it
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,12 @@ class ResidentModel:
                 raise ValueError(f"{name} has shape {arrays[name].shape}, not {tuple(one.shape)}")
             one.copy_(torch.from_numpy(arrays[name]))
 
-    def move_rows(self, table: str, rows: Tensor, moves: Tensor, moved: Tensor, step: ServerStep) -> None:
+    def move_rows(self, table: str, rows: Tensor, moves: Tensor, moved: Tensor, update: UpdateParams) -> None:
         """Move ``rows``, each given once; those of which ``moved`` is false stay as they are."""
-        own, state = self.tables[table], self.states[table]
-        values, new = stepped(step, own[rows], state[rows], moves)
+        own, state, step = self.tables[table], self.states[table], update.row_step
+        values, new = stepped(step, own[rows], state[rows], moves, moved)
+        if step.kind == "heat":
+            values = (own[rows] + limited(values - own[rows], update.averaging)).to(torch.float32)
         keep = moved.unsqueeze(1)
         own[rows] = torch.where(keep, values, own[rows])
         if step.slots:
@@ -68,7 +72,7 @@ class ResidentModel:
         self.touched[table][rows] |= moved
 
     def move_dense(self, moves: Tensor, moved: Tensor, step: ServerStep) -> None:
-        values, state = stepped(step, self.dense[None], self.dense_state[None], moves[None])
+        values, state = stepped(step, self.dense[None], self.dense_state[None], moves[None], moved[None])
         self.dense.copy_(torch.where(moved, values[0], self.dense))
         self.dense_state.copy_(torch.where(moved, state[0], self.dense_state))
 
@@ -129,22 +133,45 @@ def averaged(values: Tensor, weights: Tensor, how: Averaging) -> Tensor:
     """Return what ``Averaging.moves`` does."""
     moves = values / weights.to(torch.float64).clamp_min(how.kappa).unsqueeze(1)
     moves = torch.where((weights == 0).unsqueeze(1), 0.0, moves)
-    if how.max_move is not None:
-        moves = moves * (how.max_move / moves.norm(dim=1, keepdim=True).clamp_min(how.max_move))
-    return moves
+    return limited(moves, how)
 
 
-def stepped(step: ServerStep, values: Tensor, state: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what ``ServerStep.apply`` does."""
+def limited(moves: Tensor, how: Averaging) -> Tensor:
+    """Return what ``Averaging.limited`` does."""
+    if how.max_move is None:
+        return moves
+    cut: Tensor = moves * (how.max_move / moves.norm(dim=1, keepdim=True).clamp_min(how.max_move))
+    return cut
+
+
+def row_moves(values: Tensor, weights: Tensor, update: UpdateParams) -> Tensor:
+    """Return what ``UpdateParams.row_moves`` does; rows that do not count have no weight."""
+    if update.row_step.kind != "heat":
+        return averaged(values, weights, update.averaging)
+    there = (weights > 0).unsqueeze(1)
+    known = torch.where(there, values, 0.0)
+    square = known.square().sum() / weights.sum().clamp_min(1)
+    return known / (square / values.shape[1]).sqrt().clamp_min(_LEAST)
+
+
+def stepped(
+    step: ServerStep, values: Tensor, state: Tensor, moves: Tensor, moved: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return what ``ServerStep.apply`` does with the rows that ``moved``; what it returns of others is
+    nothing to go by."""
     if step.kind == "add":
         return (values + step.rate * moves).to(torch.float32), state
     old = state.to(torch.float64)
-    if step.kind == "adagrad":
+    if step.kind in ("adagrad", "heat"):
         first, second = moves, old[:, 0] + moves**2
         new = second.unsqueeze(1)
     else:
         first = step.beta1 * old[:, 0] + (1 - step.beta1) * moves
         second = step.beta2 * old[:, 1] + (1 - step.beta2) * moves**2
         new = torch.stack([first, second], dim=1)
-    move = step.rate * first / (second.sqrt() + step.tau)
-    return (values + move).to(torch.float32), new.to(torch.float32)
+    if step.kind == "heat":
+        size = (second + step.tau**2).sqrt()
+    else:
+        mean = (second.mean(1) * moved).sum() / moved.sum().clamp_min(1)
+        size = second.sqrt() + (step.tau * mean.sqrt()).clamp_min(_LEAST)
+    return (values + step.rate * first / size).to(torch.float32), new.to(torch.float32)

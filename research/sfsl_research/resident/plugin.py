@@ -9,7 +9,7 @@ from sfsl.run.fleet import Devices, Fleet, Interacted, scheme_privacy
 from sfsl.run.setup import rebuilds, simulation_settings
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.rebuilt import draw_tested
-from sfsl.submodel import LmdbStore
+from sfsl.submodel import RowStore
 from sfsl_research.resident.clients import ResidentClients
 from sfsl_research.resident.rounds import ResidentRounds
 from sfsl_research.resident.scoring import ResidentTest
@@ -24,7 +24,7 @@ def require(config: RunConfig) -> None:
         raise InputError('run.device = "cuda", and torch sees no GPU here; "cpu" works everywhere')
 
 
-def build(config: RunConfig, fleet: Fleet, store: LmdbStore) -> ResidentRounds:
+def build(config: RunConfig, fleet: Fleet, store: RowStore) -> ResidentRounds:
     if not (isinstance(fleet.train, Interacted) and isinstance(fleet.devices, Devices)):
         raise InputError("run.device is for clicks data; leave it empty")
     device, seed, users = torch.device(config.run.device), config.run.seed, None

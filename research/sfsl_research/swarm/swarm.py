@@ -19,17 +19,14 @@ from itertools import pairwise
 import httpx
 import numpy as np
 
-from sfsl.client.backoff import Backoff
 from sfsl.client.device import Device, DeviceTrainer
-from sfsl.client.events import Event
+from sfsl.client.events import Backoff, Event
 from sfsl.client.following import fetch_model
+from sfsl.client.home import PersonalRows
 from sfsl.client.link import Link
-from sfsl.client.memory import Memory
 from sfsl.client.participant import Attempt, Participant, Settings, Work
-from sfsl.client.personal import PersonalRows
-from sfsl.client.trainer import ClientModel
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import SystemRandomness
+from sfsl.client.round import ClientModel, Memory
+from sfsl.crypto.secret import Identity, SystemRandomness
 from sfsl.errors import AuthenticationFailed, SfslError
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds.exchanges import order

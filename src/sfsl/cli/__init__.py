@@ -1,13 +1,14 @@
 """The command ``sfsl``. One file per group of commands; this one puts them together."""
 
 import sys
+from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from sfsl import __version__
-from sfsl.cli import catalogue, data, join, keys, plan, privacy, report, run, serve, union
+from sfsl.cli import data, join, keys, plan, privacy, report, run, serve, union
 from sfsl.cli.output import warned
 from sfsl.errors import InputError, SfslError
 
@@ -18,16 +19,30 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.add_typer(catalogue.app, name="catalogue")
+app.add_typer(data.app, name="catalogue")
 app.add_typer(keys.app, name="keys")
 app.add_typer(privacy.app, name="privacy")
-run.register(app)
-plan.register(app)
-report.register(app)
-join.register(app)
-serve.register(app)
-data.register(app)
-app.command(epilog="Example:  sfsl union alice.txt bob.txt carol.txt --domain 1000000 --json")(union.union)
+# Each command with what its help ends with.
+COMMANDS: dict[Callable[..., None], str] = {
+    run.run: "Examples:  sfsl run   |   sfsl run my.toml --out runs/cpp3 --privacy cpp3 --rounds 200   |   "
+    "sfsl run --data amazon:interactions.tsv.gz --set faults.submodel=0.1   |   "
+    "sfsl run --paper   |   sfsl run --engine ray --set run.together=25   |   "
+    "sfsl run --out runs/cpp3 --resume",
+    run.init: "Example:  sfsl init my.toml && sfsl run my.toml --out runs/first",
+    run.evaluate: "Example:  sfsl evaluate runs/first --json",
+    run.export: "Example:  sfsl export runs/first model.pt",
+    plan.plan: "Examples:  sfsl plan   |   sfsl plan --config run.toml --json   |   "
+    "sfsl plan --clients 200 --set-size 50 --union 8000 --table item:2000000000:32 --dense 20000",
+    report.report: "Example:  sfsl report runs/cpp1 runs/cpp2 --out compared",
+    join.join: "Examples:  sfsl join --server https://host:8443 --ca authority.pem --data my.csv --state me"
+    "   |   sfsl join --server https://host:8443 --data my.csv --state me --rounds 1 --json",
+    serve.serve: "Examples:  sfsl serve --settings >> my.toml   |   sfsl serve my.toml --out srv --port 9443"
+    "   |   sfsl serve my.toml --catalogue catalogue.json",
+    data.data: "Example:  sfsl data big && sfsl run --data stored:big --sums plain --device cuda",
+    union.union: "Example:  sfsl union alice.txt bob.txt carol.txt --domain 1000000 --json",
+}
+for command, examples in COMMANDS.items():
+    app.command(epilog=examples)(command)
 
 # What measures and reproduces is a package of its own, which a deployment does not install.
 # By the name of its entry point, which is that of its command: the group it joins, and what it is for.

@@ -22,13 +22,6 @@ TERMS = Terms()
 _FIELDS = {field.name: field for field in msgspec.structs.fields(Terms)}
 
 
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog="Examples:  sfsl join --server https://host:8443 --ca authority.pem --data my.csv --state me"
-        "   |   sfsl join --server https://host:8443 --data my.csv --state me --rounds 1 --json"
-    )(join)
-
-
 def _term(name: str) -> Any:
     """Make the flag of one of a client's terms."""
     field = _FIELDS[name]

@@ -11,8 +11,7 @@ from typer import Argument, Option
 
 from sfsl.carriers.https.authority import CertificateFacts, create_authority, issue_server, read_certificate
 from sfsl.cli.output import Json, present, table
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret, SystemRandomness
+from sfsl.crypto.secret import Identity, Secret, SystemRandomness
 from sfsl.errors import KeyFileError
 from sfsl.service.identities import read_identity, write_identity
 from sfsl.service.registry import ClientRecord, Registry

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from typer import Option
 
 from sfsl.cli.output import (
@@ -255,10 +254,3 @@ def _dropout(given: list[str]) -> dict[str, float]:
             raise InputError(f"--dropout {text!r} is neither a share nor EXCHANGE=SHARE")
         rates[exchange or Exchange.SUBMODEL] = float(share)
     return rates
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog="Examples:  sfsl plan   |   sfsl plan --config run.toml --json   |   "
-        "sfsl plan --clients 200 --set-size 50 --union 8000 --table item:2000000000:32 --dense 20000"
-    )(plan)

@@ -7,15 +7,15 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.table import Table
 
-from sfsl.cli.output import console, counts_of_rounds, emit_json, plain, privacy_level, table
+from sfsl.cli.output import Json, counts_of_rounds, plain, present, privacy_level, table
 from sfsl.privacy import PRESETS, Events, IndexPrivacy, Tuned, Workload, frontier, owner_distribution
 from sfsl.privacy import tune as run_tune
 from sfsl.privacy.parameters import PAPER_COHORT, PAPER_MEAN_OWNERS, PAPER_SINGLE_OWNER
 
 app = typer.Typer(help="Index privacy: what it gives, what it costs, an audit.", no_args_is_help=True)
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Plot = Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it too: a .png or .svg.")]
 Cohort = Annotated[int, typer.Option(min=2, help="Clients per round.")]
 Single = Annotated[float, typer.Option(help="Share of the union's rows that one client of the cohort has.")]
@@ -46,21 +46,16 @@ def show(
         from sfsl.report.privacy_plots import plot_levels
 
         plot_levels(chosen, max(counts), cohort, plot)
-    if json:
-        emit_json(
-            {
-                "cohort": cohort,
-                "single_owner": single_owner,
-                "mean_owners": mean_owners,
-                "levels": [
-                    {"name": name, **_level_figures(privacy, events[name], counts)}
-                    for name, privacy in chosen.items()
-                ],
-            }
-        )
-        return
-    _print_levels(chosen, events, counts, cohort)
-    say_where(plot)
+    figures = {
+        "cohort": cohort,
+        "single_owner": single_owner,
+        "mean_owners": mean_owners,
+        "levels": [
+            {"name": name, **_level_figures(privacy, events[name], counts)}
+            for name, privacy in chosen.items()
+        ],
+    }
+    present(figures, json, *_level_tables(chosen, events, counts, cohort), *where(plot))
 
 
 @app.command(
@@ -94,57 +89,45 @@ def tune(
 
         plot_frontier(lines, rounds, plot)
     full = workload.bytes_per_round(PRESETS["cpp5"])
-    if json:
-        emit_json(
-            {
-                "wanted": {"epsilon": plain(epsilon), "rounds": rounds, "p5": p5, "flip": flip},
-                "workload": plain(workload),
-                "union_size": workload.union_size,
-                "best": _tuned_figures(best),
-                "bytes_whole_union": full,
-                "frontier": [_tuned_figures(point) for line in lines.values() for point in line],
-            }
-        )
-        return
-    _print_tuned(best, rounds, full)
-    say_where(plot)
+    figures = {
+        "wanted": {"epsilon": plain(epsilon), "rounds": rounds, "p5": p5, "flip": flip},
+        "workload": plain(workload),
+        "union_size": workload.union_size,
+        "best": _tuned_figures(best),
+        "bytes_whole_union": full,
+        "frontier": [_tuned_figures(point) for line in lines.values() for point in line],
+    }
+    present(figures, json, *_tuned_texts(best, rounds, full), *where(plot))
 
 
-def _print_levels(
+def _level_tables(
     levels: Mapping[str, IndexPrivacy], events: Mapping[str, Events], counts: list[int], cohort: int
-) -> None:
-    console().print(
-        table(
-            "Probabilities",
-            ("", "p1", "p2", "p3", "p4", "p5", "p6"),
-            [
-                (
-                    name,
-                    *(str(Fraction(p).limit_denominator(10_000)) for p in (x.p1, x.p2, x.p3, x.p4)),
-                    *(f"{p:.1%}" for p in (x.p5, x.p6)),
-                )
-                for name, x in levels.items()
-            ],
+) -> list[Table]:
+    chances = [
+        (
+            name,
+            *(str(Fraction(p).limit_denominator(10_000)) for p in (x.p1, x.p2, x.p3, x.p4)),
+            *(f"{p:.1%}" for p in (x.p5, x.p6)),
         )
-    )
-    console().print(
-        table(
-            f"What they give away, in a cohort of {cohort}",
-            ("", "p7", "p8", "ε₁", "ε∞", *(f"ε({count})" for count in counts)),
-            [
-                (
-                    name,
-                    *(f"{p:.1%}" for p in (events[name].p7, events[name].p8)),
-                    *(f"{e:.2f}" for e in (x.epsilon_one, x.epsilon_infinity)),
-                    *(f"{x.epsilon(count):.3f}" for count in counts),
-                )
-                for name, x in levels.items()
-            ],
+        for name, x in levels.items()
+    ]
+    given = [
+        (
+            name,
+            *(f"{p:.1%}" for p in (events[name].p7, events[name].p8)),
+            *(f"{e:.2f}" for e in (x.epsilon_one, x.epsilon_infinity)),
+            *(f"{x.epsilon(count):.3f}" for count in counts),
         )
-    )
+        for name, x in levels.items()
+    ]
+    heads = ("", "p7", "p8", "ε₁", "ε∞", *(f"ε({count})" for count in counts))
+    return [
+        table("Probabilities", ("", "p1", "p2", "p3", "p4", "p5", "p6"), chances),
+        table(f"What they give away, in a cohort of {cohort}", heads, given),
+    ]
 
 
-def _print_tuned(best: Tuned, rounds: int | None, full: float) -> None:
+def _tuned_texts(best: Tuned, rounds: int | None, full: float) -> list[Table | str]:
     span = "for ever" if rounds is None else f"over {rounds} rounds"
     rows = [(name, f"{getattr(best.privacy, name):.6g}") for name in ("p1", "p2", "p3", "p4", "p5", "p6")]
     rows += [
@@ -154,11 +137,8 @@ def _print_tuned(best: Tuned, rounds: int | None, full: float) -> None:
         ("… for the whole union", f"{full:,.0f}"),
         ("p7, p8", f"{best.events.p7:.2%}, {best.events.p8:.2%}"),
     ]
-    console().print(table("Fewest bytes", ("", ""), rows))
-    if rounds is None or rounds > 1:
-        console().print(
-            "Noise in each round (--flip) never lowers epsilon for its bytes; see docs/privacy.md."
-        )
+    noise = "Noise in each round (--flip) never lowers epsilon for its bytes; see docs/privacy.md."
+    return [table("Fewest bytes", ("", ""), rows), *([noise] if rounds is None or rounds > 1 else [])]
 
 
 def _level_figures(privacy: IndexPrivacy, events: Events, counts: list[int]) -> dict[str, Any]:
@@ -186,6 +166,6 @@ def _tuned_figures(tuned: Tuned) -> dict[str, Any]:
     }
 
 
-def say_where(plot: Path | None) -> None:
-    if plot is not None:
-        console().print(f"Plot: {plot}")
+def where(plot: Path | None) -> list[str]:
+    """Return a line that says where a picture is, if one was drawn."""
+    return [] if plot is None else [f"Plot: {plot}"]

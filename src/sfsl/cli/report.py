@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from typer import Argument, Option
 
 from sfsl.cli.output import Json, console, emit_json, table
-from sfsl.durable.files import write_whole
+from sfsl.durable import write_whole
 from sfsl.errors import InputError
 from sfsl.report.comparison import (
     baseline_table,
@@ -60,7 +59,3 @@ def report(
         if run.verdict:
             show.print(f"{run.name}: {run.verdict}", highlight=False)
     show.print(f"Page: {out / PAGE}; pictures beside it, as .png and .svg.")
-
-
-def register(app: typer.Typer) -> None:
-    app.command(epilog="Example:  sfsl report runs/cpp1 runs/cpp2 --out compared")(report)

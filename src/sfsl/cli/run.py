@@ -24,10 +24,11 @@ from sfsl.cli.output import (
     progress_console,
 )
 from sfsl.cli.run_output import RunProgress, print_summary, print_verdict
-from sfsl.durable.files import write_new, written_whole
+from sfsl.durable import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.folder import RunFolder
 from sfsl.scores import verdict
+from sfsl.settings.paper import as_in_paper
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import default_toml, overridden, read_run_sections, with_settings
 
@@ -38,17 +39,6 @@ if TYPE_CHECKING:
 Folder = Annotated[Path, Argument(metavar="RUN", help="The folder of a run.")]
 
 PLAIN_LABEL = "; PLAIN SUMS: a simulation that hides nothing, with the same result"
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog="Examples:  sfsl run   |   sfsl run my.toml --out runs/cpp3 --privacy cpp3 --rounds 200   |   "
-        "sfsl run --data amazon:interactions.tsv.gz --set faults.submodel=0.1   |   "
-        "sfsl run --engine ray --set run.together=25   |   sfsl run --out runs/cpp3 --resume"
-    )(run)
-    app.command(epilog="Example:  sfsl init my.toml && sfsl run my.toml --out runs/first")(init)
-    app.command(epilog="Example:  sfsl evaluate runs/first --json")(evaluate)
-    app.command(epilog="Example:  sfsl export runs/first model.pt")(export)
 
 
 def run(
@@ -71,6 +61,10 @@ def run(
         ),
     ] = None,
     settings: Settings = None,
+    paper: Annotated[
+        bool,
+        Option("--paper", help="The paper's own model and training, where nothing else is said."),
+    ] = False,
     device: Annotated[
         str | None, Option(help="run.device: cpu or cuda, for fast experiments with --sums plain")
     ] = None,
@@ -104,7 +98,8 @@ def run(
         flags["data.source"], _, flags["data.path"] = data.partition(":")
     given = {key: value for key, value in flags.items() if value is not None}
     try:
-        wanted = from_sections(overridden(with_settings(base, given), settings or ()))
+        sections = overridden(with_settings(base, given), settings or ())
+        wanted = from_sections(as_in_paper(sections) if paper else sections)
     except ParameterError as error:
         raise ParameterError(f"{config}: {error}" if config else str(error)) from None
     _require_torch()

@@ -13,14 +13,7 @@ from sfsl.settings.serve import section_toml, serve_settings
 from sfsl.settings.toml import overridden, read_sections
 
 if TYPE_CHECKING:
-    from sfsl.deploy.serving import Serving
-
-
-def register(app: typer.Typer) -> None:
-    app.command(
-        epilog="Examples:  sfsl serve --settings >> my.toml   |   sfsl serve my.toml --out srv --port 9443"
-        "   |   sfsl serve my.toml --catalogue catalogue.json"
-    )(serve)
+    from sfsl.deploy import Serving
 
 
 def _settings(wanted: bool) -> None:
@@ -62,7 +55,7 @@ def serve(
     for other in ("asyncio", "uvicorn"):  # what strangers send is counted, not logged line by line
         logging.getLogger(other).setLevel(logging.ERROR)
     try:
-        import sfsl.deploy.serving as server
+        import sfsl.deploy as server
     except ImportError as error:
         raise InputError(
             f"a server needs more packages ({error}); install them with: "

@@ -10,7 +10,7 @@ from typer import Argument, Option
 from sfsl.cli.output import Json, emit_json, facts, progress_console
 from sfsl.errors import InputError
 from sfsl.union import hash_strings, private_set_union
-from sfsl.union.hashing import STRING_DOMAIN
+from sfsl.union.encoding import STRING_DOMAIN
 
 
 def union(

@@ -6,13 +6,11 @@
         await Participant(link, model, memory, trainer, ...).run()
 """
 
-from sfsl.client.backoff import Backoff
-from sfsl.client.events import Event
+from sfsl.client.events import Backoff, Event
+from sfsl.client.home import PersonalRows
 from sfsl.client.link import Link, LinkLimits, trusted
-from sfsl.client.memory import DurableMemory, Memory
 from sfsl.client.participant import Attempt, Participant, Settings
-from sfsl.client.personal import PersonalRows
-from sfsl.client.trainer import ClientModel, Lesson, Trainer
+from sfsl.client.round import ClientModel, DurableMemory, Lesson, Memory, Trainer
 
 __all__ = ["Attempt", "Backoff", "DurableMemory", "Event", "Link", "LinkLimits", "Memory", "Participant"]
 __all__ += ["ClientModel", "Lesson", "PersonalRows", "Settings", "Trainer", "trusted"]

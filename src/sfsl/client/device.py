@@ -9,7 +9,7 @@ from threading import Lock
 import numpy as np
 
 from sfsl.arrays import Indices, Values
-from sfsl.client.trainer import Lesson
+from sfsl.client.round import Lesson
 from sfsl.errors import Refused
 from sfsl.rounds import Download, ScoreBins, Trained
 from sfsl.submodel import RowSet, TrainedRows
@@ -25,18 +25,6 @@ from sfsl.training import (
     train_client,
 )
 from sfsl.training.task import ClientData, Rows, Task
-
-
-@dataclass(frozen=True)
-class Learned:
-    """What training made of one client, besides its upload. ``personal``: by table the rows that never leave
-    it, and how far each moved."""
-
-    samples: int
-    loss: float
-    diverged: bool
-    unknown: int
-    personal: Mapping[str, tuple[Indices, Values]]
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,14 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from sfsl.client.backoff import Backoff
 from sfsl.client.device import DeviceTrainer
-from sfsl.client.events import Event, Notify, nobody
-from sfsl.client.following import KnownModel, ServedModel, fetch_model
-from sfsl.client.home import Home, read_roster
+from sfsl.client.events import Backoff, Event, Notify, nobody
+from sfsl.client.following import Data, KnownModel, ServedModel, build_device, fetch_model, source_of
+from sfsl.client.home import Home, PersonalRows, read_roster
 from sfsl.client.link import Link, trusted
-from sfsl.client.memory import DurableMemory
-from sfsl.client.own_data import Data, build_device, source_of
 from sfsl.client.participant import Attempt, Participant, require_mode
-from sfsl.client.personal import PersonalRows
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Randomness, SystemRandomness
+from sfsl.client.round import DurableMemory
+from sfsl.crypto.secret import Identity, Randomness, SystemRandomness
 from sfsl.errors import InputError, WrongModel
 from sfsl.privacy import ClientState
 from sfsl.settings.terms import Terms

@@ -16,12 +16,22 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from sfsl.client.backoff import Backoff
-from sfsl.client.events import Event, Notify, nobody
-from sfsl.client.replies import MOST_JSON, About, Enrolled, Problem, Read, read_json, read_problem, shown
+from sfsl.client.events import (
+    MOST_JSON,
+    About,
+    Backoff,
+    Enrolled,
+    Event,
+    Notify,
+    Problem,
+    Read,
+    nobody,
+    read_json,
+    read_problem,
+    shown,
+)
 from sfsl.codec import Message
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Randomness
+from sfsl.crypto.secret import Identity, Randomness
 from sfsl.errors import (
     AuthenticationFailed,
     DecodeError,

@@ -12,17 +12,12 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from sfsl.client.backoff import Backoff
-from sfsl.client.events import Event, Notify, nobody
+from sfsl.client.events import OUTCOMES, About, Backoff, Event, Notify, Outcome, nobody
+from sfsl.client.home import PersonalRows
 from sfsl.client.link import Link, Over
-from sfsl.client.memory import Memory
-from sfsl.client.personal import PersonalRows
-from sfsl.client.replies import OUTCOMES, About, Outcome
-from sfsl.client.round import Chance, ClientRound
-from sfsl.client.trainer import ClientModel, Trainer
+from sfsl.client.round import Chance, ClientModel, ClientRound, Memory, Trainer
 from sfsl.codec import Message
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Randomness
+from sfsl.crypto.secret import Identity, Randomness
 from sfsl.errors import (
     AuthenticationFailed,
     Declined,
@@ -35,10 +30,8 @@ from sfsl.errors import (
     WrongVersion,
 )
 from sfsl.rounds import RoundClient, RoundPolicy
-from sfsl.rounds.client import Phase
-from sfsl.rounds.exchanges import SUMS
-from sfsl.rounds.messages import Invitation, Submodel
-from sfsl.secagg import Client
+from sfsl.rounds.client import Own, Phase
+from sfsl.rounds.exchanges import Invitation, Submodel
 from sfsl.service.messages import CODEC, CheckIn, Decline
 
 Result = TypeVar("Result")
@@ -84,9 +77,7 @@ class Attempt:
 @dataclass(frozen=True)
 class Settings:
     """``small`` and ``large`` bound messages in bytes: lists of clients, and unions and submodels.
-
-    ``pause_s`` is the wait after a round was declined, failed or had no place: longer each time.
-    """
+    ``pause_s`` is the wait after a round was declined, failed or had no place: longer each time."""
 
     small: int = 4 << 20
     large: int = 256 << 20
@@ -191,26 +182,19 @@ class Participant:
         return await _Conversation(self, round_, checked.ticket).hold()
 
     def _new_round(self) -> ClientRound:
-        rounding = Chance(self.randomness)
-        identity = None if self.pinned is None else self.identity
-        session = Client(
-            self.link.client,
-            self.policy.session,
-            self.randomness,
-            sums=SUMS,
-            identity=identity,
-            identities=self.pinned,
-        )
-        client = RoundClient(
-            session,
+        model, rounding = self.model, Chance(self.randomness)
+        own = Own(
             self.memory,
-            self.model.spec,
-            self.model.maps,
+            model.spec,
+            model.maps,
             self.policy,
             self.randomness,
             rounding,
-            names=self.model.names,
+            model.names,
+            None if self.pinned is None else self.identity,
+            self.pinned,
         )
+        client = RoundClient.join(self.link.client, own)
         return ClientRound(client, self.memory, self.trainer, self.personal, rounding)
 
     async def _require_same_model(self) -> None:

@@ -9,7 +9,7 @@ Polynomials are lists of coefficients, lowest first, without leading zeros.
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from sfsl.crypto.shamir import PRIME
+from sfsl.crypto.secret import PRIME
 
 Polynomial = list[int]
 

@@ -1,4 +1,7 @@
-"""Secrets: where they come from, keys derived and agreed, boxes that only the other can open.
+"""Keys and secrets: drawn, derived, agreed, signed with, sealed for one other, shared among many.
+
+Shares are Shamir's, of 32-byte secrets over the prime field of p = 2^256 + 297 (spec 2.7). The prime exceeds
+2^256, so every 32-byte string is an element and no secret is folded.
 
 The deterministic source for tests and vectors is in ``sfsl.testing``, which an import contract keeps
 out of every other module of this package.
@@ -6,15 +9,29 @@ out of every other module of this package.
 
 import hashlib
 import os
+from collections.abc import Sequence
+from math import prod
 from typing import NoReturn, Protocol
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from sfsl.errors import AuthenticationFailed
+from sfsl.errors import AuthenticationFailed, InvalidMessage, KeyMismatch, ParameterError
+
+_PREFIX = b"sfsl/1 "
+KEY_BYTES = 32
+# Any scalar serves to find out whether a point has small order; this one is no one's key.
+_PROBE = X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40")
+OVERHEAD = 16
+# A channel key is directional and seals one box per round: the nonce never repeats under a key.
+_NONCE = bytes(12)
+PRIME = 2**256 + 297
+SECRET_BYTES = 32
+SHARE_BYTES = 33
 
 
 class Randomness(Protocol):
@@ -55,9 +72,6 @@ class Secret:
         raise TypeError("secrets are not serialised")
 
 
-_PREFIX = b"sfsl/1 "
-
-
 def frame(label: str, *parts: bytes) -> bytes:
     """Join a label and parts so that no two different inputs give the same bytes."""
     head = _PREFIX + label.encode("ascii")
@@ -73,12 +87,6 @@ def derive(secret: Secret, label: str, *context: bytes) -> Secret:
 def digest(label: str, *parts: bytes) -> bytes:
     """SHA-256 of framed public (or high-entropy) parts."""
     return hashlib.sha256(frame(label, *parts)).digest()
-
-
-KEY_BYTES = 32
-
-# Any scalar serves to find out whether a point has small order; this one is no one's key.
-_PROBE = X25519PrivateKey.from_private_bytes(bytes(31) + b"\x40")
 
 
 class KeyPair:
@@ -135,11 +143,6 @@ def pair_mask_key(own: KeyPair, peer: bytes, binding: bytes, context: bytes, low
     return derive(own.agree(peer), "pair-mask", binding, context, places, first, second)
 
 
-OVERHEAD = 16
-# A channel key is directional and seals one box per round: the nonce never repeats under a key.
-_NONCE = bytes(12)
-
-
 def _header(kind: str, round_id: bytes, sender: int, receiver: int) -> bytes:
     return frame("seal " + kind, round_id, sender.to_bytes(4, "big"), receiver.to_bytes(4, "big"))
 
@@ -154,3 +157,96 @@ def unseal(key: Secret, box: bytes, kind: str, round_id: bytes, sender: int, rec
         return AESGCM(key.reveal()).decrypt(_NONCE, box, _header(kind, round_id, sender, receiver))
     except InvalidTag:
         raise AuthenticationFailed(f"the box from client {sender} does not open") from None
+
+
+class Identity:
+    """A long-term Ed25519 identity (spec 2.6). It signs under a label, so that a signature for one purpose
+    means nothing for another."""
+
+    __slots__ = ("_key", "public")
+
+    def __init__(self, seed: Secret) -> None:
+        self._key = Ed25519PrivateKey.from_private_bytes(seed.reveal())
+        self.public = self._key.public_key().public_bytes_raw()
+
+    @classmethod
+    def generate(cls, randomness: Randomness) -> "Identity":
+        return cls(Secret(randomness.bytes(32)))
+
+    def sign(self, label: str, *parts: bytes) -> bytes:
+        return self._key.sign(frame("sign " + label, *parts))
+
+    def __repr__(self) -> str:
+        return f"Identity({self.public.hex()})"
+
+
+def verify(public: bytes, signature: bytes, label: str, *parts: bytes) -> None:
+    """Raise unless ``public`` signed exactly these parts under this label."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, frame("sign " + label, *parts))
+    except (InvalidSignature, ValueError):
+        raise AuthenticationFailed(f"a signature over {label} does not verify") from None
+
+
+def split(secret: Secret, threshold: int, points: Sequence[int], randomness: Randomness) -> list[bytes]:
+    """One share per point; any ``threshold`` of them give the secret, fewer say nothing about it."""
+    if len(secret) != SECRET_BYTES:
+        raise ParameterError(f"a secret of {SECRET_BYTES} bytes is needed, not {len(secret)}")
+    if not 2 <= threshold <= len(points):
+        raise ParameterError(f"threshold {threshold} does not fit {len(points)} shares (2 at the least)")
+    if len(set(points)) != len(points) or not all(0 < point < PRIME for point in points):
+        raise ParameterError("share points must be distinct and in 1..p-1")
+    # Highest power first, the secret last: Horner's order. Points are small, so one reduction at the
+    # end costs less than one per step.
+    coefficients = [
+        *(_element(randomness) for _ in range(threshold - 1)),
+        int.from_bytes(secret.reveal(), "big"),
+    ]
+    shares = []
+    for point in points:
+        value = 0
+        for coefficient in coefficients:
+            value = value * point + coefficient
+        shares.append((value % PRIME).to_bytes(SHARE_BYTES, "big"))
+    return shares
+
+
+def parse_share(share: bytes) -> int:
+    """A share received from someone else as a field element."""
+    value = int.from_bytes(share, "big")
+    if len(share) != SHARE_BYTES or value >= PRIME:
+        raise InvalidMessage("a share that is not an element of the sharing field")
+    return value
+
+
+class Interpolation:
+    """Lagrange weights at zero for one set of points, computed once and used for every secret."""
+
+    def __init__(self, points: Sequence[int]) -> None:
+        if len(set(points)) != len(points):
+            raise ParameterError("share points must be distinct")
+        self._weights = [_weight(point, points) for point in points]
+
+    def secret(self, shares: Sequence[int]) -> Secret:
+        """The secret behind the shares, in the order of the points."""
+        return as_secret(sum(w * s for w, s in zip(self._weights, shares, strict=True)) % PRIME)
+
+
+def as_secret(element: int) -> Secret:
+    if element >> (8 * SECRET_BYTES):
+        raise KeyMismatch("the shares do not belong to one secret")
+    return Secret(element.to_bytes(SECRET_BYTES, "big"))
+
+
+def _weight(point: int, points: Sequence[int]) -> int:
+    others = [other for other in points if other != point]
+    denominator = prod(other - point for other in others)
+    return prod(others) * pow(denominator, -1, PRIME) % PRIME
+
+
+def _element(randomness: Randomness) -> int:
+    """A uniform field element: 33 bytes cut to 257 bits, redrawn until below the prime."""
+    while True:
+        value = int.from_bytes(randomness.bytes(SHARE_BYTES), "big") & ((1 << 257) - 1)
+        if value < PRIME:
+            return value

@@ -19,7 +19,7 @@ from sfsl.data.catalogue import (
     unless_plain,
 )
 from sfsl.data.lines import GZIP_MAGIC, LARGEST_ID
-from sfsl.durable.files import write_whole
+from sfsl.durable import write_whole
 from sfsl.errors import InputError
 
 MOST_BYTES = 1 << 29  # of a file, unpacked

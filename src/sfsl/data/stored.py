@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfsl.data.interactions import Interactions
-from sfsl.durable.files import folder_made_whole
+from sfsl.durable import folder_made_whole
 from sfsl.errors import InputError
 
 MANIFEST = "manifest.json"

@@ -4,9 +4,10 @@ A world of items is drawn from the seed: each item has a category, a popularity 
 category an appeal of its own. A user is interested in some categories, likes them more or less, is shown
 items mostly from them and clicks with a probability that is known here and nowhere else:
 
-    logit = base + appeal(category) + appeal(item) + liking(user, category)
+    logit = base + appeal(category) + appeal(item) + liking(user, category) + taste · (user · item)
 
-The appeals can be learned from everyone's clicks, if rows are; the liking shows in the user's history.
+The appeals can be learned from everyone's clicks, if rows are; the liking shows in the user's history. Taste
+does too, a product of vectors: half of an item's is its category's, the rest only its own row can hold.
 Scores equal to these probabilities have the best AUC there is, ``bayes_auc``.
 """
 
@@ -22,6 +23,8 @@ from sfsl.errors import InputError, ParameterError
 
 # Streams of random numbers from one seed, told apart by their first word.
 WORLD, USER = 0, 1
+# Of the vectors of users and items, and what part of an item's is its category's.
+_FACTORS, _SHARED = 6, 0.5
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,11 @@ class SyntheticSettings:
 
     ``samples`` is a client's mean number, ``spread`` its coefficient of variation. Larger
     ``popularity`` makes items more alike in popularity: 2 gives 1.17 owners per item of the union of 100
-    clients. ``interests`` is the mean number of categories a client turns to; it strays to any item
+    clients; ``most_popular``, if not 0, is how many times as popular as the least an item can be.
+    ``interests`` is the mean number of categories a client turns to; it strays to any item
     with probability ``stray``, and sees one again with probability ``again``. ``before`` is what it was
-    shown, relative to its samples, before the first of them: those clicks are in histories only.
+    shown, relative to its samples, before the first of them: those clicks are in histories only. The last
+    four are strengths, as standard deviations of what they add to the logit.
     """
 
     users: int = 49_023
@@ -41,6 +46,7 @@ class SyntheticSettings:
     samples: float = 323.4
     spread: float = 0.75
     popularity: float = 2.0
+    most_popular: float = 0.0
     interests: float = 78.0
     stray: float = 0.175
     again: float = 0.02
@@ -49,6 +55,7 @@ class SyntheticSettings:
     category_appeal: float = 0.8
     item_appeal: float = 0.4
     liking: float = 0.6
+    taste: float = 0.0
 
     def __post_init__(self) -> None:
         if self.users < 1 or self.categories < 1 or self.items < self.categories:
@@ -78,6 +85,16 @@ class SyntheticSettings:
         )
 
 
+# In "paper" a category says nearly all that can be learned. In "tastes" items carry more than it, and few of
+# them are popular, so that in a small world too many have owners enough for their rows to learn.
+WORLDS = {
+    "paper": SyntheticSettings(),
+    "tastes": SyntheticSettings(
+        popularity=0.5, most_popular=1000.0, category_appeal=0.7, item_appeal=1.2, liking=0.3, taste=1.0
+    ),
+}
+
+
 @dataclass(frozen=True)
 class _Shown:
     """What one user was shown, in order; ``first`` is where its samples begin."""
@@ -102,6 +119,8 @@ class SyntheticTaobao:
         more = rng.choice(categories, items - categories, p=size / size.sum())
         self.category_of = np.sort(np.concatenate([np.arange(categories), more])).astype(np.int32)
         popularity = (1 - rng.random(items)) ** (-1 / self.settings.popularity)
+        if self.settings.most_popular:
+            popularity = np.minimum(popularity, self.settings.most_popular)
         # Items stand in order of category: drawing one of a category is drawing from a stretch of this.
         self._reach = np.concatenate([[0.0], np.cumsum(popularity)])
         self._stretch = self._reach[np.searchsorted(self.category_of, np.arange(categories + 1))]
@@ -110,6 +129,10 @@ class SyntheticTaobao:
             + self.settings.category_appeal * rng.standard_normal(categories)[self.category_of]
             + self.settings.item_appeal * rng.standard_normal(items)
         )
+        if self.settings.taste:  # drawn last, so that worlds without are what they were
+            common = rng.standard_normal((categories, _FACTORS))[self.category_of]
+            own = rng.standard_normal((items, _FACTORS))
+            self._vectors = (np.sqrt(_SHARED) * common + np.sqrt(1 - _SHARED) * own) / np.sqrt(_FACTORS)
 
     def interactions(self, users: Iterable[int] | None = None) -> Interactions:
         """The samples of these users, or of all."""
@@ -143,7 +166,10 @@ class SyntheticTaobao:
         item = self._items(rng, samples + first)
         categories, which = np.unique(self.category_of[item], return_inverse=True)
         liking = settings.liking * rng.standard_normal(len(categories))
-        probability = 1 / (1 + np.exp(-self._appeal[item] - liking[which]))
+        logit = self._appeal[item] + liking[which]
+        if settings.taste:
+            logit += settings.taste * self._vectors[item] @ rng.standard_normal(_FACTORS)
+        probability = 1 / (1 + np.exp(-logit))
         label = (rng.random(len(item)) < probability).astype(np.int8)
         return _Shown(item, probability, label, np.sort(rng.random(len(item))), first)
 

@@ -51,7 +51,7 @@ class BST(ItemModel):
     between it and the item at hand (the paper counts seconds, which samples do not have). What the block
     makes of the item, and the mean of what it makes of the history, go into the tower: the paper lays all
     places side by side there, which needs histories of one length and a tower as large. Its other features
-    are DIN's: user, item, sum of pasts, and item x sum.
+    are DIN's: user, item, the history pooled, and item x that.
     """
 
     parts = 5
@@ -72,6 +72,6 @@ class BST(ItemModel):
         after = self.block(places + self.position[distance], present)
         interest = (after[..., :-1, :] * held.unsqueeze(-1)).sum(dim=-2)
         interest = interest / held.sum(dim=-1, keepdim=True).clamp_min(1)
-        user, total = self.user(batch["user"]), past.sum(dim=-2)
-        entry = torch.cat([user, item, total, item * total, after[..., -1, :], interest], dim=-1)
-        return self.click_logit(entry)
+        user, whole = self.user(batch["user"]), self.pooled(past, held)
+        entry = torch.cat([user, item, whole, item * whole, after[..., -1, :], interest], dim=-1)
+        return self.click_logit(entry, user, item, whole)

@@ -7,7 +7,7 @@ from torch import nn
 
 from sfsl.data.catalogue import CATEGORY, ITEM, Catalogue
 from sfsl.errors import ParameterError
-from sfsl.models.items import WIDTH, Slopes
+from sfsl.models.items import WIDTH, Layout, Slopes
 from sfsl.submodel.tables import Table
 from sfsl.training.task import Task
 
@@ -59,11 +59,14 @@ class ClickFactory:
         seed: int,
         width: int = WIDTH,
         slopes: Slopes = "dice",
+        layout: Layout = "wide",
         initial: float = INITIAL,
     ) -> Task:
         """A model for the users, items and categories of a catalogue; the dense part begins as ``seed`` says,
         rows within plus or minus ``initial``."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            module = self.module(*click_rows(catalogue), width=width, slopes=slopes, device="meta")
+            module = self.module(
+                *click_rows(catalogue), width=width, slopes=slopes, layout=layout, device="meta"
+            )
         return click_task(module, catalogue, user=width, item=width, initial=initial)

@@ -55,11 +55,13 @@ class DIEN(ItemModel):
     def forward(self, batch: Batch) -> Tensor:
         """The logit of a click."""
         item = self.items(batch, "item")
-        present = (batch["history"] >= 0).unsqueeze(-1)
+        held = batch["history"] >= 0
+        present = held.unsqueeze(-1)
         past = self.items(batch, "history") * present
         interests = self.extractor(past, present.to(past.dtype))
         compared = (interests * self.relevance(item).unsqueeze(-2)).sum(dim=-1, keepdim=True)
         share = torch.softmax(compared.masked_fill(~present, -1e9), dim=-2) * present
-        interest, total = self.evolution(interests, share)[..., -1, :], past.sum(dim=-2)
-        entry = torch.cat([self.user(batch["user"]), item, total, item * total, interest], dim=-1)
-        return self.click_logit(entry)
+        interest, whole = self.evolution(interests, share)[..., -1, :], self.pooled(past, held)
+        user = self.user(batch["user"])
+        entry = torch.cat([user, item, whole, item * whole, interest], dim=-1)
+        return self.click_logit(entry, user, item, whole)

@@ -23,11 +23,11 @@ class DIN(ItemModel):
         tower      Linear 162 -> 200 -> 80 -> 2           32,600 + 16,080 + 162 = 48,842
         slopes     one per unit of PReLU or Dice                 200 + 80     =    280
 
-    and (49,023 + 143,534 + 4,815) rows of 18 make 3,617,023 in all. It is the layout of the reference
-    code of DIN and DIEN: attention over (item, past, item - past, item x past), and a tower on (user,
-    item, sum of pasts, item x sum, attended pasts). The batch norm there at the entry runs on its initial
-    statistics, 0 and 1, in training and in use: what is left of it is the scale and the shift. Without
-    categories g is 18, which leaves 44,023 dense parameters.
+    and (49,023 + 143,534 + 4,815) rows of 18 make 3,617,023 in all. The layout "paper" is that of the
+    reference code of DIN and DIEN: attention over (item, past, item - past, item x past), and a tower on
+    (user, item, sum of pasts, item x sum, attended pasts). The batch norm there at the entry runs on its
+    initial statistics, 0 and 1, in training and in use: what is left of it is the scale and the shift.
+    Without categories g is 18, which leaves 44,023 dense parameters.
     """
 
     def add_layers(self, size: int, inputs: int) -> None:
@@ -41,14 +41,16 @@ class DIN(ItemModel):
     def forward(self, batch: Batch) -> Tensor:
         """The logit of a click."""
         item = self.items(batch, "item")
-        present = (batch["history"] >= 0).unsqueeze(-1)
+        held = batch["history"] >= 0
+        present = held.unsqueeze(-1)
         past = self.items(batch, "history") * present
         relevance = self.attention[1:](self._compared(item, past))
         # A finite floor: a sample without a history attends to zeros, which softmax of -inf could not.
         share = torch.softmax(relevance.masked_fill(~present, -1e9), dim=-2)
-        interest, total = (share * past).sum(dim=-2), past.sum(dim=-2)
-        entry = torch.cat([self.user(batch["user"]), item, total, item * total, interest], dim=-1)
-        return self.click_logit(entry * self.scale + self.shift)
+        interest, whole = (share * past).sum(dim=-2), self.pooled(past, held)
+        user = self.user(batch["user"])
+        entry = torch.cat([user, item, whole, item * whole, interest], dim=-1)
+        return self.click_logit(entry * self.scale + self.shift, user, item, whole)
 
     def _compared(self, item: Tensor, past: Tensor) -> Tensor:
         """The first layer of the attention, on (item, past, item - past, item x past).

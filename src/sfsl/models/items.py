@@ -32,6 +32,7 @@ WIDTH = 18
 TOWER = (200, 80)
 
 Slopes = Literal["dice", "prelu"]
+Layout = Literal["wide", "paper"]
 
 
 class ItemModel(nn.Module):
@@ -39,6 +40,12 @@ class ItemModel(nn.Module):
 
     ``device`` is that of the tables; on ``meta`` they have a shape and no values. A model of this kind adds
     its own layers in ``add_layers``; its tower reads a user and ``parts`` vectors as wide as an item.
+
+    The ``layout`` "paper" gives the tower the sum of a history. That grows with the history: each client's
+    dense part moves at a scale of its own then, and the average of these moves is worth little. The layout
+    "wide" is fit for averaging: the tower reads the mean, and three things reach the logit without passing
+    the dense part, so that rows learn them from the first round on: the first number of the user's row and
+    of the item's and category's rows, as biases, and the product of the item with the mean of the history.
     """
 
     parts = 4
@@ -51,6 +58,7 @@ class ItemModel(nn.Module):
         *,
         width: int = WIDTH,
         slopes: Slopes = "dice",
+        layout: Layout = "wide",
         device: str | None = None,
     ) -> None:
         super().__init__()
@@ -58,7 +66,7 @@ class ItemModel(nn.Module):
         self.item = nn.Embedding(items, width, device=device)
         self.category = nn.Embedding(categories, width, device=device) if categories else None
         self.size = 2 * width if categories else width
-        self.slopes = slopes
+        self.width, self.slopes, self.layout = width, slopes, layout
         inputs = width + self.parts * self.size
         self.add_layers(self.size, inputs)
         layers: list[nn.Module] = []
@@ -71,11 +79,14 @@ class ItemModel(nn.Module):
         """Make the layers below the tower, for items of ``size`` numbers and a tower of ``inputs``."""
         raise NotImplementedError
 
-    def click_logit(self, entry: Tensor) -> Tensor:
+    def click_logit(self, entry: Tensor, user: Tensor, item: Tensor, whole: Tensor) -> Tensor:
         """The logit of a click. The softmax over the tower's two outputs, of which the second is for a click,
-        is the sigmoid of their difference."""
+        is the sigmoid of their difference. ``whole`` is the pooled history."""
         pair: Tensor = self.tower(entry)
-        return pair[..., 1] - pair[..., 0]
+        logit = pair[..., 1] - pair[..., 0]
+        if self.layout == "paper":
+            return logit
+        return logit + user[..., 0] + item[..., :: self.width].sum(dim=-1) + (item * whole).sum(dim=-1)
 
     def items(self, batch: Batch, name: str) -> Tensor:
         """The items of a column. Fillers are some item or other: whoever asks masks them."""
@@ -83,3 +94,8 @@ class ItemModel(nn.Module):
         if self.category is None:
             return items
         return torch.cat([items, self.category(batch[f"{name}_category"].clamp_min(0))], dim=-1)
+
+    def pooled(self, past: Tensor, held: Tensor) -> Tensor:
+        """What the tower reads of a whole history; ``past`` is zero where ``held`` is not."""
+        total = past.sum(dim=-2)
+        return total if self.layout == "paper" else total / held.sum(dim=-1, keepdim=True).clamp_min(1)

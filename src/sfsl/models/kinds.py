@@ -12,7 +12,7 @@ from sfsl.models.bst import BST
 from sfsl.models.click_task import ClickFactory
 from sfsl.models.dien import DIEN
 from sfsl.models.din import DIN
-from sfsl.models.items import Slopes
+from sfsl.models.items import Layout, Slopes
 from sfsl.models.logistic import LogisticRegression, logistic_regression
 from sfsl.models.lstm import NextWordLSTM, next_word_lstm
 from sfsl.training.task import Task
@@ -22,7 +22,7 @@ din, dien, bst = ClickFactory(DIN), ClickFactory(DIEN), ClickFactory(BST)
 
 class ModelValues(Protocol):
     """What settings, or a package, say of a model besides its catalogue. A kind ignores what it lacks; its
-    slopes are those of Dice unless ``prelu`` is said."""
+    slopes are those of Dice unless ``prelu`` is said, and its layout is the paper's unless ``wide`` is."""
 
     @property
     def kind(self) -> str: ...
@@ -30,6 +30,8 @@ class ModelValues(Protocol):
     def width(self) -> int: ...
     @property
     def slopes(self) -> str: ...
+    @property
+    def layout(self) -> str: ...
     @property
     def initial(self) -> float: ...
 
@@ -46,7 +48,10 @@ class Kind:
 def _clicks(factory: ClickFactory) -> Kind:
     def make(catalogue: Catalogue, values: ModelValues, seed: int) -> Task:
         slopes: Slopes = "prelu" if values.slopes == "prelu" else "dice"
-        return factory(catalogue, seed=seed, width=values.width, slopes=slopes, initial=values.initial)
+        layout: Layout = "wide" if values.layout == "wide" else "paper"
+        return factory(
+            catalogue, seed=seed, width=values.width, slopes=slopes, layout=layout, initial=values.initial
+        )
 
     return Kind(factory.module, "clicks", make)
 

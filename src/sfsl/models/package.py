@@ -25,11 +25,12 @@ Width = Annotated[int, Meta(ge=1, le=4096)]
 Initial = Annotated[float, Meta(ge=0, le=10)]
 
 
-class Package(Message, frozen=True, tag="model-package"):
+class Package(Message, frozen=True, tag="model-package", omit_defaults=True):
     """A model of clicks. ``categories`` is 0 where items have none. ``category_of``: the category of each
     item in turn, each as a little-endian number of as few bytes (1, 2, 4 or 8) as the number of categories
     allows. Logistic regression has width 2, no slopes and rows that begin at 0. ``model`` repeats what
-    follows from the rest, so that a misunderstanding shows at once."""
+    follows from the rest, so that a misunderstanding shows at once. ``layout`` is left out where it is the
+    paper's, which older servers know no other than, and in logistic regression, which has none."""
 
     about: ClassVar = "clicks"
     kind: KindName
@@ -41,6 +42,7 @@ class Package(Message, frozen=True, tag="model-package"):
     categories: Count
     category_of: bytes
     model: ModelSpec
+    layout: Literal["paper", "wide"] = "paper"
 
     @property
     def catalogue(self) -> Catalogue:
@@ -54,8 +56,10 @@ class Package(Message, frozen=True, tag="model-package"):
     def require_possible(self) -> None:
         """Raise ``InvalidMessage`` where parts of it contradict each other."""
         if self.kind == "logistic":
-            if (self.width, self.slopes, self.initial) != (2, "", 0):
-                raise InvalidMessage("logistic regression has rows of width 2 that begin at 0, and no slopes")
+            if (self.width, self.slopes, self.initial, self.layout) != (2, "", 0, "paper"):
+                raise InvalidMessage(
+                    "logistic regression has rows of width 2 that begin at 0, and neither slopes nor layout"
+                )
         elif not self.slopes:
             raise InvalidMessage(f"a {self.kind} without slopes")
         rows = max(self.users, self.items, self.categories)
@@ -72,6 +76,7 @@ class WordPackage(Message, frozen=True, tag="word-model-package"):
 
     about: ClassVar = "words"
     slopes: ClassVar[str] = ""
+    layout: ClassVar[str] = ""
     kind: KindName
     width: Width
     units: Width
@@ -133,6 +138,7 @@ def describe(task: Task) -> bytes:
             categories=categories,
             category_of=np.asarray(given).astype(_number(categories)).tobytes(),
             model=task.spec,
+            layout=getattr(task.module, "layout", "paper"),
         )
     )
 

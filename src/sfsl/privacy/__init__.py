@@ -4,33 +4,24 @@ A deployed client goes through ``ClientState``; a ``Perturber`` alone keeps no l
 are ``sfsl_research.audit``.
 """
 
-from sfsl.privacy.accounting import Events, owner_distribution
-from sfsl.privacy.ledger import Budget, ClosedPeriod, Ledger
-from sfsl.privacy.parameters import PAPER_OWNERS, PRESETS, IndexPrivacy, cohort_events
-from sfsl.privacy.period import Calendar, PeriodSelection, choose_uniformly
+from sfsl.privacy.ledger import Budget, Calendar, ClosedPeriod, Ledger, PeriodSelection, choose_uniformly
+from sfsl.privacy.parameters import (
+    PAPER_OWNERS,
+    PRESETS,
+    Events,
+    IndexPrivacy,
+    Tuned,
+    Workload,
+    cohort_events,
+    frontier,
+    owner_distribution,
+    tune,
+)
 from sfsl.privacy.response import Decoys, Perturber, Tables
 from sfsl.privacy.state import ClientState
-from sfsl.privacy.tuning import Tuned, Workload, frontier, tune
 
 __all__ = [
-    "PAPER_OWNERS",
-    "PRESETS",
-    "Budget",
-    "Calendar",
-    "ClientState",
-    "ClosedPeriod",
-    "Decoys",
-    "Events",
-    "IndexPrivacy",
-    "Ledger",
-    "PeriodSelection",
-    "Perturber",
-    "Tables",
-    "Tuned",
-    "Workload",
-    "choose_uniformly",
-    "cohort_events",
-    "frontier",
-    "owner_distribution",
-    "tune",
-]
+    "PAPER_OWNERS", "PRESETS", "Budget", "Calendar", "ClientState", "ClosedPeriod", "Decoys", "Events",
+    "IndexPrivacy", "Ledger", "PeriodSelection", "Perturber", "Tables", "Tuned", "Workload",
+    "choose_uniformly", "cohort_events", "frontier", "owner_distribution", "tune",
+]  # fmt: skip

@@ -70,11 +70,8 @@ class Tables:
 
 @dataclass(frozen=True)
 class Decoys:
-    """Rows that a client adds to its input to the union, fixed for a period (spec privacy 3.5).
-
-    ``draws`` rows are drawn from each table's ``domain``; those with a permanent yes join, about
-    draws * p2 of them.
-    """
+    """Rows that a client adds to its input to the union, fixed for a period (spec privacy 3.5). ``draws``
+    rows are drawn from each table's ``domain``; those with a permanent yes join, about draws * p2 of them."""
 
     draws: int
     domain: Mapping[str, int]
@@ -88,10 +85,8 @@ class Decoys:
         return 1 - (1 - 1 / self.domain[table]) ** self.draws
 
     def epsilon_owned(self, privacy: IndexPrivacy, table: str) -> float:
-        """How much the whole perturbed set, once known, can speak for a row being real.
-
-        Only in this direction: a row asked for again and again but never submitted is surely not real.
-        """
+        """How much the whole perturbed set, once known, can speak for a row being real. Only in this
+        direction: a row asked for again and again but never submitted is surely not real."""
         decoy = privacy.p2 * self.rate(table)
         if privacy.p1 == 0:
             return 0.0
@@ -99,11 +94,9 @@ class Decoys:
 
 
 class Perturber:
-    """Answers for one client in one period.
-
-    The permanent answers are fixed by the key; what is fresh in each round comes in as an argument.
-    Nothing here is durable: a deployed client goes through ``ClientState``, which sees to the ledger.
-    """
+    """Answers for one client in one period. The permanent answers are fixed by the key; what is fresh in each
+    round comes in as an argument. Nothing here is durable: a deployed client goes through ``ClientState``,
+    which sees to the ledger."""
 
     __slots__ = ("_key", "_privacy", "_real", "_tables")
 
@@ -146,11 +139,9 @@ class Perturber:
         return checked
 
     def union_input(self, decoys: Decoys | None = None) -> dict[str, Indices]:
-        """What this client submits to the union: its real rows, or with decoys a perturbed set.
-
-        The perturbed set is the same in every round of a period: the real rows with a permanent yes,
-        and of the rows drawn as decoys those with a permanent yes.
-        """
+        """What this client submits to the union: its real rows, or with decoys a perturbed set. The perturbed
+        set is the same in every round of a period: the real rows with a permanent yes, and of the rows drawn
+        as decoys those with a permanent yes."""
         if decoys is None:
             return {name: rows.copy() for name, rows in self._real.items()}
         perturbed = {}
@@ -169,10 +160,8 @@ class Perturber:
 
 
 def keyed_words(key: Secret, numbers: Indices) -> Words:
-    """One 64-bit word per number: the first half of AES-256 of the number as a block (spec privacy 3.1).
-
-    Each block is encrypted on its own, which is what makes the words a function of the number alone.
-    """
+    """One 64-bit word per number: the first half of AES-256 of the number as a block (spec privacy 3.1). Each
+    block is encrypted on its own, which is what makes the words a function of the number alone."""
     blocks = np.zeros((len(numbers), 2), ">u8")
     blocks[:, 1] = numbers
     encryptor = Cipher(AES256(key.reveal()), ECB()).encryptor()  # noqa: S305 -- a PRF, not encryption

@@ -1,4 +1,5 @@
-"""A client's durable memory: the only way to answers that may leave a device (spec privacy 5 and 6).
+"""A client's durable memory and its bytes: the only way to answers that may leave a device (spec privacy 5
+and 6).
 
 In a round, in this order::
 
@@ -15,20 +16,93 @@ process of its own, ``keep`` and ``go_on`` hand a round over from one to the nex
 import os
 from collections.abc import Mapping
 from datetime import date
+from typing import Annotated, Any
 
 import msgspec
+import numpy as np
+from msgspec import Meta
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Indices
+from sfsl.codec import Message
 from sfsl.crypto.secret import Randomness, Secret, digest
-from sfsl.durable.lock import Closing
-from sfsl.durable.records import DurableFile
+from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error
 from sfsl.errors import Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError
-from sfsl.privacy.ledger import Budget, Ledger
+from sfsl.privacy.ledger import Budget, Calendar, Ledger
 from sfsl.privacy.parameters import IndexPrivacy
-from sfsl.privacy.period import Calendar
 from sfsl.privacy.response import KEY_BYTES, Decoys, Perturber, Tables
-from sfsl.privacy.state_file import FORMAT, FrozenPeriod, StateRecord, freeze
+
+MAGIC = b"sfsl state\r\n\x1a\n\x00\x00"  # 16 bytes; a text-mode copy would break them
+
+ClientName = Annotated[str, Meta(min_length=1, max_length=128)]
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+Chance = Annotated[float, Meta(ge=0, le=1)]
+
+
+class FrozenPeriod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a period fixes: the key of its permanent answers, the data and settings they were drawn for.
+    ``barred``: the state was rolled back in this period, so its key may be a second one."""
+
+    number: int
+    key: Digest
+    p1: Chance
+    p2: Chance
+    snapshot: Digest
+    decoys: Digest
+    barred: bool = False
+
+    def __repr__(self) -> str:
+        return f"FrozenPeriod(number={self.number}, redacted)"
+
+    def __rich_repr__(self) -> Any:
+        yield repr(self)
+
+
+def freeze(
+    number: int,
+    key: bytes,
+    privacy: IndexPrivacy,
+    tables: Tables,
+    real: Mapping[str, ArrayLike],
+    decoys: Decoys | None,
+) -> FrozenPeriod:
+    """Return what a period fixes. The digests are keyed: nobody can try out sets without the period's key."""
+    rows = tables.per_shared_table(real, "the real set")
+    sets = [part for name in rows for part in (name.encode(), np.unique(rows[name]).astype(">u8").tobytes())]
+    plan = []
+    if decoys is not None:
+        plan = [decoys.draws.to_bytes(8, "big")]
+        for name in sorted(decoys.domain):
+            plan += [name.encode(), decoys.domain[name].to_bytes(8, "big")]
+    return FrozenPeriod(
+        number=number,
+        key=key,
+        p1=privacy.p1,
+        p2=privacy.p2,
+        snapshot=digest("period-snapshot", key, *sets),
+        decoys=digest("period-decoys", key, *plan),
+    )
+
+
+class StateRecord(Message, frozen=True, tag="client-state", omit_defaults=True):
+    """All that a client keeps from round to round. ``going_on``: the digest of what another keeps of a round
+    under way, the last thing that was kept of it (``ClientState.keep``)."""
+
+    client: ClientName
+    calendar: Calendar
+    ledger: Ledger
+    period: FrozenPeriod | None
+    going_on: Digest | None = None
+
+
+FORMAT = RecordFormat(
+    StateRecord,
+    MAGIC,
+    largest=1 << 24,
+    what="a client state",
+    lost="Do not restore an old copy, which has lost count; sit out until the next period and create a new "
+    "state then",
+)
 
 
 class ClientState(Closing):
@@ -47,29 +121,24 @@ class ClientState(Closing):
     def create(
         cls, path: str | os.PathLike[str], *, client: str, calendar: Calendar, budget: Budget
     ) -> "ClientState":
-        """Start the memory of a client that has never taken part, or whose old state is lost for good.
-
-        In the second case it must wait for a period in which it has not answered: the new state cannot
-        repeat the old one's permanent answers.
-        """
+        """Start the memory of a client that has never taken part, or whose old state is lost for good. In the
+        second case it must wait for a period in which it has not answered: the new state cannot repeat the
+        old one's permanent answers."""
         if not 1 <= len(client) <= 128:
             raise InputError("a client's name has 1 to 128 characters")
         file = DurableFile(path)
-        try:
+        with closed_on_error(file):
             if file.exists():
                 raise StateError(f"{file.path} exists; open it, a second key would undo the first")
             record = StateRecord(client=client, calendar=calendar, ledger=Ledger(), period=None)
             file.replace(FORMAT.encode(record))
-        except BaseException:
-            file.close()
-            raise
         return cls(file, record, budget)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, client: str, budget: Budget) -> "ClientState":
         """Take up the memory of a client, or raise if it is not there, not whole or not this client's."""
         file = DurableFile(path)
-        try:
+        with closed_on_error(file):
             if not file.exists():
                 raise StateError(
                     f"there is no state at {file.path}. Create one if this client never took part; if it "
@@ -78,9 +147,6 @@ class ClientState(Closing):
             record = FORMAT.decode(file.read(FORMAT.largest), str(file.path))
             if record.client != client:
                 raise StateError(f"{file.path} is the state of client {record.client!r}, not of {client!r}")
-        except BaseException:
-            file.close()
-            raise
         return cls(file, record, budget)
 
     @property
@@ -123,11 +189,9 @@ class ClientState(Closing):
         randomness: Randomness,
         decoys: Decoys | None = None,
     ) -> None:
-        """Enter the period of ``today``, or go on in it with the data that it froze.
-
-        ``acknowledged`` is the number of this client's rounds that the server remembers, None where the
-        server keeps no such count. More than we remember means that this state is an old copy.
-        """
+        """Enter the period of ``today``, or go on in it with the data that it froze. ``acknowledged`` is the
+        number of this client's rounds that the server remembers, None where the server keeps no such count.
+        More than we remember means that this state is an old copy."""
         self._perturber = None
         self._round = None
         if acknowledged is not None and not 0 <= acknowledged < 2**63:

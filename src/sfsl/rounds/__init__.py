@@ -6,19 +6,7 @@ from sfsl.rounds.record import RoundOutcome, RoundSums, conclude, read_sums
 from sfsl.rounds.server import RoundServer, as_downloaded, require_rows
 
 __all__ = [
-    "Download",
-    "IndexSpace",
-    "RoundClient",
-    "RoundOutcome",
-    "RoundParams",
-    "RoundPolicy",
-    "RoundServer",
-    "RoundSums",
-    "ScoreBins",
-    "Trained",
-    "as_downloaded",
-    "conclude",
-    "histogram_words",
-    "read_sums",
-    "require_rows",
-]
+    "Download", "IndexSpace", "RoundClient", "RoundOutcome", "RoundParams", "RoundPolicy",
+    "RoundServer", "RoundSums", "ScoreBins", "Trained", "as_downloaded", "conclude", "histogram_words",
+    "read_sums", "require_rows",
+]  # fmt: skip

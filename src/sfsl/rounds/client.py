@@ -1,40 +1,45 @@
-"""One client of a round: a state machine without I/O (spec round 4).
+"""One client of a round: a state machine without I/O (spec round 4), and its bytes between two messages
+(spec 4.5).
 
 Training is not done here: ``handle_submodel`` returns what was downloaded, the caller trains, and
-``create_update`` takes the result. ``states`` has what a client knows in each phase.
+``create_update`` takes the result. ``states`` has what a client knows in each phase. What a snapshot is for,
+``secagg.states`` says.
 """
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
+from msgspec import Meta, field
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Indices, Values
+from sfsl.codec import Codec, Message
 from sfsl.crypto.ring import Words
-from sfsl.crypto.secret import Randomness, digest
-from sfsl.errors import InputError, InvalidMessage, Refused
+from sfsl.crypto.secret import Identity, Randomness, digest
+from sfsl.errors import InputError, InvalidMessage, Refused, RemoteError, StateError, WrongPhase
 from sfsl.rounds import states
-from sfsl.rounds.messages import Invitation, Request, Submodel
-from sfsl.rounds.params import IndexSpace, RoundPolicy, ScoreBins
+from sfsl.rounds.exchanges import SUMS, Invitation, Request, Submodel
+from sfsl.rounds.params import IndexSpace, RoundParams, RoundPolicy, ScoreBins
 from sfsl.rounds.states import Phase as Phase
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client, Start
 from sfsl.secagg.masking import request_bitmaps
-from sfsl.secagg.moves import Machine, State, require_round
+from sfsl.secagg.messages import Layout
+from sfsl.secagg.states import Blobs, Machine, SessionSnapshot, State, require_round, restored, snapshot
 from sfsl.submodel import ModelSpec, RowMaps, RowSet, TrainedRows, encode_update
 from sfsl.union.encoding import index_set
 from sfsl.union.protocol import Union, read_union
+
+LARGEST = 1 << 30
 
 
 @dataclass(frozen=True)
 class Download:
     """A submodel: per table the rows asked for and their values, the dense part, the hyperparameters.
-
-    ``scores`` are the bins in which scores of held-out samples are counted; None where they are not.
-    """
+    ``scores`` are the bins in which scores of held-out samples are counted; None where they are not."""
 
     asked: dict[str, RowSet]
     rows: dict[str, Values]
@@ -65,32 +70,51 @@ class Answers(Protocol):
         """Say which rows of each union it asks for."""
 
 
-class RoundClient(Machine[State]):
-    """Takes part in one round. ``answers`` is its privacy state, in which the period has begun.
+@dataclass(frozen=True)
+class Own:
+    """What a client of a round has of its own, whatever a server says: its memory, its terms, its chance.
 
-    ``rounding`` draws how numbers are rounded, where a simulation wants that to repeat itself. ``state`` is
-    that of a client that was put away.
+    ``answers`` is its privacy state, in which the period has begun. ``rounding`` draws how numbers are
+    rounded, where a simulation wants that to repeat itself. ``names`` is the digest of what rows are called,
+    where it was told. ``identity`` and ``identities`` are as ``secagg.Client`` has them.
     """
+
+    answers: Answers
+    model: ModelSpec
+    maps: RowMaps
+    policy: RoundPolicy
+    randomness: Randomness
+    rounding: Randomness | None = None
+    names: bytes = b""
+    identity: Identity | None = None
+    identities: Mapping[str, bytes] | None = None
+
+
+class RoundClient(Machine[State]):
+    """Takes part in one round. ``state`` is that of a client that was put away."""
 
     moves = states.CLIENT_MOVES
 
-    def __init__(
-        self,
-        session: Client,
-        answers: Answers,
-        model: ModelSpec,
-        maps: RowMaps,
-        policy: RoundPolicy,
-        randomness: Randomness,
-        rounding: Randomness | None = None,
-        state: State | None = None,
-        names: bytes = b"",
-    ) -> None:
+    def __init__(self, session: Client, own: Own, state: State | None = None) -> None:
         super().__init__(state or states.New())
-        self._names = names
-        self.session, self._answers, self._policy = session, answers, policy
-        self._model, self._maps, self._space = model, maps, IndexSpace(model)
-        self._randomness, self._rounding = randomness, rounding or randomness
+        self.session, self._space = session, IndexSpace(own.model)
+        self._answers, self._policy, self._names = own.answers, own.policy, own.names
+        self._model, self._maps = own.model, own.maps
+        self._randomness, self._rounding = own.randomness, own.rounding or own.randomness
+
+    @classmethod
+    def join(cls, name: str, own: Own, kept: State | None = None, state: State | None = None) -> Self:
+        """Return a client with a session of its own: a new one, or that which was ``kept``."""
+        session = Client(
+            name,
+            own.policy.session,
+            own.randomness,
+            sums=SUMS,
+            identity=own.identity,
+            identities=own.identities,
+            state=kept,
+        )
+        return cls(session, own, state)
 
     def create_keys(self) -> messages.Keys:
         self._due(messages.Keys, states.New)
@@ -251,3 +275,71 @@ def histogram_words(scores: tuple[ArrayLike, ArrayLike] | None, bins: int, dtype
     if both.shape != (2 * bins,) or (both.size and both.dtype.kind not in "iu"):
         raise InputError(f"score histograms are two arrays of {bins} counts")
     return both.astype(dtype)
+
+
+class RoundSnapshot(Message, frozen=True, kw_only=True, tag="round-snapshot"):
+    """A state in bytes: see ``states`` for what its parts mean and which phase needs them."""
+
+    session: SessionSnapshot
+    phase: Literal["CHECKED_IN", "SHARED", "UNITING", "AWAITS_UNION", "REQUESTED", "UPLOADED"]
+    params: RoundParams | None = None
+    layout: Layout | None = None
+    asked: dict[Annotated[str, Meta(max_length=64)], bytes] = field(default_factory=dict)
+    positions: Blobs = ()
+    union: bytes = b""
+
+
+_CODEC = Codec(RoundSnapshot)
+
+
+def encode_client(client: RoundClient) -> bytes:
+    """Encode the state of a client that waits for the server's next message."""
+    state, known = client.state, dict[str, Any]()
+    if isinstance(state, states.New | states.Training | states.Finished | states.Left):
+        raise WrongPhase(f"a client that is {client.phase.name} waits for no message")
+    if isinstance(state, states.Invited):
+        known["params"] = state.params
+    if isinstance(state, states.Requested):
+        known |= {"layout": state.layout, "union": state.union}
+        known["asked"] = {name: _bytes(rows.rows) for name, rows in state.asked.items()}
+        known["positions"] = tuple(map(_bytes, state.positions))
+    phase: Any = state.phase.name
+    return _CODEC.encode(RoundSnapshot(session=snapshot(client.session.state), phase=phase, **known))
+
+
+def decode_client(data: bytes) -> RoundSnapshot:
+    try:
+        kept = _CODEC.decode(data, limit=LARGEST)
+    except RemoteError as error:
+        raise StateError(f"what was kept of a round cannot be read: {error}") from None
+    assert isinstance(kept, RoundSnapshot)  # noqa: S101 -- the codec knows no other type
+    return kept
+
+
+def revive(kept: RoundSnapshot, own: Own) -> RoundClient:
+    """Return the client that was."""
+    try:
+        return RoundClient.join(kept.session.keys.client, own, restored(kept.session), _state(kept))
+    except RemoteError as error:
+        raise StateError(f"what was kept of a round cannot be used: {error}") from None
+
+
+def _state(kept: RoundSnapshot) -> State:
+    if kept.params is None or kept.session.roster is None:
+        return states.CheckedIn() if kept.phase == "CHECKED_IN" else states.Uploaded()
+    told = (kept.params, kept.params.union.build(), kept.session.roster.params.round_id)
+    if kept.layout is None:
+        return {"SHARED": states.Shared, "UNITING": states.Uniting}.get(kept.phase, states.AwaitsUnion)(*told)
+    asked = {name: RowSet(_rows(rows)) for name, rows in kept.asked.items()}
+    positions = tuple(_rows(rows).astype(np.intp) for rows in kept.positions)
+    return states.Requested(*told, kept.layout, asked, positions, kept.union)
+
+
+def _bytes(rows: np.ndarray) -> bytes:
+    return rows.astype("<i8").tobytes()
+
+
+def _rows(data: bytes) -> np.ndarray:
+    if len(data) % 8:
+        raise StateError("what was kept of a round has half a row number in it")
+    return np.frombuffer(data, "<i8").astype(np.int64)

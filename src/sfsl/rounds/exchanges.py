@@ -1,24 +1,70 @@
-"""The order of a round as data: each exchange once, and all that is known of it (spec round 1).
+"""The messages of a round, and its order as data: each exchange once, and all that is known of it (spec
+round 1).
 
-Client, server, driver, carriers, faults, plan, metrics, benchmarks and the diagram in the spec read this
-table; no other place names an exchange.
+Client, server, driver, carriers, faults, plan, metrics, benchmarks and the diagram in the spec read the table
+of exchanges; no other place names one. The messages of the two secure sums are the session's own.
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
-from sfsl.codec import Message
-from sfsl.rounds.messages import Invitation, Request, Submodel
+from msgspec import Meta
+
+from sfsl.codec import Codec, Message
+from sfsl.rounds.params import RoundParams
 from sfsl.secagg.messages import (
+    MAX_CLIENTS,
+    SESSION,
     Consistency,
     InboundShares,
     MaskedVector,
+    Position,
+    Positions,
+    Roster,
+    RoundId,
     SealedShares,
+    Signature,
+    SignedRequest,
     Survivors,
     UnmaskRequest,
     UnmaskShares,
 )
+from sfsl.submodel.tables import MAX_TABLES
 from sfsl.union.protocol import Union
+
+Blobs = Annotated[tuple[bytes, ...], Meta(max_length=MAX_TABLES)]
+
+
+class Invitation(Message, frozen=True, tag="invitation"):
+    """Server to client: who is there, and what the round is about."""
+
+    roster: Roster
+    round: RoundParams
+
+
+class Request(Message, frozen=True, tag="request"):
+    """Client to server: the rows it asks for, a bitmap over the union of each table that is summed."""
+
+    round_id: RoundId
+    sender: Position
+    bitmaps: Blobs
+    signature: Signature | None
+
+
+class Submodel(Message, frozen=True, tag="submodel"):
+    """Server to client: the rows it asked for, the dense part, who takes part, and who asked for what."""
+
+    round_id: RoundId
+    participants: Positions
+    rows: Blobs
+    dense: bytes
+    requesters: bytes
+    requests: Annotated[tuple[SignedRequest, ...], Meta(max_length=MAX_CLIENTS)]
+
+
+CODEC = Codec(Invitation, *SESSION, Union, Request, Submodel)
+
 
 # The two sums of a round, by number.
 UNION_SUM, UPDATE_SUM = 0, 1
@@ -45,12 +91,9 @@ class Exchange(StrEnum):
 
 @dataclass(frozen=True)
 class Step:
-    """One exchange of a round.
-
-    The server sends ``message`` and the client answers with ``answer``, which belongs to the sum ``sum``.
-    ``handler`` is the method of ``RoundClient`` that takes the message. Active mode alone has the steps
-    marked ``active``.
-    """
+    """One exchange of a round. The server sends ``message`` and the client answers with ``answer``, which
+    belongs to the sum ``sum``. ``handler`` is the method of ``RoundClient`` that takes the message. Active
+    mode alone has the steps marked ``active``."""
 
     exchange: Exchange
     message: type[Message]

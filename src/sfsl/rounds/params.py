@@ -1,6 +1,8 @@
-"""Public parameters of a round, and what a client insists on (spec round 2 and 3)."""
+"""Public parameters of a round, what a client insists on (spec round 2 and 3), and the rules by which a
+deployment or a simulation plans rounds: ``plan_round`` is the only builder of a round's parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 import msgspec
@@ -12,12 +14,14 @@ from sfsl.arrays import LARGEST_DOMAIN, Indices
 from sfsl.codec import Checked
 from sfsl.crypto.secret import digest
 from sfsl.errors import ParameterError, Refused
-from sfsl.secagg.params import Layout, Policy, SumParams, TableShape
+from sfsl.secagg import SessionParams, default_threshold
+from sfsl.secagg.messages import Layout, Policy, SumParams, TableShape
 from sfsl.submodel import ModelSpec, RowSet, UpdateParams
-from sfsl.union.params import UnionParams
+from sfsl.union import UnionParams, choose, planned_capacity
 
 MAX_BINS = 4096
 _FARTHEST = 50.0  # log-odds beyond which no score is told from 0 or 1
+UPDATE_LABEL = "update"
 
 
 class ScoreBins(Checked, frozen=True):
@@ -94,15 +98,10 @@ class IndexSpace:
         return split
 
 
-UPDATE_LABEL = "update"
-
-
 class RoundParams(Checked, frozen=True):
-    """What a round is about. ``training`` holds hyperparameters for the clients, by name.
-
-    ``precision`` is that of downloaded rows; the dense part always comes whole. ``scores`` are the
-    bins of the two score histograms of the secure evaluation; None leaves it out.
-    """
+    """What a round is about. ``training`` holds hyperparameters for the clients, by name. ``precision`` is
+    that of downloaded rows; the dense part always comes whole. ``scores`` are the bins of the two score
+    histograms of the secure evaluation; None leaves it out."""
 
     number: Annotated[int, Meta(ge=1)]
     model: ModelSpec
@@ -137,10 +136,8 @@ class RoundParams(Checked, frozen=True):
 
     def context(self, names: bytes = b"") -> bytes:
         """Digest everything a client was told about the round; it is bound into the masks of both sums.
-
         ``names`` is the digest of what rows are called, where the server says so (spec catalogue 4): clients
-        that were told different names add up to noise.
-        """
+        that were told different names add up to noise."""
         return digest("round", msgspec.msgpack.encode(self), *([names] if names else []))
 
 
@@ -156,3 +153,92 @@ class RoundPolicy(Checked, frozen=True):
             raise Refused("the round is for another model than this client has")
         if max(params.update.rows.clip, params.update.dense.clip) > self.max_clip:
             raise Refused(f"updates clipped at more than {self.max_clip}, which this client allows")
+
+
+@dataclass(frozen=True)
+class RoundRules:
+    """What stays the same from round to round, whoever carries it.
+
+    Over the first ``kappa_rounds`` rounds the floor of averages rises from 1 to the update's kappa: at the
+    start there is nothing yet to hold back. ``training`` gives the clients' hyperparameters by the number of
+    the round. ``threshold`` None is a little over two thirds of whoever is in a round. ``encoding`` is that
+    of the union; ``whole`` makes it the full model. ``bins`` 0 leaves the secure evaluation out.
+    """
+
+    update: UpdateParams
+    training: Callable[[int], Mapping[str, float]]
+    min_contributors: int
+    kappa_rounds: int = 0
+    threshold: int | None = None
+    encoding: str = "auto"
+    bins: int = 256
+    precision: Literal["float32", "float16"] = "float32"
+    active: bool = False
+
+    def update_in(self, number: int) -> UpdateParams:
+        """Return the parameters of the update in round ``number``, counted from 1."""
+        averaging = self.update.averaging
+        if number > self.kappa_rounds:
+            return self.update
+        kappa = 1 + (averaging.kappa - 1) * (number - 1) / self.kappa_rounds
+        return msgspec.structs.replace(self.update, averaging=msgspec.structs.replace(averaging, kappa=kappa))
+
+    def threshold_of(self, clients: int) -> int:
+        """Return how many of so many clients must last through a round."""
+        least = default_threshold(clients)
+        if self.threshold is None:
+            return least
+        return max(self.threshold, least) if self.active else self.threshold
+
+    def score_bins(self, kept: ScoreBins | None) -> ScoreBins | None:
+        """Return the bins of the next round: those that were kept, unless the rules want another number."""
+        if not self.bins:
+            return None
+        return kept if kept is not None and kept.bins == self.bins else ScoreBins(bins=self.bins)
+
+
+def plan_round(
+    rules: RoundRules,
+    model: ModelSpec,
+    *,
+    number: int,
+    clients: int,
+    largest_set: int,
+    seed: bytes,
+    scores: ScoreBins | None,
+) -> RoundParams:
+    """Plan round ``number`` for so many clients, none of which brings more than ``largest_set`` rows.
+    ``seed`` is public randomness for the union's hash functions; ``scores`` the bins that the last round
+    left."""
+    domain = IndexSpace(model).domain
+    capacity = planned_capacity(domain, clients, largest_set)
+    union = UnionParams(
+        domain=domain,
+        encoding=choose(rules.encoding, domain, capacity, seed).name,  # type: ignore[arg-type]
+        capacity=capacity,
+        seed=seed,
+    )
+    return RoundParams(
+        number=number,
+        model=model,
+        union=union,
+        update=rules.update_in(number),
+        min_contributors=rules.min_contributors,
+        training=dict(rules.training(number)),
+        precision=rules.precision,
+        scores=rules.score_bins(scores),
+    )
+
+
+def plan_session(
+    rules: RoundRules, params: RoundParams, *, clients: int, round_id: bytes, threshold: int | None = None
+) -> SessionParams:
+    """Plan the session of a round for the clients that checked in; ``threshold`` None follows the rules."""
+    return SessionParams(
+        round_id=round_id,
+        clients=clients,
+        threshold=rules.threshold_of(clients) if threshold is None else threshold,
+        neighbours=None,
+        active=rules.active,
+        sums=params.sums(),
+    )

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, Self
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
-from sfsl.arrays import Counts
+from sfsl.arrays import Counts, Indices, Values
 from sfsl.crypto.ring import Words
 from sfsl.rounds.params import RoundParams, ScoreBins
 from sfsl.scores import auc_error_bound, auc_from_histograms, log_loss_from_histograms, rate_log_loss
@@ -17,14 +17,18 @@ from sfsl.submodel import Applied, ModelSums, RowSet, RowStore, apply_sums, deco
 
 Histograms = tuple[Counts, Counts]
 _MOST = 2**40  # scores in a bin, of all clients together
+Share = Annotated[float, Meta(ge=0, le=1)]
+Number = Annotated[float, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0)]
+# Where it could be farther off than this, an AUC from histograms says nothing, and is not shown.
+WORST_AUC_ERROR = 0.1
+WORST_LOG_LOSS_ERROR = 0.05
 
 
 @dataclass(frozen=True)
 class RoundSums:
-    """What a cohort opened. ``scores`` are the summed histograms (positives, negatives).
-
-    Cohorts of one round that have no client in common add up: rows are averaged once, over all of them.
-    """
+    """What a cohort opened. ``scores`` are the summed histograms (positives, negatives). Cohorts of one round
+    that have no client in common add up: rows are averaged once, over all of them."""
 
     model: ModelSums
     contributors: dict[str, Counts]
@@ -87,15 +91,6 @@ def conclude(store: RowStore, params: RoundParams, sums: RoundSums) -> RoundOutc
     return RoundOutcome(
         applied, sums.survivors, sums.model.unions, sums.contributors, sums.scores, params.scores
     )
-
-
-Share = Annotated[float, Meta(ge=0, le=1)]
-Number = Annotated[float, Meta(ge=0)]
-Count = Annotated[int, Meta(ge=0)]
-
-# Where it could be farther off than this, an AUC from histograms says nothing, and is not shown.
-WORST_AUC_ERROR = 0.1
-WORST_LOG_LOSS_ERROR = 0.05
 
 
 class RoundRecord(msgspec.Struct, frozen=True):
@@ -165,17 +160,16 @@ class RoundRecord(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self)
 
 
-class Learned(Protocol):
-    """What a tally wants to know of one client's training, which only a simulation can tell."""
+@dataclass(frozen=True)
+class Learned:
+    """What training made of one client, besides its upload. ``personal``: by table the rows that never leave
+    it, and how far each moved."""
 
-    @property
-    def samples(self) -> int: ...
-    @property
-    def loss(self) -> float: ...
-    @property
-    def diverged(self) -> bool: ...
-    @property
-    def unknown(self) -> int: ...
+    samples: int
+    loss: float
+    diverged: bool
+    unknown: int
+    personal: Mapping[str, tuple[Indices, Values]]
 
 
 @dataclass

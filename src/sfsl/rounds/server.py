@@ -24,25 +24,22 @@ from sfsl.errors import (
     WrongPhase,
 )
 from sfsl.rounds import states
-from sfsl.rounds.exchanges import UPDATE_SUM
-from sfsl.rounds.messages import Invitation, Request, Submodel
+from sfsl.rounds.exchanges import UPDATE_SUM, Invitation, Request, Submodel
 from sfsl.rounds.params import IndexSpace, RoundParams
 from sfsl.rounds.record import RoundOutcome, RoundSums, conclude, read_sums
-from sfsl.secagg import server as secagg
 from sfsl.secagg.masking import parse_request
-from sfsl.secagg.messages import Keys, SignedRequest, verify_request
-from sfsl.secagg.moves import Machine, require_round, require_same
-from sfsl.secagg.params import SessionParams
+from sfsl.secagg.messages import Keys, SessionParams, SignedRequest, verify_request
+from sfsl.secagg.server import Server
+from sfsl.secagg.states import Machine, require_round, require_same
+from sfsl.secagg.states import ServerPhase as SessionPhase
 from sfsl.submodel import RowMaps, RowStore
 from sfsl.union.protocol import open_union
 
 
 class RoundServer(Machine[states.ServerState]):
-    """Runs one round for the clients whose ``keys`` were taken at check-in, against one store.
-
-    ``alone``: this cohort is the whole round. Otherwise there is no outcome, only ``sums``, for the caller
-    to add to those of other cohorts.
-    """
+    """Runs one round for the clients whose ``keys`` were taken at check-in, against one store. ``alone``:
+    this cohort is the whole round. Otherwise there is no outcome, only ``sums``, for the caller to add to
+    those of other cohorts."""
 
     moves = states.SERVER_MOVES
 
@@ -66,7 +63,7 @@ class RoundServer(Machine[states.ServerState]):
             raise ParameterError("the round is for another model than the store holds")
         super().__init__(states.UnitingSets({}))
         self._params, self._identities, self._names = params, identities, names
-        self._session = secagg.Server(session, keys, identities, context=params.context(names))
+        self._session = Server(session, keys, identities, context=params.context(names))
         self._round_id, self._threshold = session.round_id, session.threshold
         self._store, self._maps, self._alone = store, maps, alone
         self._space, self._encoding = IndexSpace(params.model), params.union.build()
@@ -119,7 +116,7 @@ class RoundServer(Machine[states.ServerState]):
                 after, outbound = self._send_submodels(state)
             elif isinstance(state, states.UnitingSets | states.Updating):
                 outbound = self._session.close_phase()
-                if self._session.phase is not secagg.Phase.OPENED:
+                if self._session.phase is not SessionPhase.OPENED:
                     return outbound
                 if isinstance(state, states.Updating):
                     after = self._finish(state)
@@ -134,7 +131,7 @@ class RoundServer(Machine[states.ServerState]):
         return outbound
 
     def _send_union(self, state: states.UnitingSets) -> tuple[states.ServerState, dict[str, Message]]:
-        union, message = open_union(self._session, self._encoding)
+        union, message = open_union(self._session.opened.dense, self._round_id, self._encoding)
         require_rows(union)
         unions = self._maps.with_derived(self._space.rows(union))
         packed = digest("union indices", message.packed)

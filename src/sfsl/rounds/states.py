@@ -6,13 +6,13 @@ What they know of the round's two sums is the state of their sessions.
 from enum import Enum
 
 from sfsl.arrays import Bits, Positions
-from sfsl.rounds.messages import Invitation, Request, Submodel
+from sfsl.rounds.exchanges import Invitation, Request, Submodel
 from sfsl.rounds.params import RoundParams
 from sfsl.rounds.record import RoundOutcome, RoundSums
 from sfsl.secagg import messages
 from sfsl.secagg.client import Start
-from sfsl.secagg.moves import Move, State
-from sfsl.secagg.params import Layout
+from sfsl.secagg.messages import Layout
+from sfsl.secagg.states import Move, State
 from sfsl.submodel import RowSet
 from sfsl.union.encoding import Encoding
 from sfsl.union.protocol import Union

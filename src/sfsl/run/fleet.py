@@ -14,7 +14,7 @@ from sfsl.client.device import Device
 from sfsl.data import (
     Interactions,
     LoadReport,
-    SyntheticSettings,
+    Speech,
     SyntheticTaobao,
     hold_out_last,
     load_amazon,
@@ -28,6 +28,7 @@ from sfsl.data import (
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.samples import Column, Samples, joined
 from sfsl.data.stored import load_stored
+from sfsl.data.synthetic import WORLDS
 from sfsl.errors import InputError
 from sfsl.models import build_task
 from sfsl.privacy import PRESETS, IndexPrivacy
@@ -182,10 +183,14 @@ def require_clients(config: RunConfig, fleet: Fleet) -> None:
 
 
 def _click_fleet(config: RunConfig) -> Fleet:
-    seed, history = config.run.seed, config.data.max_history
-    data, report = load_interactions(config.data, seed)
+    return fleet_of_clicks(config, *load_interactions(config.data, config.run.seed))
+
+
+def fleet_of_clicks(config: RunConfig, data: Interactions, report: LoadReport | None = None) -> Fleet:
+    """Build a fleet of these users, whatever ``config.data`` says about where samples come from."""
+    history = config.data.max_history
     train, test = hold_out_last(data, config.data.held_out)
-    task = build_task(Catalogue.of(train), config.model, seed)
+    task = build_task(Catalogue.of(train), config.model, config.run.seed)
     devices = Devices(
         "user",
         train.clients,
@@ -196,13 +201,19 @@ def _click_fleet(config: RunConfig) -> Fleet:
 
 
 def _speech_fleet(config: RunConfig) -> Fleet:
-    """Every role is a client. The vocabulary is public; which of its words a role says is not."""
     roles, report = load_shakespeare(config.data.path)
-    speech = speech_of(roles)
+    return fleet_of_speech(config, speech_of(roles), report)
+
+
+def fleet_of_speech(config: RunConfig, speech: Speech, report: LoadReport | None = None) -> Fleet:
+    """Every role is a client. The vocabulary is public; which of its words a role says is not."""
     train, test = speech.windows(config.data.held_out, config.data.context)
     task = build_task(Catalogue.of_words(speech.vocabulary), config.model, config.run.seed)
     devices = Devices(
-        "role", train.clients, len(roles), lambda role: Device(task, train.client(role), test.client(role))
+        "role",
+        train.clients,
+        len(speech.offsets) - 1,
+        lambda role: Device(task, train.client(role), test.client(role)),
     )
     return Fleet(task, devices, train, test, report)
 
@@ -251,7 +262,7 @@ def load_interactions(settings: DataSettings, seed: int) -> tuple[Interactions, 
             "run needs data"
         )
     if settings.source == "synthetic":
-        world = SyntheticSettings().scaled(settings.scale, users=settings.users)
+        world = WORLDS[settings.world].scaled(settings.scale, users=settings.users)
         return SyntheticTaobao(world, seed=seed).interactions(), None
     path = Path(settings.path)
     if settings.source == "stored":

@@ -8,11 +8,17 @@ from pathlib import Path
 import msgspec
 
 from sfsl import __version__
-from sfsl.durable.files import folder_made_whole, write_whole
-from sfsl.errors import InputError
-from sfsl.settings.run import RunConfig
-from sfsl.settings.toml import read_config, to_toml
+from sfsl.durable import folder_made_whole, write_whole
+from sfsl.errors import InputError, ParameterError
+from sfsl.settings.run import RunConfig, from_sections
+from sfsl.settings.toml import Sections, read_run_sections, to_toml
 
+# What a run did before there was a setting for it: an older folder goes on as it began.
+_BEFORE: Sections = {
+    "data": {"world": "paper"},
+    "model": {"layout": "paper"},
+    "training": {"max_samples": 0, "rebuild": 0.0},
+}
 _PACKAGES = ("torch", "numpy", "cryptography", "msgspec", "lmdb")
 
 
@@ -43,7 +49,12 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def config(self) -> RunConfig:
-        return read_config(self.config_file)
+        own = read_run_sections(self.config_file)
+        known = {name: _BEFORE.get(name, {}) | content for name, content in own.items()}
+        try:
+            return from_sections(known)
+        except ParameterError as error:
+            raise ParameterError(f"{self.config_file}: {error}") from None
 
     def write_config(self, config: RunConfig) -> None:
         _replace(self.config_file, to_toml(config).encode())

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from sfsl.crypto.ring import Z32
-from sfsl.durable.lock import Closing
+from sfsl.durable import Closing
 from sfsl.privacy import PeriodSelection
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet
@@ -22,9 +22,9 @@ from sfsl.run.planning import choose_cohort, choose_in_period
 from sfsl.run.setup import build_engine, open_store
 from sfsl.run.summary import Summary, summarize
 from sfsl.scores import Evaluation
-from sfsl.secagg.meter import mask_seconds
-from sfsl.service.driver import next_bins
-from sfsl.service.folder import Journal, MetricsFile, recover_lines
+from sfsl.secagg.facade import mask_seconds
+from sfsl.service.driver import Journal, next_bins
+from sfsl.service.folder import MetricsFile, recover_lines
 from sfsl.settings.run import RunConfig
 
 

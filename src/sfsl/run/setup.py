@@ -19,7 +19,7 @@ from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
 from sfsl.simulate.engine import Engine, baselines_of
 from sfsl.simulate.population import Simulation
 from sfsl.simulate.settings import FaultPlan, SimulationSettings
-from sfsl.submodel import LmdbStore
+from sfsl.submodel import LmdbStore, RowStore
 from sfsl.training import LocalSettings
 from sfsl.training.task import Task
 
@@ -33,7 +33,7 @@ class EnginePlugin(Protocol):
     def require(self, config: RunConfig) -> None:
         """Refuse, before anything is written, a run that this engine cannot do here."""
 
-    def build(self, config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine: ...
+    def build(self, config: RunConfig, fleet: Fleet, store: RowStore) -> Engine: ...
 
 
 def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
@@ -51,14 +51,14 @@ def open_store(folder: RunFolder, config: RunConfig, fleet: Fleet) -> LmdbStore:
     return folders.open_store(folder.path, spec, fleet.task.initial_dense)
 
 
-def build_engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
+def build_engine(config: RunConfig, fleet: Fleet, store: RowStore) -> Engine:
     """Build what runs this scheme's rounds, and evaluates the model on what the fleet held out."""
     engine = _engine(config, fleet, store)
     engine.pools, engine.baselines = {"test": fleet.test}, baselines_of(fleet.task, fleet.train)
     return engine
 
 
-def _engine(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Engine:
+def _engine(config: RunConfig, fleet: Fleet, store: RowStore) -> Engine:
     if plugin := _plugin(config):
         return plugin.build(config, fleet, store)
     if config.round.scheme == "centralized":
@@ -93,7 +93,7 @@ def _plugin(config: RunConfig) -> EnginePlugin | None:
     )
 
 
-def build_simulation(config: RunConfig, fleet: Fleet, store: LmdbStore) -> Simulation:
+def build_simulation(config: RunConfig, fleet: Fleet, store: RowStore) -> Simulation:
     """Build the simulated clients of a run of the protocol, on its store."""
     settings = simulation_settings(config, client_privacy(config, sorted(fleet.devices)))
     return Simulation(fleet.task, fleet.devices, store, settings, seed=config.run.seed)

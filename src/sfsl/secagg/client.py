@@ -1,7 +1,7 @@
 """One client of a session: a state machine without I/O (spec 4).
 
 Each step takes the server's message and returns the client's answer, once. A message that does not
-belong, does not verify or asks for too much raises and leaves the client as it was: see ``client_states``
+belong, does not verify or asks for too much raises and leaves the client as it was: see ``states``
 for what it knows in each phase.
 """
 
@@ -13,27 +13,26 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Positions
-from sfsl.crypto.identity import Identity, verify
 from sfsl.crypto.ring import Ring, Words, ring_named
-from sfsl.crypto.secret import KeyPair, Randomness, Secret, channel_keys, pair_mask_key, seal, unseal
-from sfsl.crypto.shamir import split
-from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
-from sfsl.secagg import client_states as at
-from sfsl.secagg import messages
-from sfsl.secagg.client_states import Phase as Phase
-from sfsl.secagg.client_states import Start as Start
-from sfsl.secagg.masking import Masker, own_rows, parse_request, parse_requesters, request_bitmaps, restrict
-from sfsl.secagg.messages import (
-    MAX_ID,
-    Keys,
-    Roster,
-    requests_digest,
-    require_members,
-    sum_context,
-    verify_request,
+from sfsl.crypto.secret import (
+    Identity,
+    KeyPair,
+    Randomness,
+    Secret,
+    channel_keys,
+    pair_mask_key,
+    seal,
+    split,
+    unseal,
+    verify,
 )
-from sfsl.secagg.moves import Machine, State
-from sfsl.secagg.params import Layout, Policy, ascending, require_policy
+from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
+from sfsl.secagg import messages
+from sfsl.secagg import states as at
+from sfsl.secagg.masking import Masker, own_rows, parse_request, parse_requesters, request_bitmaps, restrict
+from sfsl.secagg.messages import Keys, Layout, Policy, Roster
+from sfsl.secagg.states import Machine, State
+from sfsl.secagg.states import Start as Start
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class Client(Machine[State]):
     ``identities`` are the public keys of the others, known in advance and not from the server.
     ``state`` is that of a client that was put away: without it a new one draws its secrets."""
 
-    moves = at.MOVES
+    moves = at.CLIENT_MOVES
 
     def __init__(
         self,
@@ -56,8 +55,8 @@ class Client(Machine[State]):
         identities: Mapping[str, bytes] | None = None,
         state: State | None = None,
     ) -> None:
-        if not isinstance(client_id, str) or not 1 <= len(client_id) <= MAX_ID:
-            raise InputError(f"a client id is a string of 1 to {MAX_ID} characters")
+        if not isinstance(client_id, str) or not 1 <= len(client_id) <= messages.MAX_ID:
+            raise InputError(f"a client id is a string of 1 to {messages.MAX_ID} characters")
         if (identity is None) != (identities is None):
             raise InputError("active mode needs both the own identity and the identities of the others")
         super().__init__(state or _drawn(randomness, sums), active=identity is not None)
@@ -91,8 +90,8 @@ class Client(Machine[State]):
         """Share this session's secrets among the peers. ``rows``: the rows asked for, per table."""
         state = self._due(Roster, at.CheckedIn)
         params = roster.params
-        require_policy(params, self._policy, len(state.secrets), active=self._identity is not None)
-        require_members(roster, state.keys, self._identities)
+        messages.require_policy(params, self._policy, len(state.secrets), active=self._identity is not None)
+        messages.require_members(roster, state.keys, self._identities)
         layout = params.first_layout
         asked = own_rows(layout, rows)
         place = at.Place.of(self._id, roster)
@@ -122,7 +121,7 @@ class Client(Machine[State]):
         state = self._due(messages.InboundShares, at.Shared)
         place, params, senders = state.place, state.place.params, inbound.senders
         _require_current(state, inbound.round_id, 0)
-        if not ascending(senders) or not set(senders) <= set(place.peers):
+        if not messages.ascending(senders) or not set(senders) <= set(place.peers):
             raise InvalidMessage("boxes from clients that are not this client's peers")
         if len(inbound.boxes) != len(senders):
             raise InvalidMessage(f"{len(inbound.boxes)} boxes from {len(senders)} senders")
@@ -158,7 +157,7 @@ class Client(Machine[State]):
         for table, (values, part, keep) in enumerate(zip(tables, masker.tables, kept, strict=True)):
             part[:] = _checked(ring, values, (len(keep), part.shape[1]), f"table {table}")[keep]
         listed = start.participants if place.params.neighbours is None else None
-        context = sum_context(params.label, start.layout, listed, start.context, start.requests)
+        context = messages.sum_context(params.label, start.layout, listed, start.context, start.requests)
         own, *later = state.secrets
         masker.add(messages.self_mask_key(own.seed, place.binding, context, place.own), [None] * len(kept))
         for index, peer in enumerate(peer for peer in start.participants if peer != place.own):
@@ -211,14 +210,14 @@ class Client(Machine[State]):
         bitmaps = {place.own: request_bitmaps(layout, rows)}
         for other, request in zip(others, signed, strict=True):
             public = (self._identities or {})[place.members[other].client]
-            verify_request(public, place.binding, state.sum, request.bitmaps, request.signature)
+            messages.verify_request(public, place.binding, state.sum, request.bitmaps, request.signature)
             asked.append(parse_request(layout, request.bitmaps))
             bitmaps[other] = request.bitmaps
         matrices = tuple(
             np.array([lines[table][own] for lines in asked], np.bool_).reshape(len(others), len(own))
             for table, own in enumerate(rows)
         )
-        return matrices, requests_digest([bitmaps[position] for position in sorted(bitmaps)])
+        return matrices, messages.requests_digest([bitmaps[position] for position in sorted(bitmaps)])
 
     # -- exchange 3: who survived -> shares ----------------------------------------------------
 
@@ -272,7 +271,7 @@ class Client(Machine[State]):
         params = state.place.params.sums[state.sum]
         if params.layout is not None and start.layout != params.layout:
             raise InvalidMessage("the sum starts with another layout than was announced")
-        if not ascending(start.participants) or not set(start.participants) <= set(state.alive):
+        if not messages.ascending(start.participants) or not set(start.participants) <= set(state.alive):
             raise InvalidMessage("a participant that never shared its secrets, or dropped out before")
         if state.place.own not in start.participants:
             raise InvalidMessage("this client is not among the participants")
@@ -289,7 +288,7 @@ class Client(Machine[State]):
         """Survivors and dropouts must be exactly those this client masked with: no overlap, none missing."""
         _require_current(state, lists.round_id, lists.sum)
         survivors, dropped = lists.survivors, lists.dropped
-        if not (ascending(survivors) and ascending(dropped)):
+        if not (messages.ascending(survivors) and messages.ascending(dropped)):
             raise Refused("survivors or dropouts are listed out of order or twice")
         if sorted((*survivors, *dropped)) != list(state.alive):
             raise Refused("survivors and dropouts are not exactly the clients this client masked with")
@@ -302,7 +301,7 @@ class Client(Machine[State]):
         if (request.survivors, request.dropped) != state.confirmed:
             raise Refused("the lists to open are not the lists that were confirmed")
         signers = [position for position, _ in request.signatures]
-        if not ascending(signers) or not set(signers) <= set(request.survivors):
+        if not messages.ascending(signers) or not set(signers) <= set(request.survivors):
             raise Refused("signatures by clients that are not survivors, or twice by one")
         self._require_enough(state.place, len(signers))
         parts = _list_parts(state, request)

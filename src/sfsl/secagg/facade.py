@@ -4,32 +4,136 @@ All clients and the server run in this process, but on the real state machines a
 messages: what comes out is what a network would give, and the cost is the protocol's own.
 """
 
+import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Positions, ascends, whole_numbers
 from sfsl.codec import Codec, Message
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.ring import Words, ring_named
-from sfsl.crypto.secret import Randomness, SystemRandomness
-from sfsl.errors import InputError
-from sfsl.secagg import messages, params
+from sfsl.crypto.ring import Ring, Words, ring_named
+from sfsl.crypto.secret import Identity, Randomness, Secret, SystemRandomness
+from sfsl.errors import InputError, Refused
+from sfsl.secagg import messages
 from sfsl.secagg.client import Client
 from sfsl.secagg.graph import DEFAULT_DROPOUT, default_min_contributors, plan_graph, random_cycles
-from sfsl.secagg.masking import Opened
-from sfsl.secagg.meter import Cost, Meter, Receiver
-from sfsl.secagg.params import MAX_COMPLETE, Layout, Policy, SessionParams, SumParams, TableShape
+from sfsl.secagg.masking import Masker, Opened
+from sfsl.secagg.messages import MAX_COMPLETE, Layout, Policy, SessionParams, SumParams, TableShape
 from sfsl.secagg.server import Server
 
+log = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_TRIES = 3
+_WORDS = 1 << 18
 # What an automatic sparse graph tolerates.
 SPARSE_DROPOUT = 0.2
 SPARSE_CORRUPTION = 0.1
 SPARSE_FAILURE = 2.0**-40
+# How a client answers each kind of message.
+Steps = Mapping[type[Message], Callable[..., Message]]
+
+
+@dataclass
+class Cost:
+    """What the protocol took: CPU seconds and encoded bytes, per client, and the server's CPU seconds."""
+
+    client_seconds: dict[str, float] = field(default_factory=dict)
+    client_bytes_up: dict[str, int] = field(default_factory=dict)
+    client_bytes_down: dict[str, int] = field(default_factory=dict)
+    server_seconds: float = 0.0
+
+
+class Receiver(Protocol):
+    """The server's side of a protocol that is metered."""
+
+    def receive(self, client: str, message: Message, /) -> None: ...
+    def close_phase(self) -> Mapping[str, Message]: ...
+
+
+class Meter:
+    """Carries messages between clients and a server, and keeps the bill."""
+
+    def __init__(self, names: Iterable[str], codec: Codec, limit: int) -> None:
+        self._names, self._codec, self._limit = list(names), codec, limit
+        self.cost = self._blank()
+
+    def _blank(self) -> Cost:
+        names = self._names
+        return Cost(dict.fromkeys(names, 0.0), dict.fromkeys(names, 0), dict.fromkeys(names, 0))
+
+    def take(self) -> Cost:
+        """The bill so far; a new one begins."""
+        cost, self.cost = self.cost, self._blank()
+        return cost
+
+    def at_client(self, name: str, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        start = time.thread_time()
+        try:
+            return work(*args, **options)
+        finally:
+            self.cost.client_seconds[name] += time.thread_time() - start
+
+    def at_server(self, work: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        start = time.thread_time()
+        try:
+            return work(*args, **options)
+        finally:
+            self.cost.server_seconds += time.thread_time() - start
+
+    def up(self, name: str, message: Message) -> Any:
+        """Bring the server what a client of ours made."""
+        data = self.at_client(name, self._codec.encode, message)
+        self.cost.client_bytes_up[name] += len(data)
+        return self.at_server(self._codec.decode, data, limit=self._limit)
+
+    def down(self, outbound: Mapping[str, Message], gone: Collection[str] = ()) -> Iterable[tuple[str, Any]]:
+        """Encode each message once, and deliver it to those who are still there."""
+        encoded: dict[int, bytes] = {}
+        for name, message in outbound.items():
+            if name in gone:
+                continue
+            if id(message) not in encoded:
+                encoded[id(message)] = self.at_server(self._codec.encode, message)
+            data = encoded[id(message)]
+            self.cost.client_bytes_down[name] += len(data)
+            yield name, self.at_client(name, self._codec.decode, data, limit=self._limit)
+
+    def answer(
+        self, server: Receiver, name: str, work: Callable[P, Message], *args: P.args, **options: P.kwargs
+    ) -> None:
+        """Let a client answer. One that refuses (too few of its neighbours are left) is a dropout."""
+        try:
+            message = self.at_client(name, work, *args, **options)
+        except Refused as reason:
+            log.debug("client %s declined: %s", name, reason)
+            return
+        self.at_server(server.receive, name, self.up(name, message))
+
+
+def mask_seconds(ring: Ring) -> float:
+    """CPU time for one word of a vector that is masked as a whole, measured here and now."""
+    masker = Masker(ring, ring.zeros(_WORDS), Layout(dense=_WORDS))
+    key = Secret(bytes(32))
+    return cpu_seconds(lambda: masker.add(key), 1) / _WORDS
+
+
+def cpu_seconds(work: Callable[[], object], times: int) -> float:
+    """CPU time of this thread for one call: the best of a few tries, since others use this machine too."""
+    best = float("inf")
+    for _ in range(_TRIES):
+        start = time.thread_time()
+        for _ in range(times):
+            work()
+        best = min(best, (time.thread_time() - start) / times)
+    return best
 
 
 @dataclass(frozen=True)
@@ -163,14 +267,6 @@ def _sum(ring: str, min_contributors: int, layout: Layout) -> SumParams:
     return SumParams(label="sum", ring=ring, min_contributors=min_contributors, layout=layout)  # type: ignore[arg-type]
 
 
-# How a client answers each kind of message.
-Steps = Mapping[type[Message], Callable[..., Message]]
-
-
-class _Server(Receiver, Protocol):
-    def close_phase(self) -> Mapping[str, Message]: ...
-
-
 class Session:
     """All parties of one session of one sum in this process, and what the session costs. Messages of other
     protocols around it may have ``room`` bytes more."""
@@ -208,14 +304,14 @@ class Session:
     def check_in(self, context: bytes = b"") -> Server:
         """The server, which has been given everyone's keys."""
         keys = [
-            self.meter.up(name, messages.Keys, self.meter.at_client(name, client.create_keys))
+            self.meter.up(name, self.meter.at_client(name, client.create_keys))
             for name, client in self.clients.items()
         ]
         return self.meter.at_server(Server, self.params, keys, self._pinned, context=context)
 
     def run(
         self,
-        server: _Server,
+        server: Receiver,
         outbound: Mapping[str, Message],
         steps: Mapping[str, Steps],
         dropped: Sequence[Collection[str]],
@@ -225,7 +321,7 @@ class Session:
         lost, gone = [checked_dropouts(names, self.clients) for names in dropped], set[str]()
         for names in [*lost, set()] if self.params.active else lost:
             gone |= names
-            for name, message in self.meter.down(outbound, Message, gone):
+            for name, message in self.meter.down(outbound, gone):
                 self.meter.answer(server, name, steps[name][type(message)], message)
             outbound = self.meter.at_server(server.close_phase)
         return outbound
@@ -283,8 +379,8 @@ def choose_graph(
         )
         neighbours, least = plan.neighbours, plan.threshold
     elif neighbours is None or neighbours >= clients - 1:
-        neighbours, least = None, params.default_threshold(clients)
+        neighbours, least = None, messages.default_threshold(clients)
     else:
         holders = min(map(len, random_cycles(clients, neighbours, seed))) + 1
-        least = params.default_threshold(holders)
+        least = messages.default_threshold(holders)
     return neighbours, least if threshold is None else threshold

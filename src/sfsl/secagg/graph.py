@@ -21,9 +21,11 @@ from numpy.typing import ArrayLike, NDArray
 from sfsl.crypto.ring import Z64, MaskStream
 from sfsl.crypto.secret import Secret, digest
 from sfsl.errors import ParameterError
-from sfsl.secagg.params import SessionParams
+from sfsl.secagg.messages import SessionParams
 
 Peers = tuple[tuple[int, ...], ...]
+DEFAULT_DROPOUT = 0.1
+DEFAULT_BOUND = 0.05
 
 
 def peers(params: SessionParams) -> Peers:
@@ -79,7 +81,7 @@ def plan_graph(clients: int, *, dropout: float, corruption: float, failure: floa
         raise ParameterError("fewer than two honest clients would be left")
     splits = _split_by_one_cycle(honest, clients - honest)
     # One step adds one cycle: exact distributions of distinct corrupt and of distinct lasting neighbours.
-    bad = lasting = _start(clients)
+    bad = lasting = np.eye(1, clients)[0]  # none so far, for certain
     for cycles in range(1, (clients - 1) // 2 + 1):
         bad = _one_more_cycle(bad, clients - 1, corrupt)
         lasting = _one_more_cycle(lasting, clients - 1, clients - 1 - dropped)
@@ -99,12 +101,6 @@ def plan_graph(clients: int, *, dropout: float, corruption: float, failure: floa
         f"no sparse graph on {clients} clients tolerates {dropout:.0%} dropouts and {corruption:.0%} corrupt "
         f"clients with failure {failure:g}; use the complete graph or tolerate less"
     )
-
-
-def _start(clients: int) -> NDArray[np.float64]:
-    distribution = np.zeros(clients)
-    distribution[0] = 1.0
-    return distribution
 
 
 def _one_more_cycle(distribution: NDArray[np.float64], others: int, marked: int) -> NDArray[np.float64]:
@@ -150,10 +146,6 @@ def _log_choose(n: int | NDArray[np.int64], k: int | NDArray[np.int64]) -> NDArr
     return result
 
 
-DEFAULT_DROPOUT = 0.1
-DEFAULT_BOUND = 0.05
-
-
 def opened_alone(requesters: ArrayLike, dropout: float) -> NDArray[np.float64]:
     """The probability per row with c requesters that exactly one of them uploads, c (1-d) d^(c-1)."""
     counts = np.asarray(requesters, np.float64)
@@ -169,10 +161,8 @@ def opened_alone(requesters: ArrayLike, dropout: float) -> NDArray[np.float64]:
 def default_min_contributors(
     requesters: ArrayLike, *, dropout: float = DEFAULT_DROPOUT, bound: float = DEFAULT_BOUND
 ) -> int:
-    """The least m >= 2 for which at most ``bound`` rows are expected to be opened alone.
-
-    ``requesters`` holds the number of requesters of each row, as counted or as planned for.
-    """
+    """The least m >= 2 for which at most ``bound`` rows are expected to be opened alone. ``requesters`` holds
+    the number of requesters of each row, as counted or as planned for."""
     if not bound > 0:
         raise ParameterError(f"the bound on rows opened alone must be above 0, not {bound}")
     counts = np.asarray(requesters, np.int64).ravel()

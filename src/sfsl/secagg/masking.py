@@ -14,17 +14,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Bits, Positions, ascends, whole_numbers
+from sfsl.codec import pack_bits, packed_size, read_bits, unpack_bits
 from sfsl.crypto.reed_solomon import correctable, decode
 from sfsl.crypto.ring import CHUNK_BYTES, MaskStream, Ring, Words, ring_named
-from sfsl.crypto.secret import Secret
-from sfsl.crypto.shamir import Interpolation, as_secret
+from sfsl.crypto.secret import Interpolation, Secret, as_secret
 from sfsl.errors import InputError, InvalidMessage, KeyMismatch
-from sfsl.packing import pack_bits, packed_size, read_bits, unpack_bits
-from sfsl.secagg.messages import point
-from sfsl.secagg.params import Layout, SumParams, TableShape
+from sfsl.secagg.messages import Layout, SumParams, TableShape, point
 
 # Per table: the rows a stream covers, ascending, or None for all of them.
 Selection = Sequence[Positions | None]
+_HEAD = struct.Struct("<BQ")  # which bits are listed, and how many
+T = TypeVar("T")
 
 
 def restrict(layout: Layout, rows: Sequence[Positions]) -> Layout:
@@ -78,9 +78,6 @@ class Masker:
                 combine(piece, masks.reshape(piece.shape))
                 if rows is not None:
                     part[some] = piece
-
-
-_HEAD = struct.Struct("<BQ")  # which bits are listed, and how many
 
 
 def own_rows(layout: Layout, rows: Sequence[ArrayLike]) -> tuple[Positions, ...]:
@@ -229,9 +226,6 @@ class RunningTotal:
                 count[rows] += 1
         dense, tables = views(self.total, self.layout)
         return Opened(dense, tuple(tables), counts, tuple(names))
-
-
-T = TypeVar("T")
 
 
 class Rebuilding:

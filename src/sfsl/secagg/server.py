@@ -1,7 +1,7 @@
 """The server of a session: a state machine without I/O (spec 4).
 
 ``receive`` takes one client's message or raises and changes nothing. ``close_phase`` ends a phase:
-whoever did not answer is a dropout from there on. ``server_states`` has the phases as a table, and what
+whoever did not answer is a dropout from there on. ``states`` has the phases as a table, and what
 the server knows in each. An open sum is followed by ``start_sum`` where the session has another one. An
 abort is final.
 """
@@ -15,9 +15,7 @@ from typing import Any, TypeVar
 
 from sfsl.arrays import Bits
 from sfsl.codec import Message
-from sfsl.crypto.identity import verify
-from sfsl.crypto.secret import KeyPair, Secret, pair_mask_key, require_contributory
-from sfsl.crypto.shamir import parse_share
+from sfsl.crypto.secret import KeyPair, Secret, pair_mask_key, parse_share, require_contributory, verify
 from sfsl.errors import (
     Aborted,
     InvalidMessage,
@@ -28,21 +26,11 @@ from sfsl.errors import (
     WrongPhase,
 )
 from sfsl.secagg import messages
-from sfsl.secagg import server_states as at
+from sfsl.secagg import states as at
 from sfsl.secagg.graph import peers
 from sfsl.secagg.masking import Masker, Opened, Rebuilding, RunningTotal, parse_request
-from sfsl.secagg.messages import (
-    CODEC,
-    Keys,
-    Roster,
-    require_distinct,
-    require_key_pair,
-    require_seed,
-    verify_request,
-)
-from sfsl.secagg.moves import Machine, require_round, require_same
-from sfsl.secagg.params import Layout, SessionParams
-from sfsl.secagg.server_states import Phase as Phase
+from sfsl.secagg.messages import Keys, Layout, Roster, SessionParams
+from sfsl.secagg.states import Machine, require_round, require_same
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +44,7 @@ class Server(Machine[at.ServerState]):
     """Runs one session for the clients whose ``keys`` were taken at check-in. ``context`` is what the masks
     of the first sum are bound to besides parameters and roster."""
 
-    moves = at.MOVES
+    moves = at.SERVER_MOVES
 
     def __init__(
         self,
@@ -70,7 +58,7 @@ class Server(Machine[at.ServerState]):
             raise ParameterError(f"keys of {len(keys)} clients for a session of {params.clients}")
         if params.active != (identities is not None):
             raise ParameterError("active mode needs the clients' identities, the other mode has none")
-        require_distinct(keys)
+        messages.require_distinct(keys)
         for one in keys:
             messages.require_keys(one, len(params.sums), identities)
             for public in (one.channel, *one.masks):
@@ -119,7 +107,7 @@ class Server(Machine[at.ServerState]):
         require_round(message.round_id, self.round_id, f"what client {client!r} answers")
         number = 0 if isinstance(message, messages.SealedShares) else message.sum
         slot = (at.PHASE_OF[type(message)], number, position)
-        fingerprint = hashlib.sha256(CODEC.encode(message)).digest()
+        fingerprint = hashlib.sha256(messages.CODEC.encode(message)).digest()
         if slot in self._state.accepted:
             require_same(fingerprint, self._state.accepted[slot], client)
             return
@@ -173,7 +161,7 @@ class Server(Machine[at.ServerState]):
         signed = None
         if layout.tables and self._identities is not None:
             signature = message.request_signature
-            verify_request(self._public(position), self.binding, 0, message.request, signature)
+            messages.verify_request(self._public(position), self.binding, 0, message.request, signature)
             signed = messages.SignedRequest(message.request, signature or b"")
         return at.Sealed(dict(zip(group, message.boxes, strict=True)), request, signed)
 
@@ -190,10 +178,10 @@ class Server(Machine[at.ServerState]):
         here = tuple(sorted(state.inbox))
         log.debug("round %s, %s: %d answered", self.round_id.hex(), state.phase.name, len(here))
         close: dict[Enum, Callable[[Any, tuple[int, ...]], Closed]] = {
-            Phase.SHARES: self._deliver_shares,
-            Phase.MASKED: self._announce_survivors,
-            Phase.CONSISTENCY: self._ask_to_unmask,
-            Phase.UNMASK: self._open,
+            at.ServerPhase.SHARES: self._deliver_shares,
+            at.ServerPhase.MASKED: self._announce_survivors,
+            at.ServerPhase.CONSISTENCY: self._ask_to_unmask,
+            at.ServerPhase.UNMASK: self._open,
         }
         try:
             self._require_enough(
@@ -340,10 +328,10 @@ class Server(Machine[at.ServerState]):
             published, shares = self._keys[position], self._shares_of(state, position)
             try:
                 if position in alive:
-                    seed = partial(require_seed, published=published.commitments[state.sum])
+                    seed = partial(messages.require_seed, published=published.commitments[state.sum])
                     seeds[position] = rebuilding.secret(published.client, shares, seed)
                 else:
-                    pair = partial(require_key_pair, published=published.masks[state.sum])
+                    pair = partial(messages.require_key_pair, published=published.masks[state.sum])
                     keys[position] = rebuilding.secret(published.client, shares, pair)
             except KeyMismatch as error:
                 wrong.append(error)

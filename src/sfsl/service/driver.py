@@ -16,26 +16,33 @@ import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Literal, Self
+
+import msgspec
 
 from sfsl.codec import Message
 from sfsl.crypto.ring import ring_named
-from sfsl.crypto.secret import SystemRandomness
-from sfsl.crypto.shamir import SHARE_BYTES
-from sfsl.errors import ConflictingMessage, KeyMismatch, SfslError, UnexpectedSender, WrongPhase, WrongRound
-from sfsl.privacy import choose_uniformly
+from sfsl.crypto.secret import SHARE_BYTES, Randomness, SystemRandomness
+from sfsl.errors import (
+    ConflictingMessage,
+    KeyMismatch,
+    SfslError,
+    StoreCorrupt,
+    UnexpectedSender,
+    WrongPhase,
+    WrongRound,
+)
+from sfsl.privacy import PeriodSelection, choose_uniformly
 from sfsl.rounds import RoundOutcome, RoundParams, RoundServer, ScoreBins
-from sfsl.rounds.exchanges import EXPOSES, MAY_DECLINE, STEP, Exchange, Step, order
-from sfsl.rounds.messages import Submodel
-from sfsl.rounds.plan import RoundRules, plan_round, plan_session
+from sfsl.rounds.exchanges import EXPOSES, MAY_DECLINE, STEP, Exchange, Step, Submodel, order
+from sfsl.rounds.params import RoundRules, plan_round, plan_session
 from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.secagg import SessionParams
 from sfsl.secagg.messages import InboundShares, Keys, Survivors, UnmaskRequest
-from sfsl.service.folder import Journal
-from sfsl.service.members import FIRST_REST_SECONDS, Members
+from sfsl.service.members import FIRST_REST_SECONDS, Members, ServiceSettings
 from sfsl.service.messages import CODEC, CheckIn, Decline
 from sfsl.service.registry import Registry
-from sfsl.service.settings import ServiceSettings
 from sfsl.submodel import Commit, ModelSpec, RowMaps, RowStore
 from sfsl.union.protocol import Union
 
@@ -210,26 +217,20 @@ class CohortRound:
             seconds[exchange] = seconds.get(exchange, 0.0) + self._cpu() - start
 
 
+@dataclass(eq=False)
 class Driver:
     """Plans and opens rounds as ``rules`` say; ``cpu`` counts the seconds that the calling thread computed.
-
     Keys, round ids and seeds come from the operating system. ``names`` is the digest of what the catalogue
-    calls its rows, which clients were told too; empty where there is none.
-    """
+    calls its rows, which clients were told too; empty where there is none."""
 
-    def __init__(
-        self,
-        rules: RoundRules,
-        model: ModelSpec,
-        maps: RowMaps,
-        store: RowStore,
-        *,
-        cpu: Callable[[], float],
-        names: bytes = b"",
-    ) -> None:
-        self.rules, self.model, self.maps, self.store, self.cpu = rules, model, maps, store, cpu
-        self._names = names
-        self.randomness = SystemRandomness()
+    rules: RoundRules
+    model: ModelSpec
+    maps: RowMaps
+    store: RowStore
+    _: KW_ONLY
+    cpu: Callable[[], float]
+    names: bytes = b""
+    randomness: Randomness = field(default_factory=SystemRandomness)
 
     @property
     def number(self) -> int:
@@ -265,9 +266,58 @@ class Driver:
         round_id = self.randomness.bytes(16)
         session = plan_session(self.rules, params, clients=len(keys), round_id=round_id, threshold=threshold)
         server = RoundServer(
-            session, params, keys, self.store, self.maps, identities, alone=alone, names=self._names
+            session, params, keys, self.store, self.maps, identities, alone=alone, names=self.names
         )
         return CohortRound(server, session, params, tally, cpu=self.cpu, exposed=exposed)
+
+
+class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Holds what survives a crash between two rounds.
+
+    ``line`` is the last round's record, which a crash right after the commit so cannot lose. ``scores`` are
+    the bins of the next round's scores, which follow from the last one's; None before there were any. A
+    simulation also counts the ``rounds`` each client was invited to, and keeps who had a turn in its
+    ``period``.
+    """
+
+    rounds: dict[str, int] = {}
+    line: bytes = b""
+    scores: ScoreBins | None = None
+    period: PeriodSelection = PeriodSelection()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        try:
+            return msgspec.msgpack.decode(data, type=cls) if data else cls()
+        except msgspec.MsgspecError as error:
+            raise StoreCorrupt(
+                f"what the store keeps between rounds (its selection state) cannot be read: {error}"
+            ) from None
+
+    def record(self) -> RoundRecord | None:
+        """Return the last round's record, if there is one."""
+        try:
+            return msgspec.json.decode(self.line, type=RoundRecord) if self.line else None
+        except msgspec.MsgspecError as error:
+            raise StoreCorrupt(f"the store's record of the last round cannot be read: {error}") from None
+
+
+class Journal:
+    """Commits rounds to a store: rows, what the next round needs and the record, in one transaction."""
+
+    def __init__(self, store: RowStore) -> None:
+        self.store = store
+        self.kept = Kept.decode(store.selection)
+
+    def commit(
+        self, commit: Commit, record: RoundRecord, scores: ScoreBins | None, **changes: object
+    ) -> None:
+        """Write the round. ``scores`` None leaves the bins as they are; ``changes`` go into ``Kept``."""
+        kept = msgspec.structs.replace(
+            self.kept, line=record.encode(), scores=scores or self.kept.scores, **changes
+        )
+        self.store.commit(replace(commit, selection=msgspec.msgpack.encode(kept)))
+        self.kept = kept
 
 
 class Service(Driver):
@@ -316,10 +366,8 @@ class Service(Driver):
         tally: RoundTally,
         period: int | None,
     ) -> CohortRound:
-        """Open a round, and note durably who is invited, before any invitation leaves.
-
-        A server does not know its clients' sets: it plans for the largest allowed.
-        """
+        """Open a round, and note durably who is invited, before any invitation leaves. A server does not know
+        its clients' sets: it plans for the largest allowed."""
         tally.cohort = len(check_ins)
         cohort = self.open(
             self.plan(len(check_ins), self.settings.largest_set, scores=self._journal.kept.scores),
@@ -349,9 +397,7 @@ class Service(Driver):
         self, cohort: CohortRound | None, tally: RoundTally, *, aborted: str | None, seconds: float
     ) -> RoundRecord:
         """Commit a round, which took so long; one that was aborted only counts. A round is never repeated.
-
-        What only clients know (losses, rows unknown to the model, seconds of theirs) is not in its record.
-        """
+        What only clients know (losses, rows unknown to the model, seconds of theirs) is not in its record."""
         number, outcome, scores = self.number, None, None
         if cohort is not None and aborted is None:
             outcome = cohort.server.outcome

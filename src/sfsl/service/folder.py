@@ -3,71 +3,21 @@
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
-from typing import IO, NamedTuple, Self
+from typing import IO, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sfsl.durable.files import write_whole
-from sfsl.durable.lock import Closing
-from sfsl.errors import InputError, StoreCorrupt, StoreError
-from sfsl.privacy import PeriodSelection
-from sfsl.rounds import ScoreBins
+from sfsl.durable import Closing, write_whole
+from sfsl.errors import InputError, StoreError
 from sfsl.rounds.record import RoundRecord
+from sfsl.service.driver import Journal
 from sfsl.service.registry import Registry
-from sfsl.submodel import Commit, LmdbStore, RowStore, StoreSpec
+from sfsl.submodel import LmdbStore, StoreSpec
 
-
-class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Holds what survives a crash between two rounds.
-
-    ``line`` is the last round's record, which a crash right after the commit so cannot lose. ``scores`` are
-    the bins of the next round's scores, which follow from the last one's; None before there were any. A
-    simulation also counts the ``rounds`` each client was invited to, and keeps who had a turn in its
-    ``period``.
-    """
-
-    rounds: dict[str, int] = {}
-    line: bytes = b""
-    scores: ScoreBins | None = None
-    period: PeriodSelection = PeriodSelection()
-
-    @classmethod
-    def decode(cls, data: bytes) -> Self:
-        try:
-            return msgspec.msgpack.decode(data, type=cls) if data else cls()
-        except msgspec.MsgspecError as error:
-            raise StoreCorrupt(
-                f"what the store keeps between rounds (its selection state) cannot be read: {error}"
-            ) from None
-
-    def record(self) -> RoundRecord | None:
-        """Return the last round's record, if there is one."""
-        try:
-            return msgspec.json.decode(self.line, type=RoundRecord) if self.line else None
-        except msgspec.MsgspecError as error:
-            raise StoreCorrupt(f"the store's record of the last round cannot be read: {error}") from None
-
-
-class Journal:
-    """Commits rounds to a store: rows, what the next round needs and the record, in one transaction."""
-
-    def __init__(self, store: RowStore) -> None:
-        self.store = store
-        self.kept = Kept.decode(store.selection)
-
-    def commit(
-        self, commit: Commit, record: RoundRecord, scores: ScoreBins | None, **changes: object
-    ) -> None:
-        """Write the round. ``scores`` None leaves the bins as they are; ``changes`` go into ``Kept``."""
-        kept = msgspec.structs.replace(
-            self.kept, line=record.encode(), scores=scores or self.kept.scores, **changes
-        )
-        self.store.commit(replace(commit, selection=msgspec.msgpack.encode(kept)))
-        self.kept = kept
+STORE, REGISTRY, METRICS = "store", "registry.sqlite", "metrics.jsonl"
 
 
 def read_lines(path: Path) -> list[RoundRecord]:
@@ -116,9 +66,6 @@ class MetricsFile(Closing):
         self._file.close()
 
 
-STORE, REGISTRY, METRICS = "store", "registry.sqlite", "metrics.jsonl"
-
-
 def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -129,10 +76,8 @@ def make_folder(folder: Path) -> None:
 def open_store(
     folder: Path, spec: StoreSpec, dense: Callable[[], NDArray[np.float32]], *, grow: bool = False
 ) -> LmdbStore:
-    """Open the store in ``folder``; where there was none yet, make one that begins with ``dense``.
-
-    With ``grow`` a store of fewer rows is taken up and has the others added.
-    """
+    """Open the store in ``folder``; where there was none yet, make one that begins with ``dense``. With
+    ``grow`` a store of fewer rows is taken up and has the others added."""
     if (folder / STORE).exists():
         return LmdbStore.open(folder / STORE, spec, grow=grow)
     if read_lines(folder / METRICS):

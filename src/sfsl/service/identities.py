@@ -13,16 +13,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret, digest
-from sfsl.durable import files
+from sfsl import durable
+from sfsl.crypto.secret import Identity, Secret, digest
 from sfsl.errors import InputError, InvalidMessage, KeyFileError, ParameterError, Refused, UnknownClient
 from sfsl.service.signing import client_id, require_public
+
+if TYPE_CHECKING:
+    from sfsl.service.registry import Registry
 
 _HEAD = "sfsl identity 1"
 _SEED_BYTES = 32
 _LARGEST = 1 << 16
 _OTHERS = 0o077
+_KEY = re.compile("[0-9a-fA-F]{64}")
+_MOST_LINE = 4096
 
 
 def write_identity(path: str | os.PathLike[str], seed: Secret) -> Identity:
@@ -87,7 +91,7 @@ def read_secret(path: Path) -> Secret:
 def write_new(path: Path, data: bytes, *, secret: bool) -> None:
     """Make a new file, whole and durable or not at all; one that exists is left alone."""
     try:
-        files.write_new(path, data, mode=files.OWNER_ONLY if secret else 0o644)
+        durable.write_new(path, data, mode=durable.OWNER_ONLY if secret else 0o644)
     except FileExistsError:
         raise KeyFileError(
             f"{path} exists and is never overwritten; move it away, or choose another"
@@ -98,13 +102,6 @@ def write_new(path: Path, data: bytes, *, secret: bool) -> None:
             "free some space" if full else "its folder must exist and be writable, on a disk with hard links"
         )
         raise KeyFileError(f"cannot write {path}: {error.strerror}; {advice}") from None
-
-
-if TYPE_CHECKING:
-    from sfsl.service.registry import Registry
-
-_KEY = re.compile("[0-9a-fA-F]{64}")
-_MOST_LINE = 4096
 
 
 class Enrolment:

@@ -1,25 +1,78 @@
-"""Who may be in a round: with keys that are fit for use, once in a period, and not while left out."""
+"""Who is in a round: how many and how long they are waited for, with keys that are fit for use, once in a
+period, and not while left out."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Set
+from dataclasses import KW_ONLY, dataclass, field
 
 from sfsl.crypto.secret import require_contributory
-from sfsl.errors import ConflictingMessage, InvalidMessage, UnexpectedSender
-from sfsl.rounds.exchanges import SUMS
+from sfsl.errors import ConflictingMessage, InvalidMessage, ParameterError, UnexpectedSender
+from sfsl.rounds.exchanges import SUMS, TRAINS
+from sfsl.rounds.params import RoundRules
 from sfsl.secagg.messages import Keys, require_keys
 from sfsl.service.messages import CheckIn
 from sfsl.service.registry import Registry
-from sfsl.service.settings import DAY_MS, ServiceSettings
+
+DAY_MS = 86_400_000
+FIRST_REST_SECONDS = 600.0
+LONGEST_REST_SECONDS = 86_400.0
+_RESTS = "secrets that this client shared ended a round; it is left out of rounds for a while"
+
+
+@dataclass(frozen=True)
+class ServiceSettings:
+    """``cohort`` clients are in a round, or at least ``min_cohort`` after ``check_in_seconds``.
+
+    ``largest_set`` is the most rows that a client may have; the union is planned for the worst case of it.
+    ``period_days`` 0 sets no limit on how often a client is invited. ``most_clients`` may wait at a time.
+    After round ``rounds`` the server stops; 0 is never. ``grace_seconds``: how long a round may go on when
+    the server is told to stop.
+    """
+
+    rules: RoundRules
+    cohort: int
+    min_cohort: int
+    largest_set: int
+    check_in_seconds: float = 60.0
+    phase_seconds: float = 60.0
+    training_seconds: float = 600.0
+    poll_seconds: float = 25.0
+    grace_seconds: float = 30.0
+    period_days: int = 1
+    most_clients: int = 10_000
+    rounds: int = 0
+
+    def __post_init__(self) -> None:
+        threshold = self.rules.threshold
+        if not 2 <= self.min_cohort <= self.cohort:
+            raise ParameterError(
+                f"a cohort of {self.min_cohort} at least and {self.cohort} at most: 2 or more, in this order"
+            )
+        if self.cohort > (planned := self.rules.update.rows.cohort):
+            raise ParameterError(f"a cohort of {self.cohort}, but sums are planned for {planned} clients")
+        if threshold is not None and not self.cohort // 2 < threshold <= self.min_cohort:
+            raise ParameterError(
+                f"a threshold of {threshold}: more than half of the largest cohort ({self.cohort}) and "
+                f"no more than the smallest ({self.min_cohort})"
+            )
+        if self.most_clients < self.cohort:
+            raise ParameterError(f"{self.most_clients} may wait, which is fewer than a cohort")
+
+    def period(self, now_ms: int) -> int | None:
+        """Return the number of the period that this moment is in; None where there are none."""
+        return now_ms // (self.period_days * DAY_MS) if self.period_days else None
+
+    def deadline(self, exchange: str) -> float:
+        """Return the seconds that clients have for their answer."""
+        return self.training_seconds if exchange == TRAINS else self.phase_seconds
 
 
 def admit_keys(
     client: str, keys: Keys, identities: Mapping[str, bytes] | None = None, taken: Set[bytes] = frozenset()
 ) -> frozenset[bytes]:
     """Return the public keys of a client's sound check-in; ``identities`` are given in active mode, by name.
-
     Whatever could keep a round from going on is refused here, where it costs its sender alone: also a key
-    that is among those ``taken`` by others.
-    """
+    that is among those ``taken`` by others."""
     if keys.client != client:
         raise UnexpectedSender(f"client {client} checks in with keys in another name")
     require_keys(keys, SUMS, identities)
@@ -46,46 +99,33 @@ def admit_check_in(
     return admit_keys(client, message.keys, identities, taken)
 
 
-FIRST_REST_SECONDS = 600.0
-LONGEST_REST_SECONDS = 86_400.0
-_RESTS = "secrets that this client shared ended a round; it is left out of rounds for a while"
-
-
+@dataclass(eq=False)
 class Members:
     """Knows who had a turn in this period, as the ``registry`` has it, and who is left out for a while.
-
     ``clock`` counts seconds, ``today`` milliseconds since 1970, which periods are cut from. Being left out is
-    forgotten when the server starts again: it keeps rounds going, and punishes nobody.
-    """
+    forgotten when the server starts again: it keeps rounds going, and punishes nobody."""
 
-    def __init__(
-        self,
-        settings: ServiceSettings,
-        registry: Registry,
-        *,
-        clock: Callable[[], float],
-        today: Callable[[], int],
-        first_rest: float = FIRST_REST_SECONDS,
-    ) -> None:
-        self._settings, self._registry, self._clock, self._today = settings, registry, clock, today
-        self._first_rest = first_rest
-        self._invited: tuple[int, set[str]] | None = None
-        self._rests: dict[str, tuple[int, float]] = {}  # how often so far, and until when
+    settings: ServiceSettings
+    registry: Registry
+    _: KW_ONLY
+    clock: Callable[[], float]
+    today: Callable[[], int]
+    first_rest: float = FIRST_REST_SECONDS
+    _invited: tuple[int, set[str]] | None = None
+    _rests: dict[str, tuple[int, float]] = field(default_factory=dict)  # how often so far, and until when
 
     def had_their_turn(self) -> Collection[str]:
         """Return who was invited in this period, or is about to be."""
-        period = self._settings.period(self._today())
+        period = self.settings.period(self.today())
         if period is None:
             return ()
         if self._invited is None or self._invited[0] != period:
-            self._invited = (period, set(self._registry.invited(period)))
+            self._invited = (period, set(self.registry.invited(period)))
         return self._invited[1]
 
     def take_turns(self, clients: Collection[str]) -> int | None:
-        """Note that these are about to be invited; return the period in which it counts.
-
-        It counts from now on, not from when the registry has it: someone may check in again before that.
-        """
+        """Note that these are about to be invited; return the period in which it counts. It counts from now
+        on, not from when the registry has it: someone may check in again before that."""
         self.had_their_turn()
         if self._invited is None:
             return None
@@ -95,16 +135,16 @@ class Members:
     def bars(self, client: str) -> str:
         """Return why this client may not be in a round now; empty if it may."""
         if client in self.had_their_turn():
-            days = -self._today() % (self._settings.period_days * DAY_MS) / DAY_MS
+            days = -self.today() % (self.settings.period_days * DAY_MS) / DAY_MS
             return f"this client was invited in this period already; the next begins in {days:.2f} days"
-        return _RESTS if client in self._rests and self._clock() < self._rests[client][1] else ""
+        return _RESTS if client in self._rests and self.clock() < self._rests[client][1] else ""
 
     def leave_out(self, client: str) -> float:
         """Leave out whoever ended a round for all, twice as long each time; return for how many seconds."""
         times = self._rests.pop(client, (0, 0.0))[0] + 1
-        longest = max(LONGEST_REST_SECONDS, self._first_rest)
-        seconds = min(longest, self._first_rest * 2.0 ** (times - 1))
-        self._rests[client] = (times, self._clock() + seconds)
-        if len(self._rests) > self._settings.most_clients and math.isfinite(seconds):
+        longest = max(LONGEST_REST_SECONDS, self.first_rest)
+        seconds = min(longest, self.first_rest * 2.0 ** (times - 1))
+        self._rests[client] = (times, self.clock() + seconds)
+        if len(self._rests) > self.settings.most_clients and math.isfinite(seconds):
             del self._rests[next(iter(self._rests))]
         return seconds

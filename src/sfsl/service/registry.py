@@ -2,28 +2,226 @@
 (spec network 1).
 
 Every method that changes something returns when the change would survive a power cut. A server holds its
-registry alone; ``Registry.beside`` lets an operator look and revoke while it runs.
+registry alone; ``Registry.beside`` lets an operator look and revoke while it runs. Its SQLite file is
+made whole or not at all, and checked before it is trusted.
 """
 
+import contextlib
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from sfsl.crypto.secret import Randomness, SystemRandomness
-from sfsl.durable.lock import Closing, FileLock
-from sfsl.errors import InputError, InvalidMessage, Revoked, StoreCorrupt, UnknownClient
+from sfsl.durable import Closing, FileLock, closed_on_error, put_in_place
+from sfsl.errors import (
+    InputError,
+    InvalidMessage,
+    Revoked,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreInUse,
+    UnknownClient,
+)
 from sfsl.service.identities import Enrolment
-from sfsl.service.registry_file import RegistryFile
 from sfsl.service.signing import DEPLOYMENT_BYTES, client_id
 
 __all__ = ["ClientRecord", "Enrolment", "Registry"]
 
+APPLICATION = 0x5346534C  # "SFSL"
+SCHEMA = 1
+_MAGIC = b"SQLite format 3\0"
+_BUSY_SECONDS = 5.0
+_PRAGMAS = (
+    "journal_mode = WAL", "synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON",
+    "foreign_keys = ON", "trusted_schema = OFF", "cell_size_check = ON",
+)  # fmt: skip
+
+_TABLES = """
+CREATE TABLE deployment (
+    one INTEGER PRIMARY KEY CHECK (one = 1),
+    id BLOB NOT NULL CHECK (typeof(id) = 'blob' AND length(id) = 16)
+);
+CREATE TABLE clients (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE CHECK (length(id) = 32),
+    public BLOB NOT NULL UNIQUE CHECK (typeof(public) = 'blob' AND length(public) = 32),
+    enrolled_ms INTEGER NOT NULL CHECK (typeof(enrolled_ms) = 'integer'),
+    revoked_ms INTEGER CHECK (typeof(revoked_ms) IN ('integer', 'null')),
+    acknowledged INTEGER NOT NULL DEFAULT 0 CHECK (typeof(acknowledged) = 'integer' AND acknowledged >= 0)
+);
+CREATE TABLE rounds (
+    number INTEGER PRIMARY KEY,
+    id BLOB NOT NULL UNIQUE CHECK (typeof(id) = 'blob')
+);
+CREATE TABLE acknowledgements (
+    round INTEGER NOT NULL REFERENCES rounds,
+    client INTEGER NOT NULL REFERENCES clients,
+    PRIMARY KEY (round, client)
+) WITHOUT ROWID;
+CREATE TABLE invitations (
+    period INTEGER NOT NULL CHECK (typeof(period) = 'integer'),
+    client INTEGER NOT NULL REFERENCES clients,
+    round INTEGER NOT NULL REFERENCES rounds,
+    PRIMARY KEY (period, client, round)
+) WITHOUT ROWID;
+"""
 _COLUMNS = "id, public, enrolled_ms, revoked_ms, acknowledged"
 _ONE = f"SELECT {_COLUMNS} FROM clients WHERE id = ?"  # noqa: S608 -- nothing in it comes from outside
 _PAGE = f"SELECT {_COLUMNS} FROM clients WHERE id > ? ORDER BY id LIMIT 1000"  # noqa: S608
 _MOST_ROUND_ID = 64
+
+
+class RegistryFile:
+    """Holds a connection to one file. A write is one transaction, durable when it returns. ``lock`` is None
+    for a visitor beside the server: SQLite keeps the two apart for each transaction."""
+
+    def __init__(self, path: Path, lock: FileLock | None) -> None:
+        self.path = path
+        self._lock = lock
+        self._process = os.getpid()
+        self._one_at_a_time = threading.RLock()
+        _require_registry(path)
+        with typed(path, "open"):
+            self._connection = _connect(path)
+        with closed_on_error(self._connection), typed(path, "open"):
+            self._check()
+
+    @classmethod
+    def create(cls, path: Path, deployment: bytes) -> None:
+        """Make a file at ``path`` whole or not at all: made aside, then renamed."""
+        if leftovers := [f"{path}{end}" for end in ("-wal", "-shm") if os.path.exists(f"{path}{end}")]:
+            raise StoreError(
+                f"{path} is missing, but {' and '.join(leftovers)} are there: a registry was taken away "
+                "without them. Put it back, or move them away too if every client is to enrol again"
+            )
+        aside = path.with_name(path.name + ".new")
+        try:
+            for end in ("", "-wal", "-shm", "-journal"):  # of an earlier attempt that was cut short
+                Path(f"{aside}{end}").unlink(missing_ok=True)
+            os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            # The last one to close puts all into the one file.
+            with typed(path, "create"), contextlib.closing(_connect(aside)) as connection:
+                connection.executescript(
+                    f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; "
+                    f"PRAGMA user_version = {SCHEMA}; {_TABLES}"
+                )
+                connection.execute("INSERT INTO deployment VALUES (1, ?)", (deployment,))
+                connection.execute("COMMIT")
+            put_in_place(aside, path)
+        except OSError as error:
+            raise StoreError(f"cannot create {path}: {error.strerror}; its folder must be writable") from None
+
+    def _check(self) -> None:
+        """Refuse another program's file, a later version's, and a damaged one."""
+        application, schema = self._number("PRAGMA application_id"), self._number("PRAGMA user_version")
+        if application != APPLICATION:
+            raise StoreCorrupt(f"{self.path} is no registry of this package, or damaged; restore a backup")
+        if schema > SCHEMA:
+            raise StoreError(
+                f"{self.path} was written by a later version (schema {schema}, this one reads {SCHEMA}); "
+                "upgrade sfsl"
+            )
+        if schema != SCHEMA:
+            raise StoreCorrupt(f"{self.path} has schema {schema}, which never was; restore a backup")
+        for check, sound in (("integrity_check(1)", [("ok",)]), ("foreign_key_check", [])):
+            if (found := self._connection.execute(f"PRAGMA {check}").fetchall()) != sound:
+                raise StoreCorrupt(f"{self.path} is damaged: {check} gives {found[0][0]}. Restore a backup")
+        if self._lock is not None:
+            self._check_length()
+
+    def _check_length(self) -> None:
+        """Refuse a file that was cut: SQLite reads what is gone from the last page as zeros. With the log put
+        in, it must have its whole length; while a visitor reads, that has to wait for another time."""
+        busy, *_ = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        due = self._number("PRAGMA page_count") * self._number("PRAGMA page_size")
+        if not busy and self.path.stat().st_size != due:
+            raise StoreCorrupt(f"{self.path} is cut short or has bytes too many. Restore a backup")
+
+    def _number(self, query: str) -> int:
+        return int(self._connection.execute(query).fetchone()[0])
+
+    @contextlib.contextmanager
+    def write(self) -> Iterator[sqlite3.Connection]:
+        """Hold one transaction: all of it is done, durably, or nothing."""
+        self._require_open()
+        with self._one_at_a_time, typed(self.path, "write"):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:  # a full disk may have ended it already
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        self._require_open()
+        with self._one_at_a_time, typed(self.path, "read"):
+            return self._connection.execute(query, values).fetchall()
+
+    def _require_open(self) -> None:
+        if self._lock is not None:
+            self._lock.require()
+        elif os.getpid() != self._process:
+            raise StoreInUse(f"{self.path} was opened before a fork; open it again in this process")
+
+    def close(self) -> None:
+        with self._one_at_a_time, typed(self.path, "close"):
+            self._connection.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # Opened, never made: an empty file in place of a lost one would forget who was revoked.
+    place = f"{path.as_uri()}?mode=rw"
+    connection = sqlite3.connect(
+        place, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+    )
+    with closed_on_error(connection):
+        for setting in _PRAGMAS:
+            connection.execute(f"PRAGMA {setting}")
+    return connection
+
+
+def _require_registry(path: Path) -> None:
+    """Refuse what is no registry: SQLite would take an empty file for a new database."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        raise StoreError(f"no registry at {path}; look for it elsewhere, or let a server make one") from None
+    except OSError as error:
+        raise StoreError(f"cannot open {path}: {error.strerror}") from None
+    if start != _MAGIC:
+        raise StoreCorrupt(f"{path} is no registry of this package, or damaged; restore a backup")
+
+
+@contextlib.contextmanager
+def typed(path: Path, doing: str) -> Iterator[None]:
+    """Raise SQLite's errors as ours."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _as_ours(error, f"{doing} {path}") from None
+
+
+def _as_ours(error: sqlite3.Error, what: str) -> StoreError:
+    match getattr(error, "sqlite_errorcode", 0) & 0xFF:  # the low byte is the kind; what lies above says more
+        # SQLITE_ERROR: our queries are fixed, so it is the tables that are not what they should be.
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:
+            return StoreCorrupt(f"cannot {what}: {error}. Restore a backup")
+        case sqlite3.SQLITE_FULL:
+            return StoreFull(f"no room to {what}: {error}. What was committed stands; free some space")
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return StoreInUse(f"cannot {what}: another process holds it; try again")
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return StoreError(f"cannot {what}: {error}; the file and its folder must be writable")
+        case _:
+            return StoreError(f"cannot {what}: {error}. What was committed stands; check the disk")
 
 
 @dataclass(frozen=True)
@@ -41,13 +239,10 @@ class Registry(Closing):
     def __init__(self, path: str | os.PathLike[str], *, randomness: Randomness | None = None) -> None:
         self._lock: FileLock | None = FileLock(path)
         real = self._lock.path
-        try:
+        with closed_on_error(self._lock):
             if not real.exists():
                 RegistryFile.create(real, (randomness or SystemRandomness()).bytes(DEPLOYMENT_BYTES))
             self._open(real)
-        except BaseException:
-            self._lock.close()
-            raise
 
     @classmethod
     def beside(cls, path: str | os.PathLike[str]) -> "Registry":
@@ -59,13 +254,10 @@ class Registry(Closing):
 
     def _open(self, path: Path) -> None:
         self._file = RegistryFile(path, self._lock)
-        try:
+        with closed_on_error(self._file):
             rows = self._file.read("SELECT id FROM deployment")
             if len(rows) != 1:
                 raise StoreCorrupt(f"{path} lacks its deployment id; restore a backup")
-        except BaseException:
-            self._file.close()
-            raise
         self._deployment: bytes = rows[0][0]
 
     @property

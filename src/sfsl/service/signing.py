@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from sfsl.crypto.identity import Identity, verify
-from sfsl.crypto.secret import Randomness, digest
+from sfsl.crypto.secret import Identity, Randomness, digest, verify
 from sfsl.errors import (
     AuthenticationFailed,
     ClockSkew,
@@ -24,15 +23,24 @@ from sfsl.errors import (
 )
 
 _PIECES = 8
+CLIENT, TIME, NONCE, SIGNATURE = "Sfsl-Client", "Sfsl-Time", "Sfsl-Nonce", "Sfsl-Signature"
+LABEL = "http request"
+DEPLOYMENT_BYTES = 16
+NONCE_BYTES = 16
+MOST_TARGET = 2048
+_METHOD = re.compile("[A-Z]{1,16}")
+_TARGET = re.compile("/[!-~]*")
+# The field of Ed25519, and the heights of the eight points of small order. Under such a key anyone can
+# make signatures that verify.
+_P = 2**255 - 19
+_HEIGHT_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
+_SMALL_ORDER = frozenset((0, 1, _P - 1, _HEIGHT_8, _P - _HEIGHT_8))
 
 
 class Nonces:
     """Remembers (client, nonce) until ``kept_ms`` after the time that the request *claims*, which may lie
-    ahead of when it came.
-
-    Time is cut into pieces, forgotten one at a time. What is older than the last forgotten piece is refused
-    whatever the clock says, so a clock that is set back makes no old nonce new.
-    """
+    ahead of when it came. Time is cut into pieces, forgotten one at a time. What is older than the last
+    forgotten piece is refused whatever the clock says, so a clock that is set back makes no old nonce new."""
 
     def __init__(self, *, kept_ms: int, per_client: int, most_clients: int, most: int) -> None:
         if min(kept_ms, per_client, most_clients, most) < 1:
@@ -92,26 +100,12 @@ class Nonces:
         return max(1, (min(pieces) + 1) * self._width_ms + self._kept_ms - now_ms)
 
 
-CLIENT, TIME, NONCE, SIGNATURE = "Sfsl-Client", "Sfsl-Time", "Sfsl-Nonce", "Sfsl-Signature"
-LABEL = "http request"
-DEPLOYMENT_BYTES = 16
-NONCE_BYTES = 16
-MOST_TARGET = 2048
-
 _FORMS = {
     CLIENT.lower(): (CLIENT, 32, re.compile("[0-9a-f]{32}")),
     TIME.lower(): (TIME, 15, re.compile("0|[1-9][0-9]{0,14}")),
     NONCE.lower(): (NONCE, 2 * NONCE_BYTES, re.compile("[0-9a-f]{32}")),
     SIGNATURE.lower(): (SIGNATURE, 128, re.compile("[0-9a-f]{128}")),
 }
-_METHOD = re.compile("[A-Z]{1,16}")
-_TARGET = re.compile("/[!-~]*")
-
-# The field of Ed25519, and the heights of the eight points of small order. Under such a key anyone can
-# make signatures that verify.
-_P = 2**255 - 19
-_HEIGHT_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
-_SMALL_ORDER = frozenset((0, 1, _P - 1, _HEIGHT_8, _P - _HEIGHT_8))
 
 
 def client_id(public: bytes) -> str:
@@ -275,11 +269,9 @@ class Verifier:
         now_ms: int,
         public: bytes,
     ) -> str:
-        """Return the id of someone who asks to be enrolled under ``public`` and holds its private key.
-
-        Its nonce is not remembered: keys cost nothing, so anyone could fill the memory. Enrolling twice
-        must therefore be the same as enrolling once.
-        """
+        """Return the id of someone who asks to be enrolled under ``public`` and holds its private key. Its
+        nonce is not remembered: keys cost nothing, so anyone could fill the memory. Enrolling twice must
+        therefore be the same as enrolling once."""
         claim = parse_headers(headers)
         self._require_time(claim, now_ms)
         if client_id(public) != claim.client:

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from sfsl.codec import Checked
 from sfsl.errors import ParameterError
-from sfsl.service.settings import ServiceSettings
+from sfsl.service.members import ServiceSettings
 from sfsl.settings.rounds import service_settings
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.sections import explained, section_from

@@ -1,5 +1,6 @@
 """From settings to the rules of rounds and the shape of their store: here, and nowhere else."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,8 +8,8 @@ import msgspec
 
 from sfsl.codec import Checked
 from sfsl.crypto.secret import digest
-from sfsl.rounds.plan import RoundRules
-from sfsl.service.settings import ServiceSettings
+from sfsl.rounds.params import RoundRules
+from sfsl.service.members import ServiceSettings
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import Averaging, ModelSpec, Quantization, ServerStep, StoreSpec, UpdateParams
 
@@ -29,7 +30,7 @@ def round_rules(config: RunConfig, *, active: bool = False, threshold: int | Non
             rows=rows,
             dense=dense,
             averaging=averaging,
-            row_step=server_step(server.row_step, server.row_rate),
+            row_step=server_step(server.row_step, server.row_rate, math.sqrt(server.row_prior)),
             dense_step=server_step(server.dense_step, config.dense_rate),
         ),
         training=lambda number: _hyperparameters(config, number),
@@ -96,5 +97,7 @@ def _slots(config: RunConfig, kind: str) -> int:
     return server_step(kind, 1.0).slots
 
 
-def server_step(kind: str, rate: float) -> ServerStep:
-    return msgspec.convert({"kind": kind, "rate": rate}, ServerStep)
+def server_step(kind: str, rate: float, heat: float = 1.0) -> ServerStep:
+    """Return a step of this kind. ``heat`` is the tau of a step by heat."""
+    more = {"tau": heat} if kind == "heat" else {}
+    return msgspec.convert({"kind": kind, "rate": rate, **more}, ServerStep)

@@ -15,6 +15,7 @@ from sfsl.settings.sections import explained, section_from
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=1e6)]
 Step = Literal["add", "adagrad", "adam"]
+RowStep = Literal["heat", "add", "adagrad", "adam"]
 Preset = Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"]
 Scheme = Literal["sfsl", "sfl", "fsl", "fl", "centralized"]
 # Schemes that hide something, for which plain sums are a stand-in; the others have no masks to begin with.
@@ -30,6 +31,8 @@ class DataSettings(Checked, frozen=True):
         own model and clients from the function fleet(seed) of the file at path; "catalogue" has no samples,
         and is for a server (serve.catalogue).
     path: The file to read (also .gz); empty for synthetic data.
+    world: Synthetic: in "tastes" items carry more than their category; "paper" has the paper's statistics,
+        and a category says nearly everything.
     users: Synthetic: how many users, each of them a client.
     scale: Synthetic: 1 is the paper's 143,534 items and 323 samples a client.
     negatives: Sampled non-clicks per click, where the data records clicks only.
@@ -43,11 +46,12 @@ class DataSettings(Checked, frozen=True):
         "synthetic", "amazon", "taobao", "csv", "parquet", "stored", "shakespeare", "python", "catalogue"
     ] = "synthetic"
     path: str = ""
+    world: Literal["tastes", "paper"] = "tastes"
     users: Annotated[int, Meta(ge=2)] = 1000
     scale: Annotated[float, Meta(gt=0, le=1)] = 0.1
     negatives: Annotated[int, Meta(ge=1, le=100)] = 1
     held_out: Annotated[float, Meta(gt=0, lt=1)] = 0.2
-    max_history: Annotated[int, Meta(ge=1, le=10_000)] = 50
+    max_history: Annotated[int, Meta(ge=1, le=10_000)] = 20
     context: Annotated[int, Meta(ge=1, le=1000)] = 10
     text_ids: bool = False
 
@@ -60,12 +64,15 @@ class ModelSettings(Checked, frozen=True):
         matters, or "logistic" regression. For words: "lstm".
     width: All but logistic: parameters in a row; lstm has a bias besides.
     slopes: DIN, DIEN, BST: activations of the tower, "dice" or "prelu".
+    layout: DIN, DIEN, BST: "wide" is fit for averaging: the tower reads the mean of a history, and biases of
+        rows and the match of item and history reach the score directly. "paper": the sum, and no such thing.
     initial: All but logistic: rows begin uniform within plus or minus this.
     """
 
     kind: Literal["din", "dien", "bst", "logistic", "lstm"] = "din"
     width: Annotated[int, Meta(ge=1, le=4096)] = 18
     slopes: Literal["dice", "prelu"] = "dice"
+    layout: Literal["wide", "paper"] = "wide"
     initial: Annotated[float, Meta(ge=0, le=10)] = 0.05
 
 
@@ -193,13 +200,13 @@ class TrainingSettings(Checked, frozen=True):
         it (many minutes for dien). Needs a C++ compiler, or a GPU.
     """
 
-    batch_size: Annotated[int, Meta(ge=1)] = 2
+    batch_size: Annotated[int, Meta(ge=1)] = 16
     epochs: Annotated[int, Meta(ge=1)] = 1
-    learning_rate: Positive = 1.0
-    decay: Annotated[float, Meta(gt=0, le=1)] = 0.999
-    clip: Positive = 0.1
-    max_samples: Annotated[int, Meta(ge=0)] = 0
-    rebuild: Annotated[float, Meta(ge=0, lt=1)] = 0.0
+    learning_rate: Positive = 0.2
+    decay: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    clip: Positive = 1.0
+    max_samples: Annotated[int, Meta(ge=0)] = 256
+    rebuild: Annotated[float, Meta(ge=0, lt=1)] = 0.3
     rebuild_rate: Positive = 1.0
     rebuild_epochs: Annotated[int, Meta(ge=1)] = 5
     compiled: bool = False
@@ -215,19 +222,23 @@ class ServerSettings(Checked, frozen=True):
     kappa: Least divisor of a row's average; 1 (with samples) is the paper.
     kappa_rounds: Over so many first rounds that divisor rises from 1 to kappa.
     max_move: Longest move of a row in one round; 0 sets no limit.
-    row_step: How rows move: "add" (the paper), "adagrad" or "adam".
-    row_rate: Learning rate of the row step.
-    dense_step: How the dense part moves, likewise.
-    dense_rate: Learning rate of the dense step. "auto": 2 where it adds and clients have submodels, else 1.
+    row_step: How rows move: "heat" weighs how many clients trained a row: rows of many move fast, rows of few
+        with care, whatever the size of local moves; "add" (the paper), "adagrad" and "adam" move by averages.
+    row_rate: Learning rate of the row step; with heat the most that a number of a row moves in a round.
+    row_prior: With heat: from about so many clients on, in all rounds together, a row moves at the full rate.
+    dense_step: How the dense part moves: "add", "adagrad" or "adam".
+    dense_rate: Learning rate of the dense step. "auto": 0.003 with adam and 0.03 with adagrad; where it adds,
+        2 if clients have submodels, else 1.
     """
 
     weights: Literal["auto", "owners", "samples", "dataset"] = "auto"
     kappa: Annotated[float, Meta(ge=1, le=1e6)] = 10.0
     kappa_rounds: Annotated[int, Meta(ge=0, le=10**7)] = 110
     max_move: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
-    row_step: Step = "add"
-    row_rate: Positive = 1.0
-    dense_step: Step = "add"
+    row_step: RowStep = "heat"
+    row_rate: Positive = 0.3
+    row_prior: Positive = 100.0
+    dense_step: Step = "adam"
     dense_rate: Positive | Literal["auto"] = "auto"
 
 
@@ -432,10 +443,13 @@ class RunConfig(Checked, frozen=True):
 
     @property
     def dense_rate(self) -> float:
-        """Averaging over a cohort makes the dense part slow, and it has the data to go faster."""
+        """The rate of the dense step. Averaging over a cohort makes sums slow, and there are data to go
+        faster."""
         if self.server.dense_rate != "auto":
             return self.server.dense_rate
-        return 2.0 if self.server.dense_step == "add" and self.round.scheme in ("sfsl", "fsl") else 1.0
+        if self.server.dense_step != "add":
+            return {"adam": 0.003, "adagrad": 0.03}[self.server.dense_step]
+        return 2.0 if self.round.scheme in ("sfsl", "fsl") else 1.0
 
     @property
     def weights(self) -> Literal["owners", "samples", "dataset"]:

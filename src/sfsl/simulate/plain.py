@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from sfsl.client.device import Learned
 from sfsl.crypto.ring import ring_named
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import NotFinite, Refused, TooFewClients
@@ -23,7 +22,7 @@ from sfsl.rounds import (
     require_rows,
 )
 from sfsl.rounds.exchanges import Exchange
-from sfsl.rounds.record import RoundTally
+from sfsl.rounds.record import Learned, RoundTally
 from sfsl.simulate.population import Simulation
 from sfsl.submodel import RowSet, encode_update
 

@@ -13,9 +13,9 @@ from typing import Self
 import numpy as np
 
 from sfsl.arrays import Values
-from sfsl.client.device import Device, Learned
+from sfsl.client.device import Device
 from sfsl.rounds import Download, IndexSpace, Trained
-from sfsl.rounds.record import RoundTally
+from sfsl.rounds.record import Learned, RoundTally
 from sfsl.simulate.chance import Chance, SeededRandomness, SimulatedAnswers
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import Commit, RowBlock, RowSet, RowStore

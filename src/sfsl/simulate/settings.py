@@ -8,7 +8,7 @@ from typing import Literal
 from sfsl.errors import ParameterError
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds.exchanges import ORDER
-from sfsl.rounds.plan import RoundRules
+from sfsl.rounds.params import RoundRules
 from sfsl.training import LocalSettings
 
 

@@ -13,8 +13,7 @@ from typing import TypeAlias, TypeVar
 import lmdb
 from lmdb.verify import VerifyError, verify
 
-from sfsl.durable.files import folder_made_whole
-from sfsl.durable.lock import FileLock
+from sfsl.durable import FileLock, folder_made_whole
 from sfsl.errors import StoreCorrupt, StoreError, StoreFull
 from sfsl.submodel.tables import MAX_TABLES
 

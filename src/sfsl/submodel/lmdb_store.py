@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from sfsl.arrays import Values
-from sfsl.durable.lock import Closing, FileLock
+from sfsl.durable import Closing, FileLock
 from sfsl.errors import StoreError
 from sfsl.submodel.store import (
     FORMAT,

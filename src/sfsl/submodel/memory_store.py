@@ -3,7 +3,7 @@
 import numpy as np
 
 from sfsl.arrays import Indices, Values
-from sfsl.durable.lock import Closing
+from sfsl.durable import Closing
 from sfsl.submodel.store import (
     Commit,
     DenseBlock,

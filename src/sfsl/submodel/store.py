@@ -22,7 +22,7 @@ from msgspec import Meta
 from sfsl.arrays import Indices, Values
 from sfsl.codec import Checked
 from sfsl.crypto.secret import digest
-from sfsl.durable.records import with_checksum, without_checksum
+from sfsl.durable import with_checksum, without_checksum
 from sfsl.errors import InputError, NotFinite, StoreCorrupt, StoreError, WrongModel
 from sfsl.submodel.tables import ModelSpec, RowSet, Table, canonical_json, row_numbers
 

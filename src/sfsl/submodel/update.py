@@ -63,27 +63,52 @@ class Averaging(Checked, frozen=True):
         """Return the move of each row; one whose weights sum to zero does not move."""
         moves = sums.values / np.maximum(sums.weights, self.kappa)[:, None]
         moves[sums.weights == 0] = 0
-        if self.max_move is not None:
-            length = np.linalg.norm(moves, axis=1, keepdims=True)
-            moves *= self.max_move / np.maximum(length, self.max_move)
-        return moves
+        return self.limited(moves)
+
+    def limited(self, moves: Reals) -> Reals:
+        """Return the moves, those that are too long cut down to ``max_move``."""
+        if self.max_move is None:
+            return moves
+        length = np.linalg.norm(moves, axis=1, keepdims=True)
+        cut: Reals = moves * (self.max_move / np.maximum(length, self.max_move))
+        return cut
 
 
 # Algorithm 1 of the paper for rows, and everybody's choice for the dense part, which all clients train.
 PAPER = Averaging(weights="samples", kappa=1)
 
-_SLOTS = {"add": 0, "adagrad": 1, "adam": 2}
+_SLOTS = {"add": 0, "adagrad": 1, "adam": 2, "heat": 1}
+# What keeps a quotient from being that of two zeros.
+_LEAST = 1e-30
+
+
+def evidence(sums: WeightedSums) -> Reals:
+    """Return the sums in units of what one owner's move comes to in this round, over all rows with weight.
+
+    In these units n owners that agree make n, and n that do not about the root of n, however large the moves
+    of this model, of these clients or at this learning rate are.
+    """
+    there = sums.weights > 0
+    square = np.sum(sums.values[there] ** 2) / max(1.0, float(sums.weights[there].sum()))
+    found = sums.values / max(math.sqrt(square / sums.values.shape[1]), _LEAST)
+    found[~there] = 0
+    return found
 
 
 class ServerStep(Checked, frozen=True):
     """How the server moves rows. ``add`` with rate 1 is the paper. ``adagrad`` and ``adam`` are FedAdagrad
-    and FedAdam (Reddi et al. 2021, Alg. 2), the move standing for the gradient.
+    and FedAdam (Reddi et al. 2021, Alg. 2), the move standing for the gradient; their ``tau`` is a share of
+    the root mean square of what it is added to, so that steps do not depend on how small moves are.
+
+    ``heat`` is for rows: AdaGrad on ``evidence``, to whose squares ``tau`` squared is added from the start. A
+    row moves by about rate x n / tau for each of its first few owners, and by rate x 1 at the most: a row
+    that one client has does not follow its noise, and a row that many have is not held back.
 
     Optimizer state is a row's own, kept beside it, and changes only when the row moves: a row that nobody
     trained in a round costs nothing, and keeps its momentum for the round in which somebody does.
     """
 
-    kind: Literal["add", "adagrad", "adam"]
+    kind: Literal["add", "adagrad", "adam", "heat"]
     rate: Annotated[float, Meta(gt=0, le=1e6)]
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.99
@@ -104,15 +129,18 @@ class ServerStep(Checked, frozen=True):
         if self.kind == "add":
             return (values + self.rate * moves).astype(np.float32), state.astype(np.float32)
         old = state.astype(np.float64)
-        if self.kind == "adagrad":
+        if self.kind in ("adagrad", "heat"):
             first, second = moves, old[:, 0] + moves**2
             new = second[:, None]
         else:
             first = self.beta1 * old[:, 0] + (1 - self.beta1) * moves
             second = self.beta2 * old[:, 1] + (1 - self.beta2) * moves**2
             new = np.stack([first, second], axis=1)
-        step = self.rate * first / (np.sqrt(second) + self.tau)
-        return (values + step).astype(np.float32), new.astype(np.float32)
+        if self.kind == "heat":
+            size = np.sqrt(second + self.tau**2)
+        else:
+            size = np.sqrt(second) + max(self.tau * math.sqrt(second.mean()) if second.size else 0, _LEAST)
+        return (values + self.rate * first / size).astype(np.float32), new.astype(np.float32)
 
 
 # Line 9 of Algorithm 1.
@@ -134,6 +162,14 @@ class UpdateParams(Checked, frozen=True):
             raise ParameterError("rows and dense part are one sum: they have one ring and one cohort")
         if self.averaging.weights == "owners" and self.rows.max_weight != 1:
             raise ParameterError("with owner weights a client weighs 1 on a row: rows.max_weight is 1")
+        if self.dense_step.kind == "heat":
+            raise ParameterError(
+                "a step by heat is for rows, which few clients or many train, not for the dense part"
+            )
+
+    def row_moves(self, sums: WeightedSums) -> Reals:
+        """Return the moves of rows, as ``row_step`` takes them."""
+        return evidence(sums) if self.row_step.kind == "heat" else self.averaging.moves(sums)
 
 
 @dataclass(frozen=True)
@@ -291,8 +327,11 @@ def _moved_rows(
     """Move rows. Those that nobody moved are left alone: they are neither read nor stored."""
     trained = (sums.weights > 0) & (sums.values != 0).any(axis=1)
     old = store.read_rows(table, union.at(trained))
-    moves = params.averaging.moves(sums)[trained]
-    return RowBlock(old.rows, *params.row_step.apply(old.values, old.state, moves))
+    values, state = params.row_step.apply(old.values, old.state, params.row_moves(sums)[trained])
+    if params.row_step.kind == "heat":  # the others step by moves that are limited already
+        step = params.averaging.limited((values - old.values).astype(np.float64))
+        values = (old.values + step).astype(np.float32)
+    return RowBlock(old.rows, values, state)
 
 
 def _moved_dense(store: RowStore, params: UpdateParams, total: WeightedSums) -> DenseBlock | None:

@@ -1,20 +1,17 @@
 """Private set union: the union of the clients' index sets, and nothing else (spec 9)."""
 
-from sfsl.union.encoding import Encoding
-from sfsl.union.facade import UnionResult, private_set_union
-from sfsl.union.hashing import hash_strings
-from sfsl.union.params import UnionParams, choose
-from sfsl.union.protocol import UnionClient, UnionServer
-from sfsl.union.sizing import planned_capacity
+from sfsl.union.encoding import Encoding, hash_strings
+from sfsl.union.protocol import (
+    UnionClient,
+    UnionParams,
+    UnionResult,
+    UnionServer,
+    choose,
+    planned_capacity,
+    private_set_union,
+)
 
 __all__ = [
-    "Encoding",
-    "UnionClient",
-    "UnionParams",
-    "UnionResult",
-    "UnionServer",
-    "choose",
-    "hash_strings",
-    "planned_capacity",
-    "private_set_union",
-]
+    "Encoding", "UnionClient", "UnionParams", "UnionResult", "UnionServer", "choose", "hash_strings",
+    "planned_capacity", "private_set_union",
+]  # fmt: skip

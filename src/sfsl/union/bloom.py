@@ -4,21 +4,67 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NoReturn
+from typing import ClassVar, NamedTuple, NoReturn
 
 import numpy as np
 
 from sfsl.arrays import Bits, Indices
 from sfsl.crypto.ring import Z32, Ring, Words, uniform
 from sfsl.crypto.secret import Randomness
-from sfsl.union.encoding import check_domain, checked_sum, fail, index_set
-from sfsl.union.hashing import KeyedHash
-from sfsl.union.sizing import BloomSize, bloom_size, estimated_elements
+from sfsl.errors import ParameterError
+from sfsl.union.encoding import KeyedHash, check_domain, checked_sum, estimated_elements, fail, index_set
 
 # Indices tested at a time: the work arrays stay in the cache and memory is bounded.
 CHUNK = 2**17
 # A union at capacity exceeds its expected fill by so many deviations once in 10^9 rounds.
 FILL_DEVIATIONS = 6
+# Membership tests that decoding a Bloom filter may take: a few seconds.
+BLOOM_TESTS = 2**27
+
+
+class BloomSize(NamedTuple):
+    cells: int
+    hashes: int
+    partitions: int  # 0: the whole domain is tested, there is no partition vector
+    width: int  # indices in a partition
+
+    @property
+    def length(self) -> int:
+        return self.cells + self.partitions
+
+
+def bloom_size(domain: int, capacity: int, false_positive_rate: float) -> BloomSize:
+    """The shortest filter for a rate (paper §II, "Bloom Filter") and the fewest partitions.
+
+    Cells: of the two whole numbers of hashes next to the paper's optimum -log2(rate), the one that needs
+    fewer cells by the paper's formula rate = (1 - (1 - 1/cells)^(hashes * capacity))^hashes.
+
+    Partitions are contiguous ranges of the domain. They cost bytes and save tests, so there are as few as
+    keep decoding within BLOOM_TESTS tests even if each element lies in a partition of its own; none if the
+    whole domain may be tested. A partition vector longer than the filter itself is refused: from there on
+    the length grows with the domain, which is what a Bloom filter was meant to avoid.
+    """
+    if not 1e-12 <= false_positive_rate <= 0.5:
+        raise ParameterError(f"a false positive rate of {false_positive_rate} is not in 1e-12 to 0.5")
+    optimum = -math.log2(false_positive_rate)
+    cells, hashes = min(
+        (_bloom_cells(capacity, hashes, false_positive_rate), hashes)
+        for hashes in {math.floor(optimum), math.ceil(optimum)}
+    )
+    if domain <= BLOOM_TESTS:
+        return BloomSize(cells, hashes, partitions=0, width=domain)
+    width = BLOOM_TESTS // capacity
+    if width == 0 or -(-domain // width) > cells:
+        raise ParameterError(
+            f"a Bloom filter for {capacity} of {domain} indices would take more than {BLOOM_TESTS} "
+            f"membership tests, or a partition vector longer than the filter, to decode; use 'sketch'"
+        )
+    return BloomSize(cells, hashes, partitions=-(-domain // width), width=width)
+
+
+def _bloom_cells(capacity: int, hashes: int, rate: float) -> int:
+    empty = math.log1p(-(rate ** (1 / hashes))) / (hashes * capacity)
+    return math.ceil(-1 / math.expm1(empty))
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,123 @@
-"""The union on top of a secure sum: its messages, its client and its server."""
+"""The union on top of a secure sum: its parameters, its messages, its client and its server, and all of them
+in one call: real state machines, encoded messages, one process."""
 
-from typing import Annotated
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
+import msgspec
+import numpy as np
 from msgspec import Meta
 from numpy.typing import ArrayLike
 
-from sfsl.arrays import Indices
-from sfsl.codec import Codec, Message
-from sfsl.crypto.secret import Randomness
-from sfsl.errors import InvalidMessage, Refused, UnionFailed, WrongPhase, WrongRound
-from sfsl.packing import pack, unpack
+from sfsl.arrays import LARGEST_DOMAIN, Indices
+from sfsl.codec import Checked, Codec, Message, pack, unpack
+from sfsl.crypto.ring import Words
+from sfsl.crypto.secret import Randomness, SystemRandomness, digest
+from sfsl.errors import (
+    InputError,
+    InvalidMessage,
+    ParameterError,
+    Refused,
+    UnionFailed,
+    WrongPhase,
+    WrongRound,
+)
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client
-from sfsl.secagg.messages import SESSION, InboundShares, Keys, Roster, Survivors, UnmaskRequest
-from sfsl.secagg.params import RoundId
-from sfsl.secagg.server import Phase, Server
-from sfsl.union.encoding import Encoding, index_set
-from sfsl.union.params import UnionParams
+from sfsl.secagg.facade import Cost, Session, Steps, checked_dropouts, checked_names
+from sfsl.secagg.messages import Keys, Layout, Roster, RoundId, SumParams
+from sfsl.secagg.server import Server
+from sfsl.secagg.states import ServerPhase
+from sfsl.union.bloom import Bloom
+from sfsl.union.encoding import LARGEST_IDENTITY, Encoding, Identity, Whole, index_set
+from sfsl.union.sketch import Sketch
+
+ENCODINGS = ("auto", "identity", "bloom", "sketch", "whole")
+SUM_LABEL = "union"
+DEFAULT_FALSE_POSITIVE_RATE = 1e-4
+
+
+def choose(
+    encoding: str, domain: int, capacity: int, seed: bytes, false_positive_rate: float = 1e-4
+) -> Encoding:
+    """The encoding of that name; 'auto' is the shortest that is exact. Its ``reason`` says why. 'auto' leaves
+    out 'bloom', which adds indices that nobody holds: each costs rows in every later step of the round, and
+    at any size where bytes matter the sketch is several times shorter anyway."""
+    match encoding:
+        case "identity":
+            return Identity(domain)
+        case "bloom":
+            return Bloom(domain, capacity, seed, false_positive_rate)
+        case "sketch":
+            return Sketch(domain, capacity, seed)
+        case "whole":
+            return Whole(domain)
+        case "auto":
+            return _shortest(domain, capacity, seed)
+    raise ParameterError(f"no encoding {encoding!r}; there are {', '.join(ENCODINGS)}")
+
+
+def _shortest(domain: int, capacity: int, seed: bytes) -> Encoding:
+    table = Sketch(domain, capacity, seed)
+    sketch_bytes, identity_bytes = table.length * table.ring.word_bytes, 4 * domain
+    if domain <= LARGEST_IDENTITY and identity_bytes <= sketch_bytes:
+        why = f"one cell for each of {domain} indices takes {identity_bytes} bytes, a sketch {sketch_bytes}"
+        return Identity(domain, reason=why)
+    why = (
+        f"a sketch for {capacity} elements takes {sketch_bytes} bytes, "
+        f"one cell for each of {domain} indices {identity_bytes}"
+    )
+    return replace(table, reason=why)
+
+
+def planned_capacity(
+    domain: int, clients: int, largest_set: int, earlier: Sequence[int] = (), headroom: float = 0.25
+) -> int:
+    """The capacity to plan a round for: the worst case, or less if earlier unions say so. A union over
+    capacity costs the round, and trying again costs every member a second exposure (spec 9.6), so the
+    head-room is generous: a quarter more than the largest union seen so far."""
+    if not 1 <= domain <= LARGEST_DOMAIN or clients < 1 or largest_set < 1:
+        raise ParameterError("domain, clients and largest set are at least 1, the domain at most 2^63")
+    if headroom < 0 or any(size < 0 for size in earlier):
+        raise ParameterError("head-room and earlier union sizes are not negative")
+    worst = min(domain, clients * largest_set)
+    if not earlier:
+        return worst
+    return max(1, min(worst, math.ceil(max(earlier) * (1 + headroom))))
+
+
+class UnionParams(Checked, frozen=True):
+    """Which sets are united, and how they are encoded. ``seed`` is fresh for every round."""
+
+    domain: Annotated[int, Meta(ge=1)]
+    encoding: Literal["identity", "bloom", "sketch", "whole"]
+    capacity: Annotated[int, Meta(ge=1, le=2**40)]
+    seed: Annotated[bytes, Meta(min_length=32, max_length=32)]
+    false_positive_rate: Annotated[float, Meta(gt=0, lt=1)] = DEFAULT_FALSE_POSITIVE_RATE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.domain > LARGEST_DOMAIN:
+            raise ParameterError(f"a domain has at most 2^63 indices, not {self.domain}")
+
+    def build(self) -> Encoding:
+        return choose(self.encoding, self.domain, self.capacity, self.seed, self.false_positive_rate)
+
+    def sum_params(self) -> SumParams:
+        """The secure sum that this union runs over."""
+        encoding = self.build()
+        return SumParams(
+            label=SUM_LABEL,
+            ring=encoding.ring.name,  # type: ignore[arg-type]
+            min_contributors=1,
+            layout=Layout(dense=encoding.length),
+        )
+
+    def context(self) -> bytes:
+        """Masks are bound to it: clients that were told different parameters add up to noise."""
+        return digest("union", msgspec.msgpack.encode(self))
 
 
 class Invitation(Message, frozen=True, tag="union-invitation"):
@@ -34,7 +135,7 @@ class Union(Message, frozen=True, tag="union"):
     packed: bytes
 
 
-CODEC = Codec(Invitation, *SESSION, Union)
+CODEC = Codec(Invitation, *messages.SESSION, Union)
 
 
 class UnionClient:
@@ -62,15 +163,15 @@ class UnionClient:
         self._round_id = invitation.roster.params.round_id
         return answer
 
-    def handle_inbound(self, inbound: InboundShares) -> messages.MaskedVector:
+    def handle_inbound(self, inbound: messages.InboundShares) -> messages.MaskedVector:
         vector = self._encoding.encode(self._elements, self._randomness)
         start = self._session.handle_inbound(inbound, self._context)
         return self._session.create_masked(start, vector)
 
-    def handle_survivors(self, lists: Survivors) -> messages.Consistency:
+    def handle_survivors(self, lists: messages.Survivors) -> messages.Consistency:
         return self._session.handle_survivors(lists)
 
-    def handle_unmask(self, request: UnmaskRequest) -> messages.UnmaskShares:
+    def handle_unmask(self, request: messages.UnmaskRequest) -> messages.UnmaskShares:
         answer = self._session.handle_unmask(request)
         self._awaits_union = True
         return answer
@@ -117,9 +218,9 @@ class UnionServer:
     def close_phase(self) -> dict[str, Message]:
         """Close the session's phase; once the sum is open, all who answered to the end get the union."""
         outbound = self._session.close_phase()
-        if self._session.phase is not Phase.OPENED:
+        if self._session.phase is not ServerPhase.OPENED:
             return outbound
-        self._union, message = open_union(self._session, self._encoding)
+        self._union, message = open_union(self._session.opened.dense, self._session.round_id, self._encoding)
         return dict.fromkeys(self._session.answered, message)
 
     @property
@@ -129,9 +230,119 @@ class UnionServer:
         return self._union
 
 
-def open_union(session: Server, encoding: Encoding) -> tuple[Indices, Union]:
-    """Decode the sum that the session has just opened; or ``UnionFailed``."""
-    union = encoding.decode(session.opened.dense)
+def open_union(total: Words, round_id: bytes, encoding: Encoding) -> tuple[Indices, Union]:
+    """Decode the sum that a session has just opened; or ``UnionFailed``."""
+    union = encoding.decode(total)
     if len(union) > most_indices(encoding):
         raise UnionFailed("the sum decodes to more indices than the capacity", capacity=len(union))
-    return union, Union(session.round_id, len(union), pack(union, encoding.domain))
+    return union, Union(round_id, len(union), pack(union, encoding.domain))
+
+
+@dataclass(frozen=True)
+class UnionResult:
+    """``indices`` is the union of the sets of ``survivors``, ascending.
+
+    ``encoding`` is how sets became vectors, for the given ``reason``, with room for ``capacity`` indices.
+
+    >>> import sfsl
+    >>> result = sfsl.private_set_union({"ann": {3}, "bob": {17}}, domain=100)
+    >>> result.indices.tolist(), result.encoding, result.false_positives_expected
+    ([3, 17], 'identity', 0.0)
+    """
+
+    indices: Indices
+    encoding: str
+    reason: str
+    capacity: int
+    false_positives_expected: float
+    survivors: frozenset[str]
+    cost: Cost
+    vector_bytes: int
+    packed_bytes: int
+
+
+def private_set_union(
+    sets: Mapping[str, Iterable[int]],
+    domain: int,
+    *,
+    encoding: str = "auto",
+    capacity: int | None = None,
+    threshold: int | None = None,
+    dropped: Collection[str] = (),
+    neighbours: int | None = None,
+    active: bool = False,
+    false_positive_rate: float = DEFAULT_FALSE_POSITIVE_RATE,
+    randomness: Randomness | None = None,
+) -> UnionResult:
+    """Unite sets of indices below ``domain`` so that the union is all that anyone learns.
+
+    ``capacity`` is the largest union that fits (default: as many indices as there are clients times the
+    largest set). One that does not fit raises ``UnionFailed`` with a capacity that would do; whether to
+    try again is the caller's decision, since two unions over different survivors say more than one.
+    The ``dropped`` clients vanish before they upload.
+
+    >>> import sfsl
+    >>> result = sfsl.private_set_union({"ann": {3, 17, 2_000_000_000}, "bob": {17}}, domain=2**31)
+    >>> result.indices.tolist(), result.encoding
+    ([3, 17, 2000000000], 'sketch')
+    """
+    randomness = randomness or SystemRandomness()
+    names = checked_names(sets)
+    gone = checked_dropouts(dropped, names)
+    elements = {name: _elements(name, sets[name], domain) for name in names}
+    if capacity is None:
+        most = max(map(len, elements.values()))
+        capacity = planned_capacity(domain, clients=len(names), largest_set=max(1, most))
+    largest, owner = max((len(one), name) for name, one in elements.items())
+    seed = randomness.bytes(32)
+    chosen = choose(encoding, domain, capacity, seed, false_positive_rate)
+    union = UnionParams(
+        domain=domain,
+        encoding=chosen.name,  # type: ignore[arg-type]
+        capacity=capacity,
+        seed=seed,
+        false_positive_rate=false_positive_rate,
+    )
+    if largest > chosen.capacity:
+        enough = planned_capacity(domain, clients=len(names), largest_set=largest)
+        raise InputError(
+            f"client {owner!r} brings {largest} indices, over the capacity of {chosen.capacity}; "
+            f"a capacity of {enough} would do for {len(names)} such clients"
+        )
+    room = 16 * most_indices(chosen)
+    session = Session(names, union.sum_params(), randomness, threshold, neighbours, active, CODEC, room)
+    clients = {name: UnionClient(session.clients[name], elements[name], randomness) for name in names}
+    secagg, meter = session.check_in(union.context()), session.meter
+    server = meter.at_server(UnionServer, secagg, union)
+    steps: dict[str, Steps] = {
+        name: {
+            Invitation: client.handle_invitation,
+            messages.InboundShares: client.handle_inbound,
+            messages.Survivors: client.handle_survivors,
+            messages.UnmaskRequest: client.handle_unmask,
+        }
+        for name, client in clients.items()
+    }
+    outbound = session.run(server, meter.at_server(server.invitations), steps, ((), gone, ()))
+    packed = 0
+    for name, message in meter.down(outbound):
+        meter.at_client(name, clients[name].handle_union, message)
+        packed = len(message.packed)
+    return UnionResult(
+        server.union,
+        chosen.name,
+        chosen.reason,
+        chosen.capacity,
+        chosen.false_positives_expected,
+        frozenset(secagg.opened.survivors),
+        meter.cost,
+        chosen.length * chosen.ring.word_bytes,
+        packed,
+    )
+
+
+def _elements(name: str, indices: Iterable[int], domain: int) -> Indices:
+    try:
+        return index_set(indices if isinstance(indices, np.ndarray) else list(indices), domain, domain)
+    except InputError as error:
+        raise InputError(f"client {name!r}: {error}") from None

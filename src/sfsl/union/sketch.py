@@ -22,6 +22,7 @@ where it would have to be found a second time, and that is refused. (docs/spec/u
 encoding that hides the number of owners can tell (see ``encoding``).
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import count
@@ -33,15 +34,25 @@ from numpy.typing import NDArray
 from sfsl.arrays import Indices
 from sfsl.crypto.ring import F31, Ring, Words, uniform
 from sfsl.crypto.secret import Randomness
-from sfsl.union.encoding import check_domain, checked_sum, fail, index_set
-from sfsl.union.hashing import KeyedHash
-from sfsl.union.sizing import QUARTERS, estimated_elements, sketch_quarter
+from sfsl.errors import ParameterError
+from sfsl.union.encoding import KeyedHash, check_domain, checked_sum, estimated_elements, fail, index_set
 
 Field = NDArray[np.uint64]
 
 P = 2**31 - 1
 _P = np.uint64(P)
 _BITS = np.uint64(31)
+TRIED_VALUES = 4
+# An element lies in one cell of each quarter of a sketch.
+QUARTERS = 4
+# Up to here the failure probability was measured or modelled. Beyond, it only falls (both of its terms do),
+# so the rule still holds; where it stops is a matter of memory.
+LARGEST_CAPACITY = 2**24
+# Bounds the chance that a sum over capacity, all of it in four cells, passes for an element.
+LEAST_QUARTER = 16
+# Two elements in the same four cells cannot be told apart. Expecting at most 1 / 1,250,000 such pairs leaves
+# a fifth of the failure budget of 1e-6 to everything else.
+PAIR_RARITY = 1_250_000
 
 
 def times(left: Field, right: Field) -> Field:
@@ -68,7 +79,17 @@ def inverse(values: Field) -> Field:
     return shift(e29, 2, values)
 
 
-TRIED_VALUES = 4
+def sketch_quarter(capacity: int) -> int:
+    """Cells in a quarter so that ``capacity`` elements fail to decode with probability below 1e-6. The larger
+    of two needs, in whole numbers so that every implementation agrees. Few elements: no pair shares all its
+    cells, q^4 >= PAIR_RARITY * C(n, 2). Many: 1.30 n + 4 sqrt(n) cells keep the load at least 6.9 standard
+    deviations below the load at which peeling breaks down (1.295 n in the limit). Measurements are in
+    docs/spec/union-sizing.md."""
+    if not 1 <= capacity <= LARGEST_CAPACITY:
+        raise ParameterError(f"a sketch holds 1 to {LARGEST_CAPACITY} elements, not {capacity}")
+    pairs = math.isqrt(math.isqrt(PAIR_RARITY * math.comb(capacity, 2))) + 1
+    threshold = -(-13 * capacity // 40) + math.isqrt(capacity) + 1
+    return max(LEAST_QUARTER, pairs, threshold)
 
 
 @dataclass(frozen=True)

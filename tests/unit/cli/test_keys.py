@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from handshake import shake_hands
 from sfsl.cli import app
-from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import Identity
 from sfsl.errors import KeyFileError, SfslError, StoreError, UnknownClient
 from sfsl.service.identities import read_identity
 from sfsl.service.registry import Registry

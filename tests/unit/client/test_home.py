@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from cohort import MODEL
-from sfsl.client.home import Home
-from sfsl.client.personal import PersonalRows
+from sfsl.client.home import Home, PersonalRows
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.own import load_own
 from sfsl.errors import InputError, KeyFileError, StateError

@@ -17,7 +17,7 @@ from clocks import PATIENCE, let_time_pass
 from sfsl.carriers.https.authority import create_authority, issue_server
 from sfsl.client import Backoff, Event, Link, LinkLimits, trusted
 from sfsl.client.link import Over
-from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import Identity
 from sfsl.errors import (
     AuthenticationFailed,
     DecodeError,

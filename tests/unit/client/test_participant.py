@@ -31,7 +31,7 @@ from sfsl.errors import (
     WrongModel,
 )
 from sfsl.privacy import Budget, ClientState
-from sfsl.rounds.messages import Invitation, Submodel
+from sfsl.rounds.exchanges import Invitation, Submodel
 from sfsl.secagg.messages import InboundShares, Keys, UnmaskRequest
 from sfsl.service.messages import CODEC, Decline
 from sfsl.union.protocol import Union

@@ -13,24 +13,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsl.crypto.identity import Identity, verify
 from sfsl.crypto.reed_solomon import correctable, decode
 from sfsl.crypto.ring import CHUNK_BYTES, F31, RINGS, Z32, Z64, MaskStream, Ring, ring_named, uniform
 from sfsl.crypto.secret import (
     OVERHEAD,
+    PRIME,
+    SHARE_BYTES,
+    Identity,
+    Interpolation,
     KeyPair,
     Secret,
     SystemRandomness,
+    as_secret,
     channel_keys,
     derive,
     digest,
     frame,
     pair_mask_key,
+    parse_share,
     require_contributory,
     seal,
+    split,
     unseal,
+    verify,
 )
-from sfsl.crypto.shamir import PRIME, SHARE_BYTES, Interpolation, as_secret, parse_share, split
 from sfsl.errors import AuthenticationFailed, InputError, InvalidMessage, KeyMismatch, ParameterError
 from sfsl.testing import SeededRandomness
 

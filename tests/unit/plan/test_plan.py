@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from rules import simulation_of
 from sfsl.cli import plan as command
+from sfsl.codec import pack, packed_size
 from sfsl.data.catalogue import Catalogue
 from sfsl.errors import ParameterError, SfslError
-from sfsl.packing import pack, packed_size
 from sfsl.plan import (
     PlanSettings,
     SharedLoad,
@@ -23,8 +23,7 @@ from sfsl.plan import (
     rounds_per_day,
     shared_load,
 )
-from sfsl.plan.rows import binomial, expected_rows
-from sfsl.plan.sizes import traffic
+from sfsl.plan.traffic import binomial, expected_rows, traffic
 from sfsl.privacy import PRESETS
 from sfsl.rounds.exchanges import ORDER
 from sfsl.submodel import ModelSpec, RowMaps, Table
@@ -232,14 +231,14 @@ def test_binomial_adds_up() -> None:
 )
 def test_settings_that_make_no_sense_are_refused_in_words(arguments: list[str], said: str) -> None:
     app = typer.Typer()
-    command.register(app)
+    app.command()(command.plan)
     with pytest.raises(SfslError, match=said):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
 def test_the_command_shows_and_emits_a_plan() -> None:
     app = typer.Typer()
-    command.register(app)
+    app.command()(command.plan)
     result = CliRunner().invoke(app, ["--privacy", "cpp1", "--min-contributors", "1", "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sfsl.durable import files
+from sfsl import durable
 from sfsl.errors import BudgetExhausted, InputError, ParameterError, Refused, RolledBack, StateError
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState, Decoys, IndexPrivacy, Ledger, Tables
 from sfsl.testing import SeededRandomness
@@ -218,7 +218,7 @@ def test_decoys_enter_the_union_and_stay(tmp_path: Path) -> None:
 @pytest.fixture
 def hasty_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hundreds of rounds without waiting for the platter."""
-    monkeypatch.setattr(files, "_flush", lambda descriptor: None)
+    monkeypatch.setattr(durable, "_flush", lambda descriptor: None)
 
 
 @pytest.mark.usefixtures("hasty_disk")

@@ -344,7 +344,7 @@ def test_text_from_outside_cannot_become_markup(tmp_path: Path) -> None:
 def test_the_command_writes_pictures_and_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
     app = typer.Typer()
-    command.register(app)
+    app.command()(command.report)
     one = folder(tmp_path / "one $a$ run", [line(number) for number in (1, 2, 3)])
     two = folder(tmp_path / "two", [line(1, auc=None), line(2, aborted="too few")], summary=None)
     out = tmp_path / "out" / "deep"

@@ -12,14 +12,12 @@ import numpy as np
 import pytest
 
 from sfsl.errors import InputError, ParameterError, Refused, RemoteError, TooFewClients, WrongPhase
-from sfsl.secagg import Client, Layout, Policy, Server, SumParams
-from sfsl.secagg import client as client_module
-from sfsl.secagg import server as server_module
+from sfsl.secagg import Client, Layout, Policy, Server, Start, SumParams
 from sfsl.secagg.messages import Consistency, Survivors, UnmaskRequest
+from sfsl.secagg.states import Phase as ClientPhase
+from sfsl.secagg.states import ServerPhase
 from sfsl.testing import SeededRandomness
 from world import World, frozen
-
-ClientPhase, ServerPhase = client_module.Phase, server_module.Phase
 
 
 def messages(active: bool) -> tuple[World, dict[str, Any]]:
@@ -72,9 +70,7 @@ STEPS: dict[str, tuple[ClientPhase, Callable[[Client, dict[str, Any]], Any]]] = 
     "handle_inbound": (ClientPhase.SHARED, lambda client, sent: client.handle_inbound(sent["inbound"])),
     "create_masked": (
         ClientPhase.READY,
-        lambda client, sent: client.create_masked(
-            client_module.Start(Layout(dense=8), (0, 1, 2, 3)), np.arange(8)
-        ),
+        lambda client, sent: client.create_masked(Start(Layout(dense=8), (0, 1, 2, 3)), np.arange(8)),
     ),
     "handle_survivors": (ClientPhase.MASKED, lambda client, sent: client.handle_survivors(sent["survivors"])),
     "handle_unmask": (ClientPhase.CONFIRMED, lambda client, sent: client.handle_unmask(sent["unmask"])),

@@ -10,7 +10,8 @@ from sfsl.errors import InputError, StoreCorrupt
 from sfsl.privacy import PeriodSelection
 from sfsl.rounds import ScoreBins
 from sfsl.rounds.record import RoundTally
-from sfsl.service.folder import Journal, Kept, MetricsFile, read_lines, recover_lines
+from sfsl.service.driver import Journal, Kept
+from sfsl.service.folder import MetricsFile, read_lines, recover_lines
 from sfsl.submodel import Commit
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Identity, Secret
 from sfsl.errors import InputError, KeyFileError
 from sfsl.service.identities import read_identity, write_identity
 from sfsl.testing import SeededRandomness

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import Identity
 from sfsl.errors import (
     InputError,
     InvalidMessage,
@@ -18,7 +18,7 @@ from sfsl.errors import (
     StoreInUse,
     UnknownClient,
 )
-from sfsl.service import registry_file
+from sfsl.service import registry as registry_module
 from sfsl.service.registry import Enrolment, Registry
 from sfsl.service.signing import client_id
 from sfsl.testing import SeededRandomness
@@ -321,7 +321,7 @@ def test_what_sqlite_finds_is_typed(path: Path, code: int | None, error: str) ->
     if code is not None:
         found.sqlite_errorcode = code
     with pytest.raises(StoreError, match="found" if error != "StoreInUse" else "try again") as caught:  # noqa: SIM117
-        with registry_file.typed(path, "write"):
+        with registry_module.typed(path, "write"):
             raise found
     assert type(caught.value).__name__ == error
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sfsl.crypto.identity import Identity
+from sfsl.crypto.secret import Identity
 from sfsl.errors import (
     AuthenticationFailed,
     ClockSkew,

@@ -10,15 +10,15 @@ import sfsl.union.sketch
 from sfsl.crypto.ring import F31, Words, uniform
 from sfsl.errors import Aborted, InputError, ParameterError, UnionFailed
 from sfsl.testing import SeededRandomness
-from sfsl.union import sizing
+from sfsl.union import bloom as bloom_module
+from sfsl.union import sketch as sketch_module
 from sfsl.union.bloom import Bloom
-from sfsl.union.encoding import LARGEST_WHOLE, Encoding, Whole
-from sfsl.union.hashing import KeyedHash
-from sfsl.union.params import bloom, choose, identity, sketch
-from sfsl.union.sketch import P, inverse, times
+from sfsl.union.encoding import LARGEST_WHOLE, Encoding, Identity, KeyedHash, Whole
+from sfsl.union.protocol import choose, planned_capacity
+from sfsl.union.sketch import P, Sketch, inverse, times
 
 SEED = bytes(range(32))
-ALL: list[Encoding] = [identity(5000), bloom(5000, 40, SEED), sketch(5000, 40, SEED)]
+ALL: list[Encoding] = [Identity(5000), Bloom(5000, 40, SEED), Sketch(5000, 40, SEED)]
 
 
 def name_of(encoding: Encoding) -> str:
@@ -137,7 +137,7 @@ def test_a_factor_of_zero_is_kept(number: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_bloom_bit_gets_one_draw_however_many_elements_set_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoding = bloom(5000, 40, SEED)
+    encoding = Bloom(5000, 40, SEED)
     elements = np.arange(40)
     drawn = []
 
@@ -153,9 +153,9 @@ def test_a_bloom_bit_gets_one_draw_however_many_elements_set_it(monkeypatch: pyt
 
 
 def test_a_bloom_filter_with_partitions() -> None:
-    encoding = bloom(2**31, 20, SEED)
+    encoding = Bloom(2**31, 20, SEED)
     assert encoding.size.partitions * encoding.size.width >= 2**31
-    assert 20 * encoding.size.width <= sizing.BLOOM_TESTS
+    assert 20 * encoding.size.width <= bloom_module.BLOOM_TESTS
     elements = np.array([0, 5, 2**31 - 1])
     vector = encoding.encode(elements, SeededRandomness(0))
     partitions = np.flatnonzero(vector[encoding.size.cells :])
@@ -163,9 +163,9 @@ def test_a_bloom_filter_with_partitions() -> None:
 
 
 def test_a_partitioned_filter_tests_hit_partitions_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sizing, "BLOOM_TESTS", 2000)
+    monkeypatch.setattr(bloom_module, "BLOOM_TESTS", 2000)
     monkeypatch.setattr("sfsl.union.bloom.CHUNK", 64)
-    encoding = bloom(30_001, 20, SEED, 1e-6)
+    encoding = Bloom(30_001, 20, SEED, 1e-6)
     assert encoding.size.width == 100
     assert encoding.size.partitions == 301
     tested: list[int] = []
@@ -183,24 +183,24 @@ def test_a_partitioned_filter_tests_hit_partitions_only(monkeypatch: pytest.Monk
 
 def test_bloom_sizes_are_the_papers() -> None:
     # Paper §V: 32,904 elements at 0.01 % need 630,774 cells, with a fractional number of hashes.
-    size = sizing.bloom_size(143_534, 32_904, 1e-4)
+    size = bloom_module.bloom_size(143_534, 32_904, 1e-4)
     assert size.hashes == 13
     assert 630_774 <= size.cells <= 1.0002 * 630_774
     rate = (1 - (1 - 1 / size.cells) ** (size.hashes * 32_904)) ** size.hashes
     assert rate <= 1e-4 < rate * 1.0001
     for hashes in (12, 14):
-        assert sizing._bloom_cells(32_904, hashes, 1e-4) > size.cells
+        assert bloom_module._bloom_cells(32_904, hashes, 1e-4) > size.cells
     assert size.partitions == 0
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.9, -1.0, math.nan])
 def test_impossible_false_positive_rates_are_refused(rate: float) -> None:
     with pytest.raises(ParameterError, match="rate"):
-        bloom(1000, 10, SEED, rate)
+        Bloom(1000, 10, SEED, rate)
 
 
 def test_encodings_too_large_to_decode_are_refused_with_advice() -> None:
-    for refused in (lambda: bloom(2**40, 1000, SEED), lambda: identity(2**30)):
+    for refused in (lambda: Bloom(2**40, 1000, SEED), lambda: Identity(2**30)):
         with pytest.raises(ParameterError, match="use 'sketch'"):
             refused()
 
@@ -210,7 +210,7 @@ def test_encodings_too_large_to_decode_are_refused_with_advice() -> None:
     [(1, 1), (P, 1), (2**31, 1), (4 * P, 1), (4 * P + 1, 2), (2**62, 2), (2**63, 2)],
 )
 def test_the_ends_of_a_domain_survive_a_sketch(domain: int, digits: int) -> None:
-    encoding = sketch(domain, 50, SEED)
+    encoding = Sketch(domain, 50, SEED)
     assert encoding.digits == digits
     ends = {0, 1, P - 1, P, P + 1, 2 * P, P**2 - 1, P**2, 2 * P**2, domain // 2, domain - 2, domain - 1}
     elements = sorted(x for x in ends if 0 <= x < domain)
@@ -219,14 +219,14 @@ def test_the_ends_of_a_domain_survive_a_sketch(domain: int, digits: int) -> None
 
 
 def test_an_element_found_in_several_cells_is_taken_out_once() -> None:
-    encoding = sketch(2**31, 1, SEED)
+    encoding = Sketch(2**31, 1, SEED)
     total = summed(encoding, *(encoding.encode(np.array([77]), SeededRandomness(i)) for i in range(3)))
     assert np.count_nonzero(total) == 4 * encoding.planes
     assert encoding.decode(total).tolist() == [77]
 
 
 def test_two_elements_in_the_same_four_cells_fail_loudly() -> None:
-    encoding = sketch(2**31, 1, SEED)
+    encoding = Sketch(2**31, 1, SEED)
     cells = encoding._cells(np.arange(20_000))
     names = (cells * np.array([[1], [2**10], [2**20], [2**30]])).sum(axis=0)
     _, first, counts = np.unique(names, return_index=True, return_counts=True)
@@ -238,7 +238,7 @@ def test_two_elements_in_the_same_four_cells_fail_loudly() -> None:
 
 @pytest.mark.parametrize("held", [2000, 5000, 10_000])
 def test_an_overfull_sketch_says_what_capacity_would_do(held: int) -> None:
-    encoding = sketch(2**40, 100, SEED)
+    encoding = Sketch(2**40, 100, SEED)
     parts = np.random.default_rng(held).integers(0, 2**40, (held // 100, 100))
     randomness = SeededRandomness(held)
     with pytest.raises(UnionFailed) as caught:
@@ -251,7 +251,7 @@ def test_an_overfull_sketch_says_what_capacity_would_do(held: int) -> None:
 
 
 def test_an_overfull_bloom_filter_says_what_capacity_would_do() -> None:
-    encoding = bloom(10**6, 1000, SEED)
+    encoding = Bloom(10**6, 1000, SEED)
     parts = np.random.default_rng(1).integers(0, 10**6, (4, 1000))
     randomness = SeededRandomness(0)
     with pytest.raises(UnionFailed, match="too many cells") as caught:
@@ -261,7 +261,7 @@ def test_an_overfull_bloom_filter_says_what_capacity_would_do() -> None:
 
 def test_a_bloom_filter_at_capacity_is_not_overfull() -> None:
     for seed in range(50):
-        encoding = bloom(3000, 200, bytes([seed]) * 32)
+        encoding = Bloom(3000, 200, bytes([seed]) * 32)
         elements = np.random.default_rng(seed).choice(3000, 200, replace=False)
         assert set(elements) <= set(encoding.decode(encoding.encode(elements, SeededRandomness(seed))))
 
@@ -270,13 +270,13 @@ def test_the_sketch_sizes_of_the_specification() -> None:
     # docs/spec/union-sizing.md; another implementation must agree on these to the cell.
     sizes = {1: 16, 2: 34, 10: 87, 100: 281, 1000: 889, 4800: 1948, 7000: 2359, 10_000: 3351}
     sizes |= {33_000: 10_907, 100_000: 32_817, 1_000_000: 326_001}
-    assert {n: sizing.sketch_quarter(n) for n in sizes} == sizes
+    assert {n: sketch_module.sketch_quarter(n) for n in sizes} == sizes
 
 
 def test_every_sketch_size_keeps_both_failures_rare() -> None:
     for n in [*range(1, 3000), *range(3000, 10**6, 997), 10**6]:
-        quarter = sizing.sketch_quarter(n)
-        assert math.comb(n, 2) * sizing.PAIR_RARITY <= quarter**4
+        quarter = sketch_module.sketch_quarter(n)
+        assert math.comb(n, 2) * sketch_module.PAIR_RARITY <= quarter**4
         # The critical load of the specification: mean 0.77228 - 0.8 m^(-2/3), deviation 0.4 m^(-1/2).
         cells = 4 * quarter
         critical = 0.77228 - 0.8 * cells ** (-2 / 3)
@@ -284,18 +284,18 @@ def test_every_sketch_size_keeps_both_failures_rare() -> None:
 
 
 def test_sketch_capacities_are_checked() -> None:
-    for capacity in (0, -1, sizing.LARGEST_CAPACITY + 1):
+    for capacity in (0, -1, sketch_module.LARGEST_CAPACITY + 1):
         with pytest.raises(ParameterError):
-            sizing.sketch_quarter(capacity)
-    assert sketch(10, 10**9, SEED).quarter == sketch(10, 10, SEED).quarter
+            sketch_module.sketch_quarter(capacity)
+    assert Sketch(10, 10**9, SEED).quarter == Sketch(10, 10, SEED).quarter
 
 
 @pytest.mark.parametrize(("domain", "capacity"), [(0, 5), (2**63 + 1, 5), (10.0, 5), (10, 0), (10, True)])
 def test_domains_and_capacities_are_checked(domain: int, capacity: int) -> None:
     with pytest.raises(ParameterError):
-        sketch(domain, capacity, SEED)
+        Sketch(domain, capacity, SEED)
     with pytest.raises(ParameterError):
-        bloom(domain, capacity, SEED)
+        Bloom(domain, capacity, SEED)
 
 
 def test_auto_takes_the_shorter_exact_encoding_and_says_why() -> None:
@@ -303,7 +303,7 @@ def test_auto_takes_the_shorter_exact_encoding_and_says_why() -> None:
     assert (few.name, many.name) == ("sketch", "identity")
     assert f"{4 * few.length} bytes" in few.reason
     assert "574136 bytes" in many.reason
-    assert f"{4 * sketch(143_534, 40_000, SEED).length}" in many.reason
+    assert f"{4 * Sketch(143_534, 40_000, SEED).length}" in many.reason
     assert choose("auto", 2**63, 1000, SEED).name == "sketch"
     # 'whole' is the shortest of all and hides nothing: it has to be asked for.
     assert choose("auto", 1, 1, SEED).name != "whole"
@@ -351,23 +351,23 @@ def test_full_models_have_a_largest_size() -> None:
 
 def test_expected_false_positives() -> None:
     assert Whole(100).false_positives_expected == 0
-    assert identity(100).false_positives_expected == 0
-    assert sketch(2**31, 100, SEED).false_positives_expected == 0
-    assert bloom(10_000, 100, SEED, 0.01).false_positives_expected == pytest.approx(99)
-    assert bloom(100, 100, SEED, 0.01).false_positives_expected == 0
-    partitioned = bloom(2**31, 100, SEED)
-    assert partitioned.false_positives_expected == pytest.approx(1e-4 * sizing.BLOOM_TESTS, rel=1e-3)
+    assert Identity(100).false_positives_expected == 0
+    assert Sketch(2**31, 100, SEED).false_positives_expected == 0
+    assert Bloom(10_000, 100, SEED, 0.01).false_positives_expected == pytest.approx(99)
+    assert Bloom(100, 100, SEED, 0.01).false_positives_expected == 0
+    partitioned = Bloom(2**31, 100, SEED)
+    assert partitioned.false_positives_expected == pytest.approx(1e-4 * bloom_module.BLOOM_TESTS, rel=1e-3)
 
 
 def test_planned_capacity() -> None:
-    assert sizing.planned_capacity(2**31, clients=100, largest_set=301) == 30_100
-    assert sizing.planned_capacity(1000, clients=100, largest_set=301) == 1000
-    assert sizing.planned_capacity(2**31, 100, 301, earlier=[10_000, 12_000, 9_000]) == 15_000
-    assert sizing.planned_capacity(2**31, 100, 301, earlier=[29_000]) == 30_100
-    assert sizing.planned_capacity(2**31, 100, 301, earlier=[0]) == 1
+    assert planned_capacity(2**31, clients=100, largest_set=301) == 30_100
+    assert planned_capacity(1000, clients=100, largest_set=301) == 1000
+    assert planned_capacity(2**31, 100, 301, earlier=[10_000, 12_000, 9_000]) == 15_000
+    assert planned_capacity(2**31, 100, 301, earlier=[29_000]) == 30_100
+    assert planned_capacity(2**31, 100, 301, earlier=[0]) == 1
     for wrong in ({"domain": 0}, {"clients": 0}, {"largest_set": 0}, {"headroom": -1.0}, {"earlier": [-1]}):
         with pytest.raises(ParameterError):
-            sizing.planned_capacity(**({"domain": 10, "clients": 2, "largest_set": 3} | wrong))
+            planned_capacity(**({"domain": 10, "clients": 2, "largest_set": 3} | wrong))
 
 
 def test_factors_come_from_the_field() -> None:

@@ -13,7 +13,7 @@ from msgspec import Meta
 from sfsl.codec import Codec, Message
 from sfsl.crypto.secret import digest
 from sfsl.errors import InputError, InvalidMessage
-from sfsl.rounds.messages import CODEC as ROUND
+from sfsl.rounds.exchanges import CODEC as ROUND
 from sfsl.secagg.messages import Key
 from sfsl.service.messages import CheckIn, Decline, Digest, RoundId
 from sfsl.service.signing import client_id, require_public
@@ -21,9 +21,7 @@ from sfsl.service.signing import client_id, require_public
 
 class Call(Message, frozen=True, tag="call"):
     """Asks a client whether it would be in a round of this model. It is answered by ``CheckIn``.
-
-    ``acknowledged`` as in ``CheckedIn``: how many masked sets of this client the server has ever received.
-    """
+    ``acknowledged`` as in ``CheckedIn``: how many masked sets of this client the server has ever received."""
 
     deployment: RoundId
     model: Digest

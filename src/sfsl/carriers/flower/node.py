@@ -25,13 +25,9 @@ from msgspec import Meta
 
 from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name, read_roster
 from sfsl.client.device import Device, DeviceTrainer, TrainingLimits
-from sfsl.client.home import Home
-from sfsl.client.memory import DurableMemory, PassingMemory
-from sfsl.client.personal import PersonalRows
-from sfsl.client.round import Chance, ClientRound
-from sfsl.client.trainer import ClientModel, Trainer
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Randomness, SystemRandomness, digest
+from sfsl.client.home import Home, PersonalRows
+from sfsl.client.round import Chance, ClientModel, ClientRound, DurableMemory, PassingMemory, Trainer
+from sfsl.crypto.secret import Identity, Randomness, SystemRandomness, digest
 from sfsl.errors import (
     BudgetExhausted,
     InputError,
@@ -44,10 +40,7 @@ from sfsl.errors import (
 )
 from sfsl.privacy import ClientState
 from sfsl.rounds import RoundClient, RoundPolicy
-from sfsl.rounds.client import Phase
-from sfsl.rounds.exchanges import SUMS
-from sfsl.rounds.snapshot import Own, RoundSnapshot, decode, encode, revive
-from sfsl.secagg import Client
+from sfsl.rounds.client import Own, Phase, RoundSnapshot, decode_client, encode_client, revive
 from sfsl.service.messages import CheckIn, Decline
 from sfsl.settings import terms
 from sfsl.settings.sections import about, section_from
@@ -57,6 +50,9 @@ _FOLDER = "simulation.folder"
 _TEMPORARY = "temporary"
 _NODE = "node."
 _FLOWERS_OWN = ("partition-id", "num-partitions")
+_SMALL, _LARGE = 4 << 20, 256 << 20
+_EXPOSED = ("UNITING", "AWAITS_UNION")
+Load = Callable[[ClientState], tuple[ClientData, ClientData | None]]
 
 
 class Terms(terms.Terms, frozen=True, rename="kebab"):
@@ -130,10 +126,6 @@ def open_node(
     return Node(name, label, home, own, node_config, run_config, not deployed, randomness)
 
 
-_SMALL, _LARGE = 4 << 20, 256 << 20
-_EXPOSED = ("UNITING", "AWAITS_UNION")
-
-
 @dataclass(frozen=True)
 class Member:
     """Holds what one client has and insists on. ``home`` knows the server it joined, and keeps to it;
@@ -154,10 +146,11 @@ class Member:
         if self.pinned is not None and self.identity is None:
             raise InputError("active mode needs an identity of this client's own")
 
-    @property
-    def signer(self) -> Identity | None:
-        """What this client signs with in a round: nothing, unless it insists on active mode."""
-        return None if self.pinned is None else self.identity
+    def own(self, rounding: Randomness | None) -> Own:
+        """Return what it has in a round. It signs nothing there, unless it insists on active mode."""
+        signer, model = None if self.pinned is None else self.identity, self.model
+        told = (self.memory, model.spec, model.maps, self.policy, self.randomness, rounding, model.names)
+        return Own(*told, signer, self.pinned)
 
 
 @dataclass(frozen=True)
@@ -205,7 +198,7 @@ def answer(member: Member, frame: bytes, kept: bytes | None) -> Answer:
         # another submodel fails would tell a server which of the rows it spoiled there are this client's.
         said = round_.answer(message, lambda: member.memory.keep(None))
         over = isinstance(said, Decline) or round_.client.phase is Phase.FINISHED
-        kept = None if over else encode(round_.client)
+        kept = None if over else encode_client(round_.client)
         answered = CODEC.encode(said)
     except SfslError as reason:
         if round_.client.phase is not Phase[before.phase]:  # debited or trained, and nothing to show for it
@@ -219,7 +212,7 @@ def answer(member: Member, frame: bytes, kept: bytes | None) -> Answer:
 def _read(kept: bytes | None) -> tuple[RoundSnapshot | None, bytes | None]:
     """Read what was kept. What cannot be read is of no round: the next call begins another."""
     try:
-        return (None, None) if kept is None else (decode(kept), kept)
+        return (None, None) if kept is None else (decode_client(kept), kept)
     except StateError:
         return None, None
 
@@ -232,13 +225,9 @@ def _checked_in(member: Member, call: Call) -> Answer:
         raise Refused("this client has joined another server: its folder belongs to that one")
     member.memory.prepare(call.acknowledged)
     member.home.pin(call.deployment)
-    model, policy, randomness = member.model, member.policy, member.randomness
-    session = Client(
-        member.name, policy.session, randomness, sums=SUMS, identity=member.signer, identities=member.pinned
-    )
-    client = RoundClient(session, member.memory, model.spec, model.maps, policy, randomness, None)
-    frame = CODEC.encode(CheckIn(model.digest, client.create_keys()))
-    kept = encode(client)
+    client = RoundClient.join(member.name, member.own(None))
+    frame = CODEC.encode(CheckIn(member.model.digest, client.create_keys()))
+    kept = encode_client(client)
     member.memory.keep(kept)
     return Answer(frame, kept)
 
@@ -264,18 +253,13 @@ def _go_on(member: Member, before: RoundSnapshot, kept: bytes) -> None:
 
 
 def _revived(member: Member, before: RoundSnapshot) -> ClientRound:
-    model, memory, randomness = member.model, member.memory, member.randomness
-    chance = Chance(randomness)
-    own = Own(memory, model.spec, model.maps, member.policy, randomness, chance, member.signer, member.pinned)
-    client = revive(before, own)
-    return ClientRound(client, memory, member.trainer, member.personal, chance, _number(before))
+    chance = Chance(member.randomness)
+    client = revive(before, member.own(chance))
+    return ClientRound(client, member.memory, member.trainer, member.personal, chance, _number(before))
 
 
 def _number(before: RoundSnapshot) -> int | None:
     return None if before.params is None else before.params.number
-
-
-Load = Callable[[ClientState], tuple[ClientData, ClientData | None]]
 
 
 def model_of(task: Task) -> ClientModel:

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Protocol
 
@@ -41,61 +42,56 @@ class Post(Protocol):
         """Send, and wait for nothing."""
 
 
+@dataclass(eq=False)
 class Rounds:
     """Carries the rounds of a ``service`` over a ``post``. ``identities``: in active mode, by name. ``spare``
     and ``wait_seconds`` as in ``FlowerSettings``."""
 
-    def __init__(
-        self,
-        service: Service,
-        post: Post,
-        *,
-        identities: Mapping[str, bytes] | None = None,
-        spare: float = 0.25,
-        wait_seconds: float = 600.0,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._service, self._settings, self._post = service, service.settings, post
-        self._clock, self._sleep, self._identities = service.clock, sleep, identities
-        self._spare, self._wait_seconds = spare, wait_seconds
+    service: Service
+    post: Post
+    _: KW_ONLY
+    identities: Mapping[str, bytes] | None = None
+    spare: float = 0.25
+    wait_seconds: float = 600.0
+    sleep: Callable[[float], None] = time.sleep
 
     def run(self) -> None:
         """Run until the store has all rounds. Raise ``TooFewClients`` where nodes do not come in time."""
-        while self._service.number <= self._settings.rounds:
+        while self.service.number <= self.service.settings.rounds:
             self._round()
 
     def _form(self, tally: RoundTally) -> tuple[dict[str, int], dict[str, CheckIn]]:
         """Form the next cohort, and return its nodes and their check-ins, by name."""
-        settings, start = self._settings, self._clock()
-        give_up, patience = start + self._wait_seconds, start + settings.check_in_seconds
+        settings, start = self.service.settings, self.service.clock()
+        give_up, patience = start + self.wait_seconds, start + settings.check_in_seconds
         checked_in = "none was called"
         while True:
             there = self._eligible()
-            enough = settings.cohort if self._clock() < patience else settings.min_cohort
+            enough = settings.cohort if self.service.clock() < patience else settings.min_cohort
             if len(there) >= enough:
-                called = self._service.choose(there, math.ceil(settings.cohort * (1 + self._spare)))
+                called = self.service.choose(there, math.ceil(settings.cohort * (1 + self.spare)))
                 came = self._call({name: there[name] for name in called}, tally)
                 if len(came) >= settings.min_cohort:
-                    chosen = self._service.choose(came, settings.cohort)
+                    chosen = self.service.choose(came, settings.cohort)
                     return {name: there[name] for name in chosen}, {name: came[name] for name in chosen}
                 checked_in = f"{len(came)} of {len(called)} checked in, and the others' logs say why not"
                 log.warning("%d of %d nodes checked in; too few for a round", len(came), len(called))
-            if self._clock() >= give_up:
+            if self.service.clock() >= give_up:
                 raise TooFewClients(
                     f"{len(there)} nodes that may be invited ({checked_in}), {settings.min_cohort} or more "
-                    f"are needed in a round; after {self._wait_seconds:.0f} s this run gives up. What is in "
+                    f"are needed in a round; after {self.wait_seconds:.0f} s this run gives up. What is in "
                     "the store stands"
                 )
-            self._sleep(1.0)
+            self.sleep(1.0)
 
     def _eligible(self) -> dict[str, int]:
         """Return the nodes that are there and may be invited, by name."""
-        members, found = self._service.members, {node_name(node): node for node in self._post.nodes()}
-        known = found.keys() if self._identities is None else found.keys() & self._identities.keys()
+        members, found = self.service.members, {node_name(node): node for node in self.post.nodes()}
+        known = found.keys() if self.identities is None else found.keys() & self.identities.keys()
         return {name: found[name] for name in known if not members.bars(name)}
 
     def _call(self, called: Mapping[str, int], tally: RoundTally) -> dict[str, CheckIn]:
-        start, service, registry = self._clock(), self._service, self._service.registry
+        start, service, registry = self.service.clock(), self.service, self.service.registry
         frames: dict[str, bytes] = {}
         for name, node in called.items():
             with suppress(RemoteError):  # revoked
@@ -111,19 +107,19 @@ class Rounds:
                 raise WrongPhase(f"{type(message).__name__} is no check-in")
             if client in came:
                 raise ConflictingMessage(f"client {client} checks in twice")
-            used.update(admit_check_in(client, message, service.model_digest, self._identities, used))
+            used.update(admit_check_in(client, message, service.model_digest, self.identities, used))
             came[client] = message
             tally.up(Exchange.CHECK_IN, len(data))
 
         self._exchange(Exchange.CHECK_IN, frames, called, take, tally)
         tally.answered[Exchange.CHECK_IN] = len(came)
-        tally.exchange_seconds[Exchange.CHECK_IN] = self._clock() - start
+        tally.exchange_seconds[Exchange.CHECK_IN] = self.service.clock() - start
         return came
 
     def _round(self) -> None:
-        number, tally, service = self._service.number, RoundTally(), self._service
+        number, tally, service = self.service.number, RoundTally(), self.service
         nodes, check_ins = self._form(tally)
-        start, reason, identities = self._clock(), None, self._identities
+        start, reason, identities = self.service.clock(), None, self.identities
         if identities is not None:
             identities = {name: identities[name] for name in nodes}
         cohort = service.invite(check_ins, identities, tally, service.members.take_turns(nodes))
@@ -134,16 +130,16 @@ class Rounds:
         except SfslError as error:
             reason = str(error)
             service.blame(number, error)
-        service.finish(cohort, tally, aborted=reason, seconds=self._clock() - start)
+        service.finish(cohort, tally, aborted=reason, seconds=self.service.clock() - start)
         self._dismiss(cohort, nodes, check_ins)
 
     def _exchanges(self, cohort: CohortRound, nodes: Mapping[str, int]) -> None:
         outbound = cohort.begin()
         while exchange := cohort.exchange:
-            began = self._clock()
+            began = self.service.clock()
             self._exchange(exchange, outbound, nodes, partial(cohort.receive, exchange), cohort.tally)
             outbound = cohort.close()
-            cohort.tally.exchange_seconds[exchange] = self._clock() - began
+            cohort.tally.exchange_seconds[exchange] = self.service.clock() - began
 
     def _exchange(
         self,
@@ -164,15 +160,15 @@ class Rounds:
 
         for frame in frames.values():
             tally.down(exchange, len(frame))
-        settings = self._settings
+        settings = self.service.settings
         seconds = settings.check_in_seconds if exchange is Exchange.CHECK_IN else settings.deadline(exchange)
-        self._post.exchange({nodes[name]: frame for name, frame in frames.items()}, seconds, careful)
+        self.post.exchange({nodes[name]: frame for name, frame in frames.items()}, seconds, careful)
 
     def _dismiss(
         self, cohort: CohortRound, nodes: Mapping[str, int], check_ins: Mapping[str, CheckIn]
     ) -> None:
         """Tell whoever is not through that the secrets of this round can go."""
-        self._post.tell(
+        self.post.tell(
             {
                 nodes[name]: CODEC.encode(Over(one.keys.channel))
                 for name, one in check_ins.items()

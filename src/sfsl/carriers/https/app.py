@@ -1,38 +1,49 @@
 """The server's HTTP surface (spec network 4, 5): what is asked, by whom, how much of it, and how often.
 
-Everything that can be refused before a body is read is refused before it is read.
+Everything that can be refused before a body is read is refused before it is read. Errors are answered by
+kind: never a stack trace, never the sender's bytes.
 """
 
 import asyncio
 import logging
+import math
 import re
 import time
-from collections.abc import Callable, Iterator, MutableMapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sfsl.carriers.https import page, replies, status
+from sfsl.carriers.https import status
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
-from sfsl.carriers.https.guarded import Rates
-from sfsl.carriers.https.status import Status
+from sfsl.carriers.https.status import Status, nameless
 from sfsl.codec import VERSION, Message
 from sfsl.data.catalogue import catalogue_digest
 from sfsl.errors import (
     AuthenticationFailed,
+    ConflictingMessage,
     DecodeError,
     InvalidMessage,
     Oversize,
+    ParameterError,
+    Refused,
     RemoteError,
     RoundOver,
     ShuttingDown,
+    TooMany,
+    UnexpectedSender,
+    UnknownClient,
+    WrongPhase,
+    WrongRound,
 )
 from sfsl.service.messages import CODEC, CheckIn, Enrol
 from sfsl.service.registry import Enrolment
@@ -51,6 +62,25 @@ _PATH = re.compile(rb"/[a-z0-9/.-]*")  # there is no other character in any of o
 _STATUS_SECONDS = 1.0
 _TOLD = ("poll_seconds", "phase_seconds", "training_seconds", "cohort", "min_cohort", "largest_set")
 _READ = "sfsl.read"  # in the scope of a request whose body was read to its end
+FRAME = "application/octet-stream"
+SEQUENCE = "Sfsl-Sequence"
+# The nearest of an error's ancestors counts.
+STATUS: dict[type[Exception], int] = {
+    RemoteError: 400,
+    Oversize: 413,
+    AuthenticationFailed: 401,
+    UnknownClient: 403,
+    Refused: 403,
+    TooMany: 429,
+    WrongPhase: 409,
+    WrongRound: 409,
+    UnexpectedSender: 409,
+    ConflictingMessage: 409,
+    RoundOver: 410,
+    ShuttingDown: 503,
+}
+_LONGEST = 400
+_SHUTDOWN_SECONDS = 10
 _HEADERS = [(b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff")]
 
 
@@ -64,6 +94,32 @@ class AppLimits:
     client_burst: int = 100
     address_rate: float = 500.0
     address_burst: int = 2000
+
+
+class Rates:
+    """Allows ``per_second`` in the long run, ``burst`` at once, by name. Of ``most`` names the oldest are
+    forgotten, which gives them a full bucket again: what bounds the names themselves is elsewhere."""
+
+    def __init__(self, what: str, per_second: float, burst: int, most: int = 100_000) -> None:
+        if per_second <= 0 or burst < 1 or most < 1:
+            raise ParameterError(f"requests of {what}: more than 0 a second, and at least 1 at once")
+        self._what, self._per_second, self._burst, self._most = what, per_second, burst, most
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, name: str, now: float) -> None:
+        """Count one request now, or raise ``TooMany``. A refused one takes nothing."""
+        tokens, then = self._buckets.pop(name, (float(self._burst), now))
+        tokens = min(float(self._burst), tokens + max(0.0, now - then) * self._per_second)
+        allowed = tokens >= 1
+        self._buckets[name] = (tokens - allowed, now)
+        if len(self._buckets) > self._most:
+            self._buckets.popitem(last=False)
+        if not allowed:
+            wait = math.ceil(1000 * (1 - tokens) / self._per_second)
+            raise TooMany(f"too many requests of {self._what}; slow down", wait_ms=wait)
 
 
 class Server:
@@ -108,7 +164,7 @@ class Server:
 
     async def about(self, request: Request) -> Response:
         settings = self.coordinator.settings
-        return replies.json(
+        return _json(
             {
                 "protocol": VERSION,
                 "deployment": self._registry.deployment.hex(),
@@ -126,7 +182,7 @@ class Server:
         )
 
     async def model(self, request: Request) -> Response:
-        return replies.frame(self._package)
+        return _frame(self._package)
 
     async def catalogue(self, request: Request) -> Response:
         if self._catalogue is None:
@@ -142,12 +198,12 @@ class Server:
             self._verifier.check_enrolment(
                 request.headers, request.method, _target(request), digest, now, public
             )
-        return replies.json({"client": self._enrolment.admit(self._registry, public, now)})
+        return _json({"client": self._enrolment.admit(self._registry, public, now)})
 
     async def check_in(self, request: Request) -> Response:
         client, body, _ = await self._signed(request, lambda _: CHECK_IN_BYTES)
         checked_in = self._check_ins.check_in(client, _decoded(body, CheckIn, CHECK_IN_BYTES))
-        return replies.frame(CODEC.encode(checked_in))
+        return _frame(CODEC.encode(checked_in))
 
     async def next(self, request: Request) -> Response:
         ticket = _ticket(request)
@@ -157,7 +213,7 @@ class Server:
         client, _, _ = await self._signed(request, lambda _: 0)
         seconds = self.coordinator.settings.poll_seconds
         found = await self._check_ins.next(client, ticket, int(asked[1]), seconds)
-        return Response(status_code=204) if found is None else replies.frame(found[1], found[0])
+        return Response(status_code=204) if found is None else _frame(found[1], found[0])
 
     async def answer(self, request: Request) -> Response:
         ticket, text = _ticket(request), request.path_params["number"]
@@ -174,18 +230,18 @@ class Server:
 
     async def health(self, request: Request) -> Response:
         if self._check_ins.stopping:
-            return replies.json({"status": "stopping"}, 503)
-        return replies.json({"status": "ok", "round": self._check_ins.round})
+            return _json({"status": "stopping"}, 503)
+        return _json({"status": "ok", "round": self._check_ins.round})
 
     async def metrics(self, request: Request) -> Response:
         shown = status.text(self._shown(), self.coordinator.totals)
         return Response(shown, media_type=status.CONTENT_TYPE)
 
     async def status_json(self, request: Request) -> Response:
-        return replies.json(self._shown())
+        return _json(self._shown())
 
     async def page(self, request: Request) -> Response:
-        return Response(page.html(self._shown()), media_type="text/html", headers=page.HEADERS)
+        return Response(status.html(self._shown()), media_type="text/html", headers=status.HEADERS)
 
     def _shown(self) -> Status:
         """Return the status. Anyone may ask, so it is made anew once a second at most."""
@@ -272,14 +328,14 @@ class Guard:
         if isinstance(error, RemoteError):
             if not isinstance(error, RoundOver):  # which is how every conversation ends
                 self._refused[type(error).__name__] += 1
-            return replies.refusal(error)
+            return refusal(error)
         if isinstance(error, HTTPException):
             kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HttpError")
             self._refused[kind] += 1
-            return replies.failure(error.status_code, kind, error.detail)
+            return failure(error.status_code, kind, error.detail)
         self._refused["ServerError"] += 1
         log.error("a request failed by a mistake of this program or its machine", exc_info=error)
-        return replies.failure(500, "ServerError", "the server failed; its log says why")
+        return failure(500, "ServerError", "the server failed; its log says why")
 
 
 def create_app(server: Server, limits: AppLimits) -> ASGIApp:
@@ -313,3 +369,33 @@ def _decoded(body: bytes, kind: type[M], limit: int) -> M:
     if not isinstance(message, kind):
         raise InvalidMessage(f"{type(message).__name__} where {kind.__name__} is due")
     return message
+
+
+def _frame(data: bytes, number: int | None = None) -> Response:
+    headers = {SEQUENCE: str(number)} if number is not None else {}
+    return Response(data, media_type=FRAME, headers=headers)
+
+
+def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
+
+
+def refusal(error: RemoteError) -> Response:
+    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+    # A conversation's end may be about any client of the round; other errors are about the sender.
+    who, fields, headers = "this client", {}, {}
+    match error:
+        case RoundOver():
+            who, fields = "a client", {"outcome": error.outcome, "round": error.round}
+        case TooMany():
+            headers = {"Retry-After": str(max(1, math.ceil(error.wait_ms / 1000)))}
+        case ShuttingDown():
+            headers = {"Retry-After": str(_SHUTDOWN_SECONDS)}
+    return failure(status, type(error).__name__, nameless(str(error), who), headers, **fields)
+
+
+def failure(
+    status: int, kind: str, message: str, headers: Mapping[str, str] | None = None, **fields: object
+) -> Response:
+    line = " ".join(message.split())[:_LONGEST]
+    return _json({"error": kind, "message": line} | fields, status, headers)

@@ -209,15 +209,11 @@ def _load_certificate(path: Path) -> x509.Certificate:
 
 
 def _facts(certificate: x509.Certificate) -> CertificateFacts:
-    def found(kind: type[x509.ExtensionType]) -> x509.ExtensionType | None:
-        try:
-            return certificate.extensions.get_extension_for_class(kind).value
-        except x509.ExtensionNotFound:
-            return None
-        except (ValueError, x509.DuplicateExtension):
-            raise KeyFileError("a certificate with extensions that cannot be read") from None
-
-    names, basic = found(x509.SubjectAlternativeName), found(x509.BasicConstraints)
+    try:
+        found = {type(one.value): one.value for one in certificate.extensions}
+    except (ValueError, x509.DuplicateExtension):
+        raise KeyFileError("a certificate with extensions that cannot be read") from None
+    names, basic = found.get(x509.SubjectAlternativeName), found.get(x509.BasicConstraints)
     hosts = names if isinstance(names, x509.SubjectAlternativeName) else ()
     return CertificateFacts(
         subject=certificate.subject.rfc4514_string(),

@@ -25,11 +25,8 @@ class Over:
 @dataclass(eq=False)
 class Conversation:
     """Holds what is said to one client. Messages are numbered from 1, and only the last is kept: whoever gets
-    the next one has answered it.
-
-    ``fingerprint`` is that of the check-in. ``heard_at``: when the client last asked or said something.
-    ``running``: the round it was chosen for.
-    """
+    the next one has answered it. ``fingerprint`` is that of the check-in. ``heard_at``: when the client last
+    asked or said something. ``running``: the round it was chosen for."""
 
     client: str
     ticket: bytes = field(repr=False)
@@ -64,10 +61,8 @@ class Conversation:
             self._changed.set()
 
     async def next(self, after: int, seconds: float) -> tuple[int, bytes] | None:
-        """Return the message behind the first ``after``, or None if there is none within ``seconds``.
-
-        A client has one question open: asking again answers the one before with None.
-        """
+        """Return the message behind the first ``after``, or None if there is none within ``seconds``. A
+        client has one question open: asking again answers the one before with None."""
         found = self._ready(after)
         if found is not None or seconds <= 0:
             return found

@@ -1,50 +1,148 @@
-"""Rounds of a simulated population in this process: cohorts on the protocol or in the open, averaged once."""
+"""Rounds of a simulated population in this process: cohorts on the protocol or in the open, averaged once.
+
+In a ``ClientPool`` the clients of a cohort live during a round: frames go in, frames or the reason for none
+come out. ``MaskedCohort`` neither knows nor cares whether they are threads beside it or on other machines.
+"""
 
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Protocol
 
-from sfsl.carriers.local.pool import MESSAGE_LIMIT, ClientPool, LocalPool, Reply
-from sfsl.client.device import Learned
-from sfsl.crypto.secret import SystemRandomness
-from sfsl.errors import Aborted, InvalidMessage, RemoteError, TooFewClients
-from sfsl.rounds import RoundParams, RoundSums, ScoreBins, conclude
-from sfsl.rounds.exchanges import LAST, TRAINS, Exchange
-from sfsl.rounds.messages import CODEC
-from sfsl.rounds.record import RoundTally
+from sfsl.codec import Message
+from sfsl.crypto.secret import Randomness, SystemRandomness
+from sfsl.errors import Aborted, Declined, InvalidMessage, NotFinite, Refused, RemoteError, TooFewClients
+from sfsl.rounds import RoundClient, RoundParams, RoundPolicy, RoundSums, ScoreBins, conclude
+from sfsl.rounds.client import Own
+from sfsl.rounds.exchanges import CODEC, LAST, STEP, TRAINS, Exchange
+from sfsl.rounds.record import Learned, RoundTally
+from sfsl.secagg import Policy
 from sfsl.secagg.messages import Keys
 from sfsl.service.driver import CohortRound, Driver
 from sfsl.service.members import admit_keys
 from sfsl.simulate.engine import Engine, RoundResult
 from sfsl.simulate.plain import PlainCohort
-from sfsl.simulate.population import Simulation
+from sfsl.simulate.population import Groups, Personal, Population, Simulation
 from sfsl.simulate.rebuilt import Rebuilt, rebuild_personal
 from sfsl.submodel import Commit
 
+MESSAGE_LIMIT = 1 << 30
+# A simulated client accepts what it is offered; a deployed one has a policy of its own.
+_GENEROUS = 2**32
+_SESSION = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=_GENEROUS)
 
+
+@dataclass(frozen=True)
+class Reply:
+    """Holds what a client answers, or why it does not: it declines, or its update is not finite. ``seconds``
+    of its CPU, without training."""
+
+    frame: bytes | None
+    seconds: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """Holds what comes of training. ``seconds``: wall time, all places together."""
+
+    replies: Mapping[str, Reply]
+    learned: Mapping[str, Learned]
+    seconds: float
+
+
+class ClientPool(Protocol):
+    """Has a cohort's clients. One for whom there is no reply was lost."""
+
+    def check_in(self) -> Mapping[str, Reply]:
+        """Return everyone's keys."""
+
+    def answer(self, exchange: Exchange, frames: Mapping[str, bytes]) -> Mapping[str, Reply]: ...
+    def train(self, frames: Mapping[str, bytes], personal: Personal) -> Lessons:
+        """Return the answers to ``submodel``."""
+
+
+@dataclass(eq=False)
+class LocalPool:
+    """Has the clients of some groups, in this process, for one round. ``randomness`` makes keys and masks.
+    They work side by side in the threads of ``workers``: ciphers and arrays, which take most of the time, run
+    in parallel."""
+
+    population: Population
+    number: int
+    groups: Groups
+    randomness: Randomness
+    workers: Executor
+    _clients: dict[str, RoundClient] = field(default_factory=dict)
+
+    def check_in(self) -> dict[str, Reply]:
+        return self._side_by_side(chain.from_iterable(self.groups), self._keys)
+
+    def answer(self, exchange: Exchange, frames: Mapping[str, bytes]) -> dict[str, Reply]:
+        handler = STEP[exchange].handler
+        return self._side_by_side(
+            frames, lambda name: getattr(self._clients[name], handler)(_decoded(frames[name]))
+        )
+
+    def train(self, frames: Mapping[str, bytes], personal: Personal) -> Lessons:
+        downloads, spent = {}, {}
+        for name, frame in frames.items():
+            start = time.thread_time()
+            downloads[name] = self._clients[name].handle_submodel(_decoded(frame))
+            spent[name] = time.thread_time() - start
+        began = time.perf_counter()
+        trained, learned = self.population.train(self.number, self.groups, downloads, personal)
+        seconds = time.perf_counter() - began
+        replies = self._side_by_side(
+            frames, lambda name: self._clients[name].create_update(trained[name]), spent
+        )
+        return Lessons(replies, {name: learned[name] for name in frames}, seconds)
+
+    def _side_by_side(
+        self, names: Iterable[str], act: Callable[[str], Message], spent: Mapping[str, float] | None = None
+    ) -> dict[str, Reply]:
+        def reply(name: str) -> tuple[str, Reply]:
+            start = time.thread_time() - (spent[name] if spent else 0.0)
+            try:
+                frame, reason = CODEC.encode(act(name)), ""
+            except (Declined, Refused, NotFinite) as error:
+                frame, reason = None, type(error).__name__
+            return name, Reply(frame, time.thread_time() - start, reason)
+
+        return dict(self.workers.map(reply, names))
+
+    def _keys(self, name: str) -> Message:
+        population, number, task = self.population, self.number, self.population.task
+        answers, rounding = population.answers(name, number), population.rounding(name, number)
+        policy = RoundPolicy(session=_SESSION, max_clip=_GENEROUS, max_rows=population.settings.max_rows)
+        own = Own(answers, task.spec, task.row_maps, policy, self.randomness, rounding)
+        self._clients[name] = RoundClient.join(name, own)
+        return self._clients[name].create_keys()
+
+
+def _decoded(frame: bytes) -> Any:
+    """Decode what our own server made."""
+    return CODEC.decode(frame, limit=MESSAGE_LIMIT)
+
+
+@dataclass
 class MaskedCohort:
-    """Runs one cohort's round, its clients wherever ``pool`` has them, and tallies it by exchange.
+    """Runs one cohort's round, its clients wherever ``pool`` has them, and tallies it by exchange. What comes
+    from a pool is taken as a network's server takes it: a frame that is not the one that is due costs its
+    client the round, and nobody else anything."""
 
-    What comes from a pool is taken as a network's server takes it: a frame that is not the one that is due
-    costs its client the round, and nobody else anything.
-    """
-
-    def __init__(
-        self,
-        simulation: Simulation,
-        names: Sequence[str],
-        params: RoundParams,
-        tally: RoundTally,
-        driver: Driver,
-        pool: ClientPool,
-    ) -> None:
-        self._simulation, self._names, self._params = simulation, names, params
-        self._tally, self._driver, self._pool = tally, driver, pool
-        self.learned: dict[str, Learned] = {}
+    simulation: Simulation
+    names: Sequence[str]
+    params: RoundParams
+    tally: RoundTally
+    driver: Driver
+    pool: ClientPool
+    learned: dict[str, Learned] = field(default_factory=dict)
 
     def sums(self) -> RoundSums:
         """Run all exchanges, and return what the cohort opened, to be added to that of the others."""
@@ -56,40 +154,38 @@ class MaskedCohort:
 
     def _check_in(self) -> CohortRound:
         """Admit those who checked in with keys that are fit for use, if they are enough."""
-        start = self._driver.cpu()
-        replies = self._pool.check_in()
+        start = self.driver.cpu()
+        replies = self.pool.check_in()
         keys: list[Keys] = []
         seen: set[bytes] = set()
-        for name in self._names:
+        for name in self.names:
             reply = replies.get(name)
             if reply is None or reply.frame is None:
-                self._tally.drop(Exchange.CHECK_IN)
+                self.tally.drop(Exchange.CHECK_IN)
                 continue
             try:
                 keys.append(_admitted(name, reply.frame, seen))
             except RemoteError as error:
-                self._tally.decline(error)
-        threshold = self._driver.rules.threshold_of(len(self._names))
+                self.tally.decline(error)
+        threshold = self.driver.rules.threshold_of(len(self.names))
         if len(keys) < threshold:
             raise TooFewClients(f"{len(keys)} clients are left, {threshold} are needed")
         self._charge(Exchange.CHECK_IN, {}, replies)
-        cohort = self._driver.open(self._params, keys, self._tally, threshold=threshold, alone=False)
-        self._tally.server_seconds[Exchange.CHECK_IN] = self._driver.cpu() - start
+        cohort = self.driver.open(self.params, keys, self.tally, threshold=threshold, alone=False)
+        self.tally.server_seconds[Exchange.CHECK_IN] = self.driver.cpu() - start
         return cohort
 
     def _exchange(
         self, cohort: CohortRound, exchange: Exchange, outbound: Mapping[str, bytes]
     ) -> Mapping[str, bytes]:
-        """Let clients answer, and close the phase; return what the server sends next.
-
-        A client that declines, or whose update is not finite, is a dropout. Messages of slow clients
-        come after the phase was closed, and are refused.
-        """
-        faults, number = self._simulation.settings.faults, self._params.number
+        """Let clients answer, and close the phase; return what the server sends next. A client that declines,
+        or whose update is not finite, is a dropout. Messages of slow clients come after the phase was closed,
+        and are refused."""
+        faults, number = self.simulation.settings.faults, self.params.number
         vanished = faults.vanish(number, exchange, outbound)
-        self._tally.drop(exchange, 0)  # so that every exchange is in the record
+        self.tally.drop(exchange, 0)  # so that every exchange is in the record
         frames = {name: frame for name, frame in outbound.items() if name not in vanished}
-        replies = self._train(frames) if exchange is TRAINS else self._pool.answer(exchange, frames)
+        replies = self._train(frames) if exchange is TRAINS else self.pool.answer(exchange, frames)
         slow = faults.slow(number, exchange, frames)
         late: dict[str, bytes] = {}
         for name in frames:
@@ -117,15 +213,15 @@ class MaskedCohort:
         return outbound
 
     def _train(self, frames: Mapping[str, bytes]) -> Mapping[str, Reply]:
-        lessons = self._pool.train(frames, self._simulation.personal_rows(frames))
+        lessons = self.pool.train(frames, self.simulation.personal_rows(frames))
         self.learned = {name: lessons.learned[name] for name in frames if name in lessons.learned}
-        self._tally.learn(self.learned.values(), lessons.seconds)
+        self.tally.learn(self.learned.values(), lessons.seconds)
         return lessons.replies
 
     def _charge(self, exchange: Exchange, frames: Mapping[str, bytes], replies: Mapping[str, Reply]) -> None:
         """Tally what was sent and answered, late and refused answers included, per client that answered."""
         sizes = [len(reply.frame) for reply in replies.values() if reply.frame is not None]
-        tally = self._tally
+        tally = self.tally
         tally.answered[exchange] = len(sizes)
         tally.bytes_up[exchange] = sum(sizes)
         tally.bytes_down[exchange] = sum(map(len, frames.values()))
@@ -143,10 +239,8 @@ def _admitted(name: str, frame: bytes, seen: set[bytes]) -> Keys:
 
 @dataclass
 class Cohort:
-    """Holds one cohort's part of a round: what it is to do, and, once it is over, what it did.
-
-    ``sums`` is None where it aborted, and ``aborted`` says why.
-    """
+    """Holds one cohort's part of a round: what it is to do, and, once it is over, what it did. ``sums`` is
+    None where it aborted, and ``aborted`` says why."""
 
     names: Sequence[str]
     params: RoundParams
@@ -166,10 +260,8 @@ class Cohort:
 
 
 class PopulationEngine(Engine):
-    """Runs rounds of a simulation. Where its clients live, and how cohorts run, is up to the carrier.
-
-    Keys and masks come from the operating system, and have nothing to do with the simulation's seed.
-    """
+    """Runs rounds of a simulation. Where its clients live, and how cohorts run, is up to the carrier. Keys
+    and masks come from the operating system, and have nothing to do with the simulation's seed."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
@@ -183,11 +275,9 @@ class PopulationEngine(Engine):
         """Bring each cohort of round ``number`` to its end. ``tally`` is the round's own, beside theirs."""
 
     def run(self, cohort: Sequence[str], *, scores: ScoreBins | None = None) -> RoundResult:
-        """Run one round, up to the commit; or an abort, whose commit leaves the model as it is.
-
-        Clients are dealt out to the cohorts in turn. A cohort that aborts adds nothing, and the round goes
-        on without it; if all do, the round is aborted.
-        """
+        """Run one round, up to the commit; or an abort, whose commit leaves the model as it is. Clients are
+        dealt out to the cohorts in turn. A cohort that aborts adds nothing, and the round goes on without it;
+        if all do, the round is aborted."""
         number, count = self.driver.number, self.simulation.settings.cohorts
         dealt = [cohort[place::count] for place in range(count)]
         cohorts = [Cohort(names, self._plan(names, scores), RoundTally(len(names))) for names in dealt]

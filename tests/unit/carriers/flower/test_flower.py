@@ -14,12 +14,10 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from sfsl.carriers.flower.client import client_app
+from sfsl.carriers.flower.apps import GridPost, client_app, packed, unpacked
 from sfsl.carriers.flower.messages import node_name, node_token, read_roster
 from sfsl.carriers.flower.node import Terms, open_node
-from sfsl.carriers.flower.post import GridPost, packed, unpacked
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Identity, Secret
 from sfsl.errors import DecodeError, InputError, ParameterError, StateError
 from sfsl.service.registry import Registry
 from sfsl.settings.flower import FlowerSettings, read_config

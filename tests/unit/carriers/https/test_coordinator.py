@@ -28,11 +28,10 @@ from sfsl.errors import (
     UnexpectedSender,
     WrongPhase,
 )
-from sfsl.rounds.exchanges import ORDER, TRAINS, order
-from sfsl.rounds.messages import Invitation
+from sfsl.rounds.exchanges import ORDER, TRAINS, Invitation, order
 from sfsl.rounds.server import RoundServer
+from sfsl.service.members import DAY_MS
 from sfsl.service.messages import CODEC, Decline
-from sfsl.service.settings import DAY_MS
 from world import frozen, tampered
 
 UNKNOWN = bytes(16)

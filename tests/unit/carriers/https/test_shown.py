@@ -13,12 +13,11 @@ from typer.testing import CliRunner
 
 from clocks import PATIENCE
 from deployment import Deployment, Wire, serve
-from sfsl.carriers.https import replies, status
-from sfsl.carriers.https.page import html
-from sfsl.carriers.https.status import Totals
+from sfsl.carriers.https import status
+from sfsl.carriers.https.app import refusal
+from sfsl.carriers.https.status import Totals, html
 from sfsl.cli import app
-from sfsl.crypto.identity import Identity
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Identity, Secret
 from sfsl.errors import RoundOver
 from sfsl.rounds.exchanges import order
 from sfsl.service.folder import REGISTRY
@@ -94,7 +93,7 @@ def test_refusals_name_nobody(tmp_path: Path) -> None:
 def test_why_a_round_ended_is_told_without_names(tmp_path: Path) -> None:
     who = "0123456789abcdef" * 2
     why = f"2 shares of client '{who}' arrived, 3 are needed; no sum was opened"
-    told = replies.refusal(RoundOver(why, outcome="aborted", round_number=1))
+    told = refusal(RoundOver(why, outcome="aborted", round_number=1))
     assert json.loads(bytes(told.body))["message"] == why.replace(f"client '{who}'", "a client")
     totals = Totals()
     values = {"aborted": why, "round": 1, "cohort": 3, "survivors": 0, "late": 0, "wall_seconds": 1.0}

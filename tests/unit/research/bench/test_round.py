@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sfsl.cli import app, main
 from sfsl.errors import InputError, ParameterError
 from sfsl.rounds import RoundClient
-from sfsl.rounds.messages import CODEC
+from sfsl.rounds.exchanges import CODEC
 from sfsl_research.bench.memory import SERVER, MemoryMeter, bare_process_bytes
 from sfsl_research.bench.round import bench_round
 from sfsl_research.bench.simulated import SimulatedCohort, Sizes

@@ -295,3 +295,15 @@ def test_other_data_are_not_trained_on_unseen(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="holds other data"):
             open_paper_experiment(out, wanted, data, device=CPU, compiled=False)
         assert not out.exists()
+
+
+def test_the_papers_arms_do_not_follow_the_defaults() -> None:
+    arms = paper_arms(0, clients=10, users=20, scale=0.05)
+    for arm in arms.values():
+        assert (arm.training.batch_size, arm.training.learning_rate, arm.training.clip) == (2, 1.0, 0.1)
+        assert (arm.training.decay, arm.training.rebuild, arm.training.max_samples) == (0.999, 0, 0)
+        assert (arm.server.row_step, arm.server.row_rate, arm.server.dense_step) == ("add", 1.0, "add")
+        assert arm.data.world == "paper"
+    assert (arms["cpp2"].server.kappa, arms["cpp2"].weights, arms["cpp2"].dense_rate) == (1, "samples", 1)
+    assert (arms["ours"].server.kappa, arms["ours"].weights, arms["ours"].dense_rate) == (10, "owners", 2)
+    assert (arms["fl"].weights, arms["fl"].dense_rate) == ("dataset", 1)

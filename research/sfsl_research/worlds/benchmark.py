@@ -1,0 +1,186 @@
+"""The benchmark of worlds: every arm in every world and seed, a line in a file for each that is done.
+
+The file is all there is to go on from: an arm whose line is in it, with the same settings, is not trained
+again. Arms know nothing of each other, so that several train at once, each in a process of its own.
+"""
+
+import multiprocessing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+
+import msgspec
+
+from sfsl.errors import InputError, ParameterError
+from sfsl.settings.run import RunConfig
+from sfsl_research.worlds.arms import CENTRALIZED, DEFAULT, FL, PAPER, Sections, arms_of, digest_of, family_of
+from sfsl_research.worlds.generated import WORLDS, generate
+from sfsl_research.worlds.real import REAL, load_real
+from sfsl_research.worlds.trial import Outcome, train_arm
+from sfsl_research.worlds.world import World
+
+ARMS = "arms.jsonl"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to train. A cohort has ``clients``, or fewer where a world has smaller ones. ``data`` is the
+    folder of real worlds; ``candidates`` are settings that stand beside the default, by name. ``arms`` names
+    those that are wanted beside centralized training, where not all are."""
+
+    worlds: tuple[str, ...]
+    seeds: int = 3
+    rounds: int = 300
+    clients: int = 100
+    device: str = "cpu"
+    jobs: int = 1
+    data: Path | None = None
+    candidates: Mapping[str, Sections] = field(default_factory=dict)
+    arms: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        there = (DEFAULT, *self.candidates, PAPER, FL, CENTRALIZED)
+        if unknown := [name for name in self.arms if name not in there]:
+            raise ParameterError(f"there is no arm {unknown[0]!r}; there are {', '.join(there)}")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One arm to train: all that another process needs to know."""
+
+    world: str
+    seed: int
+    arm: str
+    config: RunConfig
+    rounds: int
+    device: str
+    data: Path | None
+
+    def __str__(self) -> str:
+        return f"{self.world}, seed {self.seed}, {self.arm}"
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.world, self.seed, self.arm, digest_of(self.config), self.rounds
+
+
+def worlds_named(text: str | None, data: Path | None) -> tuple[str, ...]:
+    """Return the worlds that a comma-separated list names; without one, all that there are."""
+    if not text:
+        return (*WORLDS, *(REAL if data else ()))
+    names = tuple(dict.fromkeys(one.strip() for one in text.split(",") if one.strip()))
+    for name in names:
+        if name not in WORLDS and name not in REAL:
+            raise ParameterError(f"there is no world {name!r}; there are {', '.join([*WORLDS, *REAL])}")
+        if name in REAL and data is None:
+            raise ParameterError(f"{name} is a real world; say with --data in which folder it lies")
+    return names
+
+
+@lru_cache(2)
+def world_of(name: str, seed: int, data: Path | None) -> World:
+    """Make a generated world, or read a real one."""
+    if name in WORLDS:
+        return generate(name, seed=seed)
+    if data is None:
+        raise ParameterError(f"{name} is a real world; say in which folder it lies")
+    return load_real(name, data, seed=seed)
+
+
+def run_plan(
+    plan: Plan, out: Path, seen: Callable[[str, float, int], None] = lambda text, done, total: None
+) -> list[Outcome]:
+    """Train what is not done yet, and return what all arms of the plan came to.
+
+    ``seen`` is told what is under way, how many arms are done, with parts of one, and of how many.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {out}: {error.strerror}") from None
+    known = {(one.world, one.seed, one.arm, one.settings, one.rounds): one for one in read_outcomes(out)}
+    jobs = list(_jobs(plan))
+    found = [known[job.key] for job in jobs if job.key in known]
+    left = [job for job in jobs if job.key not in known]
+
+    def under_way(job: _Job, number: int) -> None:
+        seen(str(job), len(found) + number / job.rounds, len(jobs))
+
+    seen("", len(found), len(jobs))
+    for outcome in _train_one_by_one(left, under_way) if plan.jobs == 1 else _train_at_once(left, plan.jobs):
+        _append(out / ARMS, outcome)
+        found.append(outcome)
+        seen(f"{outcome.world}, seed {outcome.seed}, {outcome.arm}", len(found), len(jobs))
+    return found
+
+
+def read_outcomes(out: Path) -> list[Outcome]:
+    """Read what was trained so far. A last line that a crash cut short is left out, and cut off."""
+    path = out / ARMS
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        path.write_bytes(whole)
+    try:
+        return [msgspec.json.decode(line, type=Outcome) for line in whole.splitlines()]
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path} is damaged: {error}; move it away to begin anew") from None
+
+
+def _jobs(plan: Plan) -> Iterator[_Job]:
+    """What there is to train, without making the worlds, which takes time."""
+    for name in plan.worlds:
+        model = REAL[name][2] if name in REAL else "din"
+        clients = min(plan.clients, WORLDS[name].clients) if name in WORLDS else plan.clients
+        for seed in range(plan.seeds):
+            arms = arms_of(model, clients=clients, seed=seed, candidates=plan.candidates)
+            for arm, config in arms.items():
+                if plan.arms and family_of(arm) not in (*plan.arms, CENTRALIZED):
+                    continue
+                yield _Job(name, seed, arm, config, plan.rounds, plan.device, plan.data)
+
+
+def _train_one_by_one(jobs: Sequence[_Job], seen: Callable[[_Job, int], None]) -> Iterator[Outcome]:
+    for job in jobs:
+        yield _train(job, partial(seen, job))
+
+
+def _train_at_once(jobs: Sequence[_Job], most: int) -> Iterator[Outcome]:
+    # A process that was forked cannot use a GPU.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(most, mp_context=context) as workers:
+        waiting = [workers.submit(_train, job) for job in jobs]
+        try:
+            for one in as_completed(waiting):
+                yield one.result()
+        finally:
+            workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _train(job: _Job, seen: Callable[[int], None] = lambda number: None) -> Outcome:
+    world = world_of(job.world, job.seed, job.data)
+    return train_arm(
+        world,
+        job.seed,
+        job.arm,
+        job.config,
+        digest_of(job.config),
+        rounds=job.rounds,
+        device=job.device,
+        seen=seen,
+    )
+
+
+def _append(path: Path, outcome: Outcome) -> None:
+    try:
+        with open(path, "ab") as file:
+            file.write(msgspec.json.encode(outcome) + b"\n")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -1,0 +1,323 @@
+"""From settings to a server that runs: the model, the store, the registry, the rounds, the HTTP surface.
+
+A server on loopback that was given no certificate makes one under an authority of its own, for tests: its
+key lies beside the server, where no real authority's belongs.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from starlette.types import ASGIApp
+
+from sfsl.carriers.https.app import AppLimits, Server, create_app
+from sfsl.carriers.https.authority import AUTHORITY, create_authority, expires_within, issue_server
+from sfsl.carriers.https.coordinator import Coordinator, now_ms
+from sfsl.carriers.https.listen import ConnectionLimits, Listen
+from sfsl.carriers.https.listen import serve as listen_until_stopped
+from sfsl.client.join import blocking
+from sfsl.data.catalogue import Catalogue
+from sfsl.data.catalogue_file import MOST_SERVED, read_catalogue, write_catalogue
+from sfsl.durable import OWNER_ONLY
+from sfsl.errors import InputError, KeyFileError, ParameterError, WrongModel
+from sfsl.models import build_task
+from sfsl.models.package import describe, package_digest
+from sfsl.rounds.params import plan_round
+from sfsl.run.fleet import build_fleet
+from sfsl.run.planning import largest_set, plan_from_statistics
+from sfsl.run.setup import resolved
+from sfsl.service.driver import Service
+from sfsl.service.folder import open_server_folder
+from sfsl.service.members import ServiceSettings
+from sfsl.service.registry import Enrolment
+from sfsl.service.signing import Verifier
+from sfsl.settings.rounds import service_settings, store_spec
+from sfsl.settings.run import RunConfig
+from sfsl.settings.serve import Given, ServeConfig, serve_settings
+from sfsl.submodel import ModelSpec
+from sfsl.training.task import Task
+
+log = logging.getLogger(__name__)
+
+SERVER = "server"
+HOSTS = ("localhost", "127.0.0.1", "::1")
+_SERVER_DAYS = 397
+_AUTHORITY_DAYS = 3650
+_RENEW_DAYS = 7  # before it ends: servers run for days
+TLS, CATALOGUE = "tls", "catalogue.json"
+_HEAD_BYTES = 1024
+
+
+def loopback_tls(folder: Path, *, now: datetime) -> bool:
+    """Make ``folder`` hold an authority and a server's certificate that will last; whether the authority is
+    new, and clients need it. What is there and good is kept. One process at a time."""
+    fresh = not _lasts(folder, AUTHORITY, _SERVER_DAYS + 1, now)
+    if fresh:
+        for name in (SERVER, AUTHORITY):
+            _remove(folder, name)
+        create_authority(folder, "sfsl test authority", _AUTHORITY_DAYS, now=now)
+    if not _lasts(folder, SERVER, _RENEW_DAYS, now):
+        _remove(folder, SERVER)
+        issue_server(folder, HOSTS, _SERVER_DAYS, now=now, name=SERVER)
+    return fresh
+
+
+def _lasts(folder: Path, name: str, days: float, now: datetime) -> bool:
+    """The certificate is written after its key: with it, both are there."""
+    certificate = folder / f"{name}.pem"
+    return certificate.exists() and not expires_within(certificate, days, now=now)
+
+
+def _remove(folder: Path, name: str) -> None:
+    """Certificate first: what is left of a pair is a key, which is removed the next time."""
+    try:
+        for kind in ("pem", "key"):
+            (folder / f"{name}.{kind}").unlink(missing_ok=True)
+    except OSError as error:
+        raise KeyFileError(f"cannot renew the files in {os.fspath(folder)}: {error.strerror}") from None
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A server about to run. ``close`` gives back what it holds. ``own_authority``: whether the authority of
+    the certificate that the server made itself is new; None where it was given one, or needs none."""
+
+    coordinator: Coordinator
+    app: ASGIApp
+    listen: Listen
+    model: ModelSpec
+    min_contributors: int
+    own_authority: bool | None
+    close: Callable[[], None]
+
+    async def run(self, ready: Callable[[str], None]) -> None:
+        await listen_until_stopped(self.app, self.coordinator, self.listen, ready)
+
+
+def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
+    """Open the deployment in ``folder``, made if there is none. All mistakes in settings show here."""
+    started_ms = now_ms()
+    own = config.serve
+    listed = own.enrolment == "list"
+    enrolment = Enrolment.listed(own.clients) if listed else Enrolment.open(own.most_enrolled)
+    served = _from_catalogue(config) if own.catalogue else _from_data(config)
+    run, task, catalogue = served.run, served.task, served.catalogue
+    settings = service_settings(
+        run,
+        own,
+        threshold=None if config.run.round.threshold == "auto" else run.round.threshold_clients,
+        min_cohort=config.min_cohort,
+        largest_set=served.largest_set,
+        active=own.active,
+        poll_seconds=own.poll_seconds,
+        grace_seconds=own.grace_seconds,
+        most_clients=own.most_clients,
+    )
+    _require_union_fits(config, settings, task.spec)
+    package = describe(task)
+    with ExitStack() as held:
+        if catalogue is not None:
+            _require_extends(folder, catalogue)
+        spec, grow = store_spec(run, task.spec, devices=False), catalogue is not None
+        registry, store, metrics, lines = open_server_folder(
+            folder, spec, task.initial_dense, held, grow=grow
+        )
+        if catalogue is not None:
+            # After the store: a store that is behind it would be taken for one that never knew old rows.
+            write_catalogue(catalogue, folder / CATALOGUE, OWNER_ONLY)
+        fresh = loopback_tls(folder / TLS, now=datetime.now(UTC)) if own.own_tls else None
+        service = Service(
+            settings,
+            task.spec,
+            task.row_maps,
+            store,
+            registry,
+            model_digest=package_digest(package),
+            record=metrics.append,
+            cpu=time.thread_time,
+            clock=time.monotonic,
+            today=now_ms,
+            names=b"" if catalogue is None else catalogue.contents,
+        )
+        coordinator = Coordinator(service)
+        for line in lines:
+            coordinator.totals.show(line)
+        limits = AppLimits(**{one.name: getattr(config.serve, one.name) for one in fields(AppLimits)})
+        verifier = Verifier(
+            registry.deployment,
+            registry.public_key,
+            window_ms=round(1000 * own.clock_seconds),
+            body_ms=round(1000 * own.body_seconds) + 1000,
+            not_before_ms=started_ms,
+        )
+        public = None if catalogue is None else catalogue.public
+        app = create_app(Server(coordinator, verifier, enrolment, package, limits, catalogue=public), limits)
+        listen, least = _listen(config, folder), settings.rules.min_contributors
+        return Deployment(coordinator, app, listen, task.spec, least, fresh, held.pop_all().close)
+
+
+@dataclass(frozen=True)
+class _Served:
+    """What is served: settings with numbers in place of "auto", and the model."""
+
+    run: RunConfig
+    task: Task
+    largest_set: int
+    catalogue: Catalogue | None = None
+
+
+def _from_catalogue(config: ServeConfig) -> _Served:
+    run, own = config.run, config.serve
+    catalogue = read_catalogue(own.catalogue)
+    if len(catalogue.public) > MOST_SERVED:
+        raise ParameterError(
+            f"{own.catalogue} has {len(catalogue.public):,} bytes; clients take up to {MOST_SERVED:,}"
+        )
+    chosen = msgspec.structs.replace(run.round, threshold=run.round.threshold_clients)
+    if chosen.min_contributors == "auto":
+        chosen = msgspec.structs.replace(chosen, min_contributors=plan_from_statistics(run, catalogue))
+    largest = largest_set(catalogue) if own.largest_set == "auto" else own.largest_set
+    task = build_task(catalogue, run.model, run.run.seed)
+    return _Served(msgspec.structs.replace(run, round=chosen), task, largest, catalogue)
+
+
+def _from_data(config: ServeConfig) -> _Served:
+    log.info(
+        "tables are those of [data], whose samples are not used; new: serve.catalogue = FILE, which "
+        "sfsl catalogue make writes, needs no samples and can grow"
+    )
+    fleet = build_fleet(config.run)
+    largest = config.serve.largest_set
+    assert largest != "auto"  # noqa: S101 -- the settings have seen to it
+    return _Served(resolved(config.run, fleet), fleet.task, largest)
+
+
+def _require_extends(folder: Path, catalogue: Catalogue) -> None:
+    """Refuse a catalogue in which a row is not as it was in the one that the store was made with."""
+    if not (folder / CATALOGUE).exists():
+        return
+    old = read_catalogue(folder / CATALOGUE)
+    try:
+        catalogue.require_extends(old)
+    except InputError as error:
+        raise WrongModel(
+            f"{folder} was made with another catalogue (version {old.version}) than serve.catalogue (version "
+            f"{catalogue.version}): {error}. Serve one that sfsl catalogue grow made of it"
+        ) from None
+
+
+def _require_union_fits(config: ServeConfig, settings: ServiceSettings, model: ModelSpec) -> None:
+    planned = {"clients": settings.cohort, "largest_set": settings.largest_set}
+    params = plan_round(settings.rules, model, number=1, seed=bytes(32), scores=None, **planned)
+    encoding = params.union.build()
+    size = encoding.length * encoding.ring.word_bytes + _HEAD_BYTES
+    if size > config.serve.largest_body:
+        raise ParameterError(
+            f"a masked set takes {size:,} bytes, serve.largest_body allows {config.serve.largest_body:,}; "
+            "raise it, or lower serve.largest_set or round.clients"
+        )
+
+
+def _listen(config: ServeConfig, folder: Path) -> Listen:
+    own = config.serve
+    certificate, key = own.certificate, own.key
+    if own.own_tls:
+        certificate, key = (str(folder / TLS / f"{SERVER}.{kind}") for kind in ("pem", "key"))
+    # To a proxy's clients belongs one address, its own; it counts them itself.
+    per_address = own.most_connections if own.proxied else own.most_per_address
+    return Listen(
+        host=own.host,
+        port=own.port,
+        certificate=Path(certificate) if certificate else None,
+        key=Path(key) if key else None,
+        proxied=own.proxied,
+        connections=ConnectionLimits(most=own.most_connections, most_per_address=per_address),
+    )
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A server that listens: at ``url``, with these settings. ``authority`` is the certificate authority
+    that its clients need, where it made one itself.
+
+    >>> import sfsl
+    >>> def ready(serving: sfsl.Serving):
+    ...     print("clients join at", serving.url, "and trust", serving.authority)
+    """
+
+    url: str
+    config: ServeConfig
+    deployment: Deployment
+
+    @property
+    def authority(self) -> Path | None:
+        own = self.config.serve
+        return Path(own.state) / TLS / "authority.pem" if own.own_tls else None
+
+    @property
+    def round(self) -> int:
+        """The last one in the store."""
+        return self.deployment.coordinator.check_ins.round
+
+    async def stop(self) -> None:
+        """Let the round under way finish, for serve.grace_seconds at the most, and tell the clients."""
+        await self.deployment.coordinator.stop()
+
+
+async def serve_async(
+    settings: Given,
+    *,
+    out: str | Path | None = None,
+    host: str | None = None,
+    port: int | None = None,
+    ready: Callable[[Serving], None] | None = None,
+) -> int:
+    """``serve`` inside an event loop of your own. Cancelled, it aborts the round under way; ``Serving.stop``
+    lets it finish. ``join_async`` has an example with three clients.
+
+    >>> import asyncio, tempfile, sfsl
+    >>> async def one_moment(folder):
+    ...     ready = asyncio.get_running_loop().create_future()
+    ...     settings = {"data.users": 12, "data.scale": 0.03, "model.kind": "logistic", "round.clients": 5,
+    ...                 "serve.enrolment": "open", "serve.plain": True, "serve.port": 0}
+    ...     server = asyncio.create_task(sfsl.serve_async(settings, out=folder, ready=ready.set_result))
+    ...     serving = await ready
+    ...     await serving.stop()
+    ...     return await server
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     asyncio.run(one_moment(folder))
+    0
+    """
+    config = serve_settings(settings, out=out, host=host, port=port)
+    deployment = open_deployment(config, Path(config.serve.state))
+    with closing(deployment):
+        if not deployment.coordinator.finished:
+            await deployment.run(lambda url: ready and ready(Serving(url, config, deployment)))
+        return deployment.coordinator.check_ins.round
+
+
+@blocking(serve_async)
+def serve() -> None:
+    """Serve rounds to clients on a network until stopped; returns the last round in the store.
+
+    ``settings``: a run file with a section ``serve`` (``sfsl serve --settings`` explains each key), or the
+    same from Python. ``out``, ``host`` and ``port`` (0 takes a free one) win over it. ``ready`` is called
+    once it listens. Ctrl-C and SIGTERM let the round under way finish; serve.rounds ends it by itself.
+
+    >>> import asyncio, tempfile, sfsl
+    >>> settings = {"data.users": 12, "data.scale": 0.03, "model.kind": "logistic", "round.clients": 5,
+    ...             "serve.enrolment": "open", "serve.port": 0}
+    >>> def ready(serving):
+    ...     print(serving.url.split(":")[0], serving.authority.name)
+    ...     asyncio.ensure_future(serving.stop())                   # or go on, for ever
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sfsl.serve(settings, out=folder, ready=ready)
+    https authority.pem
+    0
+    """

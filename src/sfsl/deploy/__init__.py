@@ -1,1 +1,0 @@
-"""A deployment's server: what it starts, and its certificate on loopback."""

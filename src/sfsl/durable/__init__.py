@@ -1,1 +1,0 @@
-"""Files that a crash leaves whole, and locks that a crash releases."""
