@@ -34,10 +34,19 @@ def store_of(task: Task, slots: int = 0, dense_slots: int | None = None) -> Memo
 
 
 def settings_of(preset: str, **sections: Section) -> SimulationSettings:
-    """One step per client with all its samples: the order of samples plays no part."""
+    """One step per client with all its samples: the order of samples plays no part. Rows add up, and personal
+    ones are kept, unless ``sections`` say otherwise."""
     given: dict[str, dict[str, object]] = {
         "round": {"clients": CLIENTS, "sums": "plain", "bins": 0, "min_contributors": 1},
-        "training": {"batch_size": 128, "learning_rate": 1.0},
+        "training": {
+            "batch_size": 128,
+            "learning_rate": 1.0,
+            "decay": 0.999,
+            "clip": 0.1,
+            "max_samples": 0,
+            "rebuild": 0.0,
+        },
+        "server": {"row_step": "add", "row_rate": 1.0, "dense_step": "add"},
     }
     for section, content in sections.items():
         given[section] = given.get(section, {}) | dict(content)

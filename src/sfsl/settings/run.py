@@ -208,7 +208,7 @@ class TrainingSettings(Checked, frozen=True):
     max_samples: Annotated[int, Meta(ge=0)] = 256
     rebuild: Annotated[float, Meta(ge=0, lt=1)] = 0.3
     rebuild_rate: Positive = 1.0
-    rebuild_epochs: Annotated[int, Meta(ge=1)] = 2
+    rebuild_epochs: Annotated[int, Meta(ge=1)] = 5
     compiled: bool = False
 
 

@@ -86,11 +86,10 @@ def score_pool(task: Task, pool: Pool, store: RowStore, rebuilt: Rebuilt | None 
     scores, kept = [np.zeros(0)], list[Mapping[str, NDArray[Any]]]()
     for start in range(0, len(pool), _SAMPLES_AT_ONCE):
         samples = pool.samples(np.arange(start, min(start + _SAMPLES_AT_ONCE, len(pool))))
-        rows, unknown = task.needed_rows(samples)
         if rebuilt is not None:
-            samples = samples.keep({**rows, **{name: own for name, (own, _) in rebuilt.items()}})
-            rows = task.needed_rows(samples)[0]
-        elif unknown:  # rows that the model does not have
+            samples = samples.keep({name: own for name, (own, _) in rebuilt.items()})
+        rows, unknown = task.needed_rows(samples)
+        if unknown:  # rows that the model does not have
             samples = samples.keep(rows)
         values = {
             name: store.read_rows(name, RowSet(one)).values

@@ -11,7 +11,7 @@ from sfsl.training import ClientWork, LocalSettings, rebuild_cohort
 from sfsl.training.task import Task
 
 # Clients tested at the most: each costs a rebuild on its training samples, and more say no more about an AUC.
-MOST_TESTED = 2000
+MOST_TESTED = 1000
 # Clients whose samples are held at once.
 _AT_ONCE = 400
 

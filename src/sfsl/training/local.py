@@ -159,7 +159,7 @@ def checked_update(
 
     ``rebuilt`` are its new personal rows, if any; ``loss`` is the sum over all samples and epochs.
     """
-    kept = {task.personal[name]: torch.from_numpy(work.values[name]) for name in task.personal if rebuilt}
+    kept = {task.personal[name]: torch.tensor(work.values[name]) for name in task.personal if rebuilt}
     moved = moved | {name: rebuilt[name] - old for name, old in kept.items()}
     finite = bool(torch.stack([loss, *(one.sum() for one in moved.values())]).isfinite().all())
     samples = len(lot.learned)

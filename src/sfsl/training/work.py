@@ -35,7 +35,7 @@ class LocalSettings:
     compiled: bool = False
     rebuild: float = 0.0
     rebuild_rate: float = 1.0
-    rebuild_epochs: int = 2
+    rebuild_epochs: int = 5
     max_samples: int = 0
 
     def __post_init__(self) -> None:

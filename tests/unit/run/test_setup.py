@@ -3,7 +3,7 @@
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,10 +71,14 @@ def test_an_engine_may_refuse_before_anything_is_written(
 @pytest.mark.parametrize("name", SECTIONS)
 def test_an_engine_is_built_from_settings_fleet_and_store(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = ModuleType("plugged")
-    plugin.build = lambda *given: given  # type: ignore[attr-defined]
+    plugin.build = lambda *given: SimpleNamespace(given=given)  # type: ignore[attr-defined]
     install(monkeypatch, plugin)
-    given: tuple[Any, ...] = from_sections(SECTIONS[name]), object(), object()
-    assert setup.build_engine(*given) == given
+    monkeypatch.setattr(setup, "baselines_of", lambda task, train: (task, train))
+    fleet = SimpleNamespace(task=object(), train=object(), test=object())
+    given: tuple[Any, ...] = from_sections(SECTIONS[name]), fleet, object()
+    engine: Any = setup.build_engine(*given)
+    assert engine.given == given
+    assert (engine.pools, engine.baselines) == ({"test": fleet.test}, (fleet.task, fleet.train))
 
 
 def test_the_engine_of_this_process_is_looked_for_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:

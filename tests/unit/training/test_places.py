@@ -27,6 +27,7 @@ from sfsl.training.work import draw_lot
 torch.set_num_threads(1)
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch warns itself
 COMPILED = LocalSettings(compiled=True)
+REBUILT = LocalSettings(compiled=True, rebuild=0.4, rebuild_rate=3.0)
 CLIENTS = 3 * PLACES
 
 
@@ -58,12 +59,14 @@ def recommenders(samples: int, seed: int, model: str = "din") -> tuple[Task, lis
 
 @pytest.mark.skipif(not (which("g++") or which("clang++")), reason="needs a C++ compiler")
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
-def test_compiled_once_and_as_alone(model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "settings"), [*((model, COMPILED) for model in MODELS), ("din", REBUILT), ("logistic", REBUILT)]
+)
+def test_compiled_once_and_as_alone(model: str, settings: LocalSettings) -> None:
     task, works = recommenders(samples=9, seed=3, model=model)
     counters.clear()
     busy = [client for client, work in enumerate(works) if len(work.data)]
-    steps = [len(draw_lot(task, works[client], COMPILED).order) for client in busy]
+    steps = [len(draw_lot(task, works[client], settings).order) for client in busy]
     shared = [place for place in _deal(steps, 1)[0] if len(place) > 1]
     assert len(shared) > 3
     astray = busy[shared[0][0]]
@@ -72,10 +75,10 @@ def test_compiled_once_and_as_alone(model: str) -> None:
     for cohort, number in [(works, 0), (works[:4], 5)]:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)
-            updates = train_cohort(task, task.initial_dense(), cohort, COMPILED, round_number=number)
+            updates = train_cohort(task, task.initial_dense(), cohort, settings, round_number=number)
         made.append(counters["stats"]["unique_graphs"])
         for work, update in zip(cohort, updates, strict=True):
-            alone = train_client(task, task.initial_dense(), work, COMPILED, round_number=number)
+            alone = train_client(task, task.initial_dense(), work, settings, round_number=number)
             assert (update.samples, update.diverged) == (alone.samples, alone.diverged)
             np.testing.assert_allclose(update.loss, alone.loss, rtol=1e-4)
             np.testing.assert_allclose(update.dense, alone.dense, atol=2e-5)
@@ -84,7 +87,7 @@ def test_compiled_once_and_as_alone(model: str) -> None:
                 assert np.array_equal(update.counts[table], alone.counts[table])
             assert update.dense.any() == bool(update.samples)
     assert made[0] == made[1] > 0
-    again = train_cohort(task, task.initial_dense(), works, COMPILED)
+    again = train_cohort(task, task.initial_dense(), works, settings)
     assert [client for client, update in enumerate(again) if update.diverged] == [astray]
 
 

@@ -190,7 +190,8 @@ def test_a_cohort_is_rebuilt_as_each_client_alone(task: Task, data: Interactions
 
 def test_rebuilt_rows_fit_the_samples_they_were_rebuilt_on(task: Task, data: Interactions) -> None:
     one = work(task, data, 3)
-    rows = rebuild_client(task, task.initial_dense(), one, replace(SETTINGS, rebuild_epochs=20))
+    settings = replace(SETTINGS, batch_size=64, rebuild_epochs=20)  # all samples in each step
+    rows = rebuild_client(task, task.initial_dense(), one, settings)
     columns = {name: torch.from_numpy(column) for name, column in one.columns.items()}
 
     def loss(user: np.ndarray) -> float:
