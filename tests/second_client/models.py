@@ -34,8 +34,9 @@ def logistic_logit(dense: np.ndarray, rows: Rows, category_of: np.ndarray, sampl
 
 
 def din_logit(
-    dense: np.ndarray, rows: Rows, category_of: np.ndarray, sample: Sample, width: int, slopes: str
+    dense: np.ndarray, rows: Rows, category_of: np.ndarray, sample: Sample, package: Mapping[str, Any]
 ) -> float:
+    width, slopes = package["width"], package["slopes"]
     n = 2 * width if len(category_of) else width
     m, at = width + 4 * n, 0
 
@@ -65,9 +66,12 @@ def din_logit(
     share = np.exp(relevance - relevance.max(initial=-np.inf)) if len(relevance) else relevance
     share = share / share.sum() if len(share) else share
     total, interest = past.sum(axis=0), share @ past if len(past) else np.zeros(n)
-    entry = np.concatenate([rows["user"][sample.user], own, total, own * total, interest])
+    user, wide = rows["user"][sample.user], package.get("layout", "paper") == "wide"
+    if wide:
+        total = total / max(len(past), 1)
+    entry = np.concatenate([user, own, total, own * total, interest])
     y = t3 @ bent(t2 @ bent(t1 @ (entry * scale + shift) + c1, s1) + c2, s2) + c3
-    return float(y[1] - y[0])
+    return float(y[1] - y[0] + (user[0] + own[::width].sum() + own @ total if wide else 0))
 
 
 def succinct(samples: Sequence[Sample], asked: Sequence[int]) -> list[Sample]:

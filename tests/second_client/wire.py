@@ -4,7 +4,7 @@ Written from docs/spec alone, as all of this folder: secure-aggregation.md 2.2, 
 """
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import pairwise
 from typing import Any
@@ -197,12 +197,15 @@ def pair(first: Check, second: Check) -> Check:
     return run
 
 
-def record(type_: str | None, /, **fields: Check) -> Check:
+def record(type_: str | None, /, *, last: Mapping[str, Check] | None = None, **fields: Check) -> Check:
+    """A map of these fields in this order; those of ``last`` may be left out."""
     checks = fields if type_ is None else {"type": one_of(type_), **fields}
 
     def run(value: Any) -> None:
-        require(type(value) is dict and list(value) == list(checks), "not such a map")
-        for name, check in checks.items():
+        require(type(value) is dict, "not such a map")
+        there = checks | {name: check for name, check in (last or {}).items() if name in value}
+        require(list(value) == list(there), "not such a map")
+        for name, check in there.items():
             check(value[name])
 
     return run
@@ -283,7 +286,7 @@ QUANTIZATION = record(
 ANY_FLOAT = floating(-float("inf"), float("inf"))
 SERVER_STEP = record(
     None,
-    kind=one_of("add", "adagrad", "adam"),
+    kind=one_of("add", "adagrad", "adam", "heat"),
     rate=ANY_FLOAT,
     beta1=ANY_FLOAT,
     beta2=ANY_FLOAT,
@@ -333,6 +336,7 @@ INCOMING: dict[str, Check] = {
         categories=integer(0, 2**62 - 1),
         category_of=ANY_BYTES,
         model=MODEL,
+        last={"layout": one_of("wide")},
     ),
     "invitation": record("invitation", roster=ROSTER, round=ROUND),
     "inbound-shares": record(

@@ -41,7 +41,7 @@ def values(count: int, shift: int) -> Any:
     return (((7919 * np.arange(count) + shift) % 2003 - 1001) / 4004).astype(np.float32)
 
 
-def package(kind: Any, slopes: Any, width: int, categories: bool, dense: int) -> bytes:
+def package(kind: Any, slopes: Any, width: int, categories: bool, dense: int, layout: Any = "paper") -> bytes:
     initial = 0.05 if kind == "din" else 0.0
     tables = [
         Table(
@@ -68,6 +68,7 @@ def package(kind: Any, slopes: Any, width: int, categories: bool, dense: int) ->
             categories=3 if categories else 0,
             category_of=bytes(CATEGORY_OF) if categories else b"",
             model=ModelSpec(tables=tuple(tables), dense=dense),
+            layout=layout,
         )
     )
 
@@ -94,8 +95,10 @@ def numbers(array: Any) -> Any:
     return np.vectorize(lambda one: float(f"{one:.7g}"))(np.asarray(array, np.float64)).tolist()
 
 
-def case(name: str, kind: str, slopes: str, width: int, categories: bool, dense_size: int) -> Json:
-    data = package(kind, slopes, width, categories, dense_size)
+def case(
+    name: str, kind: str, slopes: str, width: int, categories: bool, dense_size: int, layout: str = "paper"
+) -> Json:
+    data = package(kind, slopes, width, categories, dense_size, layout)
     task = build(data)
     dense = values(dense_size, 0)
     held = {
@@ -150,6 +153,15 @@ def content() -> Json:
                 3,
                 False,
                 2 * 15 + 80 * 13 + 40 * 81 + 41 + 200 * 17 + 80 * 202 + 162,
+            ),
+            case(
+                "din with the wide layout",
+                "din",
+                "dice",
+                2,
+                True,
+                2 * 18 + 80 * 17 + 40 * 81 + 41 + 200 * 20 + 80 * 202 + 162,
+                "wide",
             ),
         ],
     }

@@ -45,7 +45,7 @@ def test_the_second_client_scores_alike(case: Any) -> None:
     package, model, dense, rows, samples = told(case)
     for one, sample in zip(case["samples"], samples, strict=True):
         if package["kind"] == "din":
-            found = din_logit(dense, rows, model.category_of, sample, package["width"], package["slopes"])
+            found = din_logit(dense, rows, model.category_of, sample, package)
         else:
             found = logistic_logit(dense, rows, model.category_of, sample)
         assert found == pytest.approx(one["logit"], rel=1e-4, abs=1e-6)

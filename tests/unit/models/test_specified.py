@@ -63,17 +63,23 @@ def gated(given: Any, bias: Any, gates: Any, candidate: Any, steps: list[Any], a
     return states
 
 
+def wide(user: Any, own: Any, pooled: Any) -> float:
+    """What the layout "wide" adds to the logit: biases, and the match of the item with the history."""
+    return float(user[0] + own[::W].sum() + own @ pooled)
+
+
 def dien_logit(
-    dense: Any, user: Any, v: Callable[[int], Any], g: int, h: list[int], slopes: str, n: int
+    dense: Any, user: Any, v: Callable[[int], Any], g: int, h: list[int], slopes: str, layout: str, n: int
 ) -> float:
     unit = [(3 * n, n), (3 * n,), (2 * n, n), (n, n)]
     cut = list(parts(dense, *unit, (n, n), *unit, *tower_shapes(W + 4 * n)))
     past = [v(i) for i in h]
     interests = gated(*cut[:4], past, np.ones(len(h)))
     share = softmax(np.array([i @ (cut[4] @ v(g)) for i in interests])) if h else []
-    total = sum(past, np.zeros(n))
+    total = sum(past, np.zeros(n)) / (max(len(h), 1) if layout == "wide" else 1)
     interest = gated(*cut[5:9], interests, share)[-1] if h else np.zeros(n)
-    return tower(np.concatenate([user, v(g), total, v(g) * total, interest]), slopes, *cut[9:])
+    logit = tower(np.concatenate([user, v(g), total, v(g) * total, interest]), slopes, *cut[9:])
+    return logit + (wide(user, v(g), total) if layout == "wide" else 0)
 
 
 def normed(x: Any, weight: Any, bias: Any) -> Any:
@@ -81,7 +87,7 @@ def normed(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def bst_logit(
-    dense: Any, user: Any, v: Callable[[int], Any], g: int, h: list[int], slopes: str, n: int
+    dense: Any, user: Any, v: Callable[[int], Any], g: int, h: list[int], slopes: str, layout: str, n: int
 ) -> float:
     shapes = [(64, n), (96, n), (96,), (n, 32), (n,), (n,), (n,), (n,), (n,), (64, n), (64,), (n, 64), (n,)]
     position, p, pb, j, jb, n1, m1, n2, m2, i, ib, o, ob, *top = parts(
@@ -99,9 +105,10 @@ def bst_logit(
         y = normed(x + j @ np.concatenate(heads) + jb, n1, m1)
         inner = i @ y + ib
         after.append(normed(y + o @ np.where(inner > 0, inner, 0.01 * inner) + ob, n2, m2))
-    total = sum((v(one) for one in h), np.zeros(n))
+    total = sum((v(one) for one in h), np.zeros(n)) / (max(k, 1) if layout == "wide" else 1)
     interest = sum(after[:-1], np.zeros(n)) / max(k, 1)
-    return tower(np.concatenate([user, v(g), total, v(g) * total, after[-1], interest]), slopes, *top)
+    logit = tower(np.concatenate([user, v(g), total, v(g) * total, after[-1], interest]), slopes, *top)
+    return logit + (wide(user, v(g), total) if layout == "wide" else 0)
 
 
 def lstm_output(dense: Any, rows: Any, context: list[int], target: int) -> float:
@@ -125,15 +132,16 @@ def drawn(task: Task) -> tuple[Any, dict[str, Any]]:
 @pytest.mark.parametrize("categories", [True, False])
 @pytest.mark.parametrize(("make", "logit"), [(dien, dien_logit), (bst, bst_logit)])
 @pytest.mark.parametrize("slopes", ["dice", "prelu"])
-def test_models_of_clicks(make: Any, logit: Any, slopes: Any, categories: bool) -> None:
+@pytest.mark.parametrize("layout", ["wide", "paper"])
+def test_models_of_clicks(make: Any, logit: Any, layout: Any, slopes: Any, categories: bool) -> None:
     about = Catalogue.of_items(np.arange(ITEMS), *((np.arange(3), CATEGORY_OF) if categories else ()))
-    task = make(about, seed=1, width=W, slopes=slopes)
+    task = make(about, seed=1, width=W, slopes=slopes, layout=layout)
     dense, rows = drawn(task)
-    wide = {name: values.astype(np.float64) for name, values in rows.items()}
+    held = {name: values.astype(np.float64) for name, values in rows.items()}
 
     def v(item: int) -> Any:
         both = (
-            [wide["item"][item], wide["category"][CATEGORY_OF[item]]] if categories else [wide["item"][item]]
+            [held["item"][item], held["category"][CATEGORY_OF[item]]] if categories else [held["item"][item]]
         )
         return np.concatenate(both)
 
@@ -147,7 +155,7 @@ def test_models_of_clicks(make: Any, logit: Any, slopes: Any, categories: bool) 
             }
         told = {name: torch.tensor(column) for name, column in batch.items()}
         found = functional_call(task.module, task.parameters(dense, rows), (told,))
-        expected = logit(dense.astype(np.float64), wide["user"][0], v, g, h, slopes, len(v(0)))
+        expected = logit(dense.astype(np.float64), held["user"][0], v, g, h, slopes, layout, len(v(0)))
         assert found.item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 

@@ -11,6 +11,7 @@ from sfsl.errors import InputError, ParameterError
 from sfsl.privacy import PRESETS
 from sfsl.rounds.exchanges import ORDER
 from sfsl.secagg import default_threshold
+from sfsl.settings.paper import as_in_paper
 from sfsl.settings.rounds import round_rules
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.sections import description
@@ -147,15 +148,16 @@ def test_the_floor_of_averages_rises_to_kappa() -> None:
 @pytest.mark.parametrize(
     ("sections", "rate"),
     [
-        ({}, 2),
-        ({"round": {"scheme": "fsl"}}, 2),
-        ({"round": {"scheme": "fl"}}, 1),
-        ({"round": {"scheme": "sfl"}}, 1),
-        ({"server": {"dense_step": "adam"}}, 1),
+        ({}, 0.003),
+        ({"server": {"dense_step": "adagrad"}}, 0.03),
+        ({"server": {"dense_step": "add"}}, 2),
+        ({"server": {"dense_step": "add"}, "round": {"scheme": "fsl"}}, 2),
+        ({"server": {"dense_step": "add"}, "round": {"scheme": "fl"}}, 1),
+        ({"server": {"dense_step": "add"}, "round": {"scheme": "sfl"}}, 1),
         ({"server": {"dense_rate": 0.5}}, 0.5),
     ],
 )
-def test_the_dense_part_moves_twice_as_far_where_clients_have_submodels(
+def test_the_rate_of_the_dense_part_suits_its_step_and_what_clients_have(
     sections: dict[str, Any], rate: float
 ) -> None:
     assert round_rules(from_sections(sections)).update.dense_step.rate == rate
@@ -168,3 +170,22 @@ def test_a_file_that_says_how_its_model_is_served_is_a_run_file_too(tmp_path: Pa
     file.write_text("[round]\nclients = 7\n[server]\nport = 1\n")
     with pytest.raises(ParameterError, match=r"server\.port"):
         read_config(file)
+
+
+def test_the_papers_settings_fill_in_what_is_not_said() -> None:
+    """Algorithm 1 for submodels; full models are averaged by the size of data sets."""
+    paper = from_sections(as_in_paper({"training": {"batch_size": 4}, "run": {"rounds": 7}}))
+    assert (paper.training.batch_size, paper.training.learning_rate, paper.training.clip) == (4, 1.0, 0.1)
+    assert (paper.training.rebuild, paper.training.max_samples, paper.run.rounds) == (0, 0, 7)
+    assert (paper.model.layout, paper.server.row_step, paper.server.dense_step) == ("paper", "add", "add")
+    assert (paper.weights, paper.server.kappa, paper.dense_rate) == ("samples", 1, 1)
+    assert paper.round.min_contributors == 1
+    full = from_sections(as_in_paper({"round": {"scheme": "fl"}}))
+    assert (full.weights, full.training.batch_size) == ("dataset", 2)
+
+
+def test_a_step_by_heat_has_the_root_of_its_prior_as_tau() -> None:
+    step = round_rules(from_sections({"server": {"row_prior": 49}})).update.row_step
+    assert (step.kind, step.rate, step.tau) == ("heat", 0.3, 7)
+    with pytest.raises(ParameterError, match="dense_step"):
+        from_sections({"server": {"dense_step": "heat"}})

@@ -61,13 +61,19 @@ class Case:
 
 STEPS = {"row_step": "adagrad", "row_rate": 0.1, "dense_step": "adam", "dense_rate": 0.01}
 TURNED = {"row_step": "adam", "row_rate": 0.1, "dense_step": "adagrad", "dense_rate": 0.01}
+HEAT = {"row_step": "heat", "row_rate": 0.3, "row_prior": 20.0, "dense_step": "adam", "dense_rate": 0.003}
+# Steps that do not depend on the size of moves make much of how the smallest were rounded.
+FINE = {"ring": "z64"}
 REBUILD = {"rebuild": 0.4, "rebuild_rate": 20.0, "rebuild_epochs": 3}
 FEW = REBUILD | {"max_samples": 5, "epochs": 2}
 CASES = {
     "short histories": Case(history=3),
     "epochs": Case("cpp5", sections={"training": {"epochs": 3}}),
-    "adagrad rows and adam dense": Case(sections={"server": STEPS}),
-    "adam rows and adagrad dense": Case(sections={"server": TURNED}),
+    "adagrad rows and adam dense": Case(sections={"server": STEPS, "round": FINE}),
+    "adam rows and adagrad dense": Case(sections={"server": TURNED, "round": FINE}),
+    "rows by heat": Case(sections={"server": HEAT, "round": FINE}),
+    "short moves by heat": Case(sections={"server": HEAT | {"max_move": 1e-3}, "round": FINE}),
+    "heat of two contributors": Case(sections={"server": HEAT, "round": FINE | {"min_contributors": 2}}),
     "short moves": Case(sections={"server": {"max_move": 1e-3}}),
     "z64": Case(sections={"round": {"ring": "z64"}}),
     "few samples count": Case(sections={"round": {"max_samples": 3}, "server": {"weights": "samples"}}),
