@@ -7,6 +7,7 @@ from sfsl.data.compact import compact
 from sfsl.errors import InputError
 from sfsl.run.fleet import Devices, Fleet, Interacted, scheme_privacy
 from sfsl.run.setup import rebuilds, simulation_settings
+from sfsl.run.validation import split_held_out
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import RowStore
@@ -38,7 +39,10 @@ def build(config: RunConfig, fleet: Fleet, store: RowStore) -> ResidentRounds:
         store,
         simulation_settings(config, {}),
         scheme_privacy(config),
-        ResidentTest(fleet.task, fleet.test, device, most=_MOST_TESTED, seed=seed, users=users),
+        {
+            name: ResidentTest(fleet.task, pool, device, most=_MOST_TESTED, seed=seed, users=users)
+            for name, pool in split_held_out(config, fleet).items()
+        },
         clients=config.round.clients,
         seed=seed,
     )

@@ -37,6 +37,8 @@ class DataSettings(Checked, frozen=True):
     scale: Synthetic: 1 is the paper's 143,534 items and 323 samples a client.
     negatives: Sampled non-clicks per click, where the data records clicks only.
     held_out: The last share of each user's samples in time is for testing only.
+    validation: The held-out samples of this share of the devices choose the model (run.keep, run.patience)
+        and are not in the test set; 0: none, everyone's are in it (the paper).
     max_history: Clicks of a history that a model sees.
     context: Shakespeare: words that a model sees before the next one.
     text_ids: CSV and Parquet: ids are any text, not whole numbers.
@@ -51,6 +53,7 @@ class DataSettings(Checked, frozen=True):
     scale: Annotated[float, Meta(gt=0, le=1)] = 0.1
     negatives: Annotated[int, Meta(ge=1, le=100)] = 1
     held_out: Annotated[float, Meta(gt=0, lt=1)] = 0.2
+    validation: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     max_history: Annotated[int, Meta(ge=1, le=10_000)] = 20
     context: Annotated[int, Meta(ge=1, le=1000)] = 10
     text_ids: bool = False

@@ -28,6 +28,9 @@ class Pool(Protocol):
     def column(self, name: str) -> NDArray[Any] | None:
         """Return one number of every sample; None where they have none of this name."""
 
+    def owners(self) -> tuple[Sequence[object] | NDArray[Any], Indices]:
+        """Return names of clients, and the place among them of each sample's own."""
+
 
 @dataclass(frozen=True)
 class RoundResult:
@@ -45,8 +48,9 @@ class RoundResult:
 class Engine(ABC):
     """Runs rounds against a store, which it only reads, and evaluates the model that is in it.
 
-    ``pools`` are samples to evaluate on, by name; ``test`` are those that everyone held out. ``baselines``
-    are what training samples say without a model.
+    ``pools`` are held-out samples to evaluate on, by name: ``test``, and those of other devices in ``valid``
+    where there are any, by which a model is chosen. ``baselines`` are what training samples say without a
+    model.
     """
 
     task: Task

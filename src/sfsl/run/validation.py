@@ -1,0 +1,72 @@
+"""Which held-out samples choose the model, and which say what it is worth."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sfsl.arrays import Bits, Indices
+from sfsl.run.fleet import Fleet
+from sfsl.settings.run import RunConfig
+from sfsl.simulate.engine import Pool
+from sfsl.training.task import ClientData
+
+TEST, VALID = "test", "valid"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The samples of a pool that lie at ``positions``."""
+
+    pool: Pool
+    positions: Indices
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def samples(self, positions: Indices) -> ClientData:
+        return self.pool.samples(self.positions[positions])
+
+    def column(self, name: str) -> NDArray[Any] | None:
+        values = self.pool.column(name)
+        return None if values is None else values[self.positions]
+
+    def owners(self) -> tuple[Sequence[object] | NDArray[Any], Indices]:
+        names, which = self.pool.owners()
+        return names, which[self.positions]
+
+
+def split_held_out(config: RunConfig, fleet: Fleet) -> dict[str, Pool]:
+    """Return the pools that a run evaluates on. ``valid`` has the held-out samples of a share of devices
+    (``data.validation``) that the run's seed draws, and ``test`` those of all others; no device is in both.
+
+    There is only ``test``, with everyone's samples, where no share is asked for, and where one of the two
+    would lack clicks or non-clicks, as with very few devices.
+    """
+    pool, share = fleet.test, config.data.validation
+    labels = pool.column("label") if share else None
+    if labels is None or not len(labels):
+        return {TEST: pool}
+    chosen = _draw_devices(pool, share, config.run.seed)
+    parts = {TEST: np.flatnonzero(~chosen), VALID: np.flatnonzero(chosen)}
+    if any(len(np.unique(labels[part] == 1)) < 2 for part in parts.values()):
+        return {TEST: pool}
+    return {name: Part(pool, part) for name, part in parts.items()}
+
+
+def _draw_devices(pool: Pool, share: float, seed: int) -> Bits:
+    """Say which samples are of a device that is drawn. That follows from its name and the seed alone, so that
+    it stays when other devices come or go."""
+    names, which = pool.owners()
+    present = np.unique(which)
+    drawn = np.zeros(len(names), dtype=bool)
+    drawn[present] = [_fraction(seed, names[number]) < share for number in present.tolist()]
+    return np.asarray(drawn[which])
+
+
+def _fraction(seed: int, name: object) -> float:
+    """Return a number from 0 to 1 that is drawn for a device once and for all."""
+    return int.from_bytes(blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()) / 2**64
