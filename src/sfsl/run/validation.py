@@ -15,6 +15,8 @@ from sfsl.simulate.engine import Pool
 from sfsl.training.task import ClientData
 
 TEST, VALID = "test", "valid"
+# By fewer clicks, or non-clicks, it is chance that chooses a model.
+LEAST = 10
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ def split_held_out(config: RunConfig, fleet: Fleet) -> dict[str, Pool]:
     """Return the pools that a run evaluates on. ``valid`` has the held-out samples of a share of devices
     (``data.validation``) that the run's seed draws, and ``test`` those of all others; no device is in both.
 
-    There is only ``test``, with everyone's samples, where no share is asked for, and where one of the two
-    would lack clicks or non-clicks, as with very few devices.
+    There is only ``test``, with everyone's samples, where no share is asked for, and with very few devices:
+    where the test set would lack clicks or non-clicks, or ``valid`` would have fewer than ``LEAST`` of them.
     """
     pool, share = fleet.test, config.data.validation
     labels = pool.column("label") if share else None
@@ -52,7 +54,9 @@ def split_held_out(config: RunConfig, fleet: Fleet) -> dict[str, Pool]:
         return {TEST: pool}
     chosen = _draw_devices(pool, share, config.run.seed)
     parts = {TEST: np.flatnonzero(~chosen), VALID: np.flatnonzero(chosen)}
-    if any(len(np.unique(labels[part] == 1)) < 2 for part in parts.values()):
+    clicks = {name: np.count_nonzero(labels[part] == 1) for name, part in parts.items()}
+    fewest = {name: min(clicks[name], len(part) - clicks[name]) for name, part in parts.items()}
+    if not fewest[TEST] or fewest[VALID] < LEAST:
         return {TEST: pool}
     return {name: Part(pool, part) for name, part in parts.items()}
 

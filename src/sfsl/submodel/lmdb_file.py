@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 import lmdb
 from lmdb.verify import VerifyError, verify
 
-from sfsl.durable import FileLock, folder_made_whole
+from sfsl.durable import FileLock, folder_made_whole, written_whole
 from sfsl.errors import StoreCorrupt, StoreError, StoreFull
 from sfsl.submodel.tables import MAX_TABLES
 
@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 # Address space, not disk or memory; small enough for a process with a modest limit, doubled when used up.
 _FIRST_MAP_BYTES = 1 << 26
+_DATA = "data.mdb"
 _MAX_DATABASES = 2 * MAX_TABLES
 _SHOWN = 3
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -37,7 +38,7 @@ class LmdbFile:
         """Open what is there. ``check`` walks the whole structure first, without the engine, which would
         end this process on some damaged pages."""
         self.path, self._lock = path, lock
-        data = path / "data.mdb"
+        data = path / _DATA
         if not data.is_file():
             raise StoreError(f"no store at {path}; create one there, or look for it elsewhere")
         if check:
@@ -88,6 +89,21 @@ class LmdbFile:
             except lmdb.MapFullError:
                 with _typed(self.path, "grow"):
                     self._env.set_mapsize(2 * self._env.info()["map_size"])
+
+    def copy_to(self, path: Path) -> None:
+        """Put a copy of the last commit, without free pages, in the place of the file at ``path``: one or
+        the other is there, whole. Nobody may have that open."""
+        self._lock.require()
+        try:
+            with _typed(self.path, "copy"):
+                if path.exists():
+                    with written_whole(path / _DATA) as file:
+                        self._env.copyfd(file.fileno(), compact=True)
+                else:
+                    with folder_made_whole(path) as aside:
+                        self._env.copy(str(aside), compact=True)
+        except OSError as error:
+            raise _from_errno(error.errno or 0, str(error), path, "write") from None
 
     def get(self, database: str, key: bytes) -> bytes:
         """Read one value as of the last commit."""
