@@ -66,7 +66,7 @@ KEYS = {
     *("log_loss", "ndcg", "recall", "log_loss_secure", "log_loss_secure_error", "base_log_loss_secure"),
     *("refused", "bytes_up", "bytes_down"),
     *("client_seconds", "server_seconds", "training_seconds", "wall_seconds", "exchange_seconds"),
-    *("cohorts_aborted", "workers_lost"),
+    *("cohorts_aborted", "workers_lost", "auc_valid", "log_loss_valid"),
 }
 KILLS, MANY_KILLS = 12, 50
 

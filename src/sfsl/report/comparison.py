@@ -34,12 +34,12 @@ def figures(run: Run) -> dict[str, Any]:
         "diverged": sum(line.diverged for line in run.lines),
         "refused_rows": sum(sum(line.refused.values()) for line in run.lines),
         "round": judged.round,
-        "which": "best" if judged is run.best and not run.last else "last",
-        "auc": judged.auc,
+        "which": "best" if run.best and not run.last else "last",
+        "auc": _figure(run, "auc"),
         "auc_best": best[1] if best else None,
         "auc_best_round": best[0] if best else None,
         "auc_secure": secure[-1][1] if secure else None,
-        **{name: getattr(judged, name) for name in _OF_A_MODEL},
+        **{name: _figure(run, name) for name in _OF_A_MODEL},
         "baselines": run.summary.get("baselines"),
         "base_log_loss": run.baseline("base_rate", "log_loss"),
         "popularity_auc": run.baseline("popularity", "auc"),
@@ -55,6 +55,14 @@ def figures(run: Run) -> dict[str, Any]:
         "peak_memory_bytes": run.summary.get("costs", {}).get("peak_memory_bytes"),
         "privacy": privacy or None,
     }
+
+
+def _figure(run: Run, name: str) -> float | None:
+    """Return a figure of the best model where the run is judged by that, or else the last measured."""
+    if run.judged is run.best:
+        return getattr(run.best, name, None)
+    curve = run.curve(name)
+    return curve[-1][1] if curve else None
 
 
 def learning_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:

@@ -3,19 +3,18 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 
 from sfsl.data import Samples, speech_of
 from sfsl.data.words import Role
 from sfsl.run.fleet import Collected, Fleet, build_fleet
-from sfsl.run.validation import split_held_out
+from sfsl.run.validation import LEAST, _fraction, split_held_out
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.simulate.engine import Pool
 from sfsl.submodel import Table
 from sfsl.training.task import Task
 
-CLICKS = {"users": 120, "scale": 0.02}
+CLICKS = {"users": 120, "scale": 0.05}
 
 
 def config(share: float, seed: int = 0, **data: object) -> RunConfig:
@@ -74,12 +73,18 @@ def test_the_seed_draws_devices_which_stay_when_others_come() -> None:
     assert owners(split_held_out(config(0.2, seed=1), fleet_of(names))["valid"]) != owners(pools["valid"])
 
 
-@pytest.mark.parametrize("samples", [1, 4])
-def test_where_a_side_would_lack_clicks_or_devices_all_is_for_testing(samples: int) -> None:
-    few = fleet_of(["ann", "bob"] if samples > 1 else [str(one) for one in range(50)], samples)
-    assert [*split_held_out(config(0.01 if samples > 1 else 0.5), few)] == ["test"]
-    nothing = replace(few, test=Collected.of({}, films(0)))
-    assert [*split_held_out(config(0.5), nothing)] == ["test"]
+def test_where_a_side_has_too_few_clicks_or_devices_all_is_for_testing() -> None:
+    names = [str(number) for number in range(50)]
+    assert "valid" in split_held_out(config(0.5), fleet_of(names, 4))
+    only_one_kind = fleet_of(names, 1)
+    two_devices = fleet_of(["ann", "bob"], 100)
+    nothing = replace(two_devices, test=Collected.of({}, films(0)))
+    for fleet, share in ((only_one_kind, 0.5), (two_devices, 0.01), (two_devices, 0.99), (nothing, 0.5)):
+        assert split_held_out(config(share), fleet) == {"test": fleet.test}
+    few = fleet_of(names, 2)  # one click and one non-click each: there must be ten such devices
+    for share in (0.1, 0.15, 0.2, 0.25, 0.3):
+        devices = sum(_fraction(0, name) < share for name in names)
+        assert ("valid" in split_held_out(config(share), few)) == (devices >= LEAST)
 
 
 def test_roles_are_devices_too() -> None:
