@@ -2,10 +2,12 @@
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from sfsl.durable.files import write_whole
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet
 from sfsl.run.setup import rebuilds
@@ -17,6 +19,13 @@ from sfsl.simulate.rebuilt import rebuild_personal
 from sfsl.submodel import LmdbStore, RowStore
 from sfsl.training import LocalSettings
 
+_EVALUATION = "evaluation.json"
+
+
+class _Evaluated(msgspec.Struct, frozen=True):
+    round: int
+    evaluation: Evaluation
+
 
 class BestModel:
     """A copy of the run's store as it was after the round whose validation figure is the best so far.
@@ -26,8 +35,16 @@ class BestModel:
     so is the copy. ``line`` is that of its round; None where there is no copy.
     """
 
-    def __init__(self, path: Path, store: LmdbStore, keep: str, lines: Sequence[RoundRecord]) -> None:
-        """Take up the copy at ``path``, if there is one. ``lines`` are those of all rounds in the store."""
+    def __init__(
+        self,
+        path: Path,
+        store: LmdbStore,
+        keep: str,
+        lines: Sequence[RoundRecord],
+        evaluation: Evaluation | None = None,
+    ) -> None:
+        """Take up the copy at ``path``, if there is one. ``lines`` are those of all rounds in the store, and
+        ``evaluation`` is of the last, if it was made just now."""
         self._path, self._store, self._keep = path, store, keep
         self.line: RoundRecord | None = None
         if path.exists():
@@ -38,17 +55,20 @@ class BestModel:
             else:
                 self.line = lines[number - 1]
         if lines:
-            self.consider(lines[-1])
+            self.consider(lines[-1], evaluation)
 
-    def consider(self, line: RoundRecord) -> bool:
-        """Keep the model in the store if its line, of the last round, is the best so far; say whether."""
+    def consider(self, line: RoundRecord, evaluation: Evaluation | None) -> None:
+        """Keep the model in the store, and its evaluation, if the line of its round is the best so far."""
         new = line.validation(self._keep)
         old = None if self.line is None else self.line.validation(self._keep)
         if new is None or (old is not None and old <= new):
-            return False
+            return
         self._store.copy_to(self._path)
         self.line = line
-        return True
+        if evaluation is None:
+            return
+        with suppress(OSError):  # what is not written down is computed again
+            write_whole(self._path / _EVALUATION, msgspec.json.encode(_Evaluated(line.round, evaluation)))
 
     def behind(self, line: RoundRecord) -> int:
         """Return for how many rounds no model was better; 0 where the line has no validation figure."""
@@ -57,7 +77,11 @@ class BestModel:
         return line.round - self.line.round
 
     def evaluate(self, config: RunConfig, fleet: Fleet) -> Evaluation:
-        """Evaluate the copy on the test set."""
+        """Return what the copy is worth on the test set, computed where that is not written down."""
+        with suppress(OSError, msgspec.MsgspecError):
+            known = msgspec.json.decode((self._path / _EVALUATION).read_bytes(), type=_Evaluated)
+            if self.line is not None and known.round == self.line.round:
+                return known.evaluation
         with LmdbStore.open(self._path, check=False) as kept:
             return evaluate_store(config, fleet, kept)
 

@@ -52,8 +52,8 @@ class Runner(Closing):
             self._journal = Journal(self.store)
             self.lines = recover_lines(folder.metrics_file, self._journal, self._evaluated)
             self._metrics = MetricsFile(folder.metrics_file, self.lines)
-            self._best = BestModel(folder.best, self.store, config.run.keep, self.lines)
-            self._best_evaluation: Evaluation | None = None
+            keep = config.run.keep
+            self._best = BestModel(folder.best, self.store, keep, self.lines, self.evaluation)
             folder.write_config(config)
             folder.drop_summary()  # it is about fewer rounds than there will be
         except BaseException:
@@ -113,8 +113,7 @@ class Runner(Closing):
         invited = kept.rounds | {name: kept.rounds.get(name, 0) + 1 for name in cohort}
         self._journal.commit(result.commit, line, scores, rounds=invited, period=period)
         line = self._evaluated(msgspec.structs.replace(line, wall_seconds=time.perf_counter() - start))
-        if self._best.consider(line):
-            self._best_evaluation = self.evaluation
+        self._best.consider(line, self.evaluation)
         self._metrics.append(line)
         self.lines.append(line)
         return line
@@ -143,13 +142,11 @@ class Runner(Closing):
         )
 
     def _final_evaluation(self) -> Evaluation | None:
-        """Return the evaluation of the model that is exported, made again where another process made it."""
+        """Return the evaluation of the model that is exported."""
         if self._best.line is not None:
-            if self._best_evaluation is None:
-                self._best_evaluation = self._best.evaluate(self.config, self.fleet)
-            return self._best_evaluation
+            return self._best.evaluate(self.config, self.fleet)
         if self.evaluation is None and any(line.auc is not None for line in self.lines):
-            self.evaluation = self._engine.evaluate(TEST)
+            self.evaluation = self._engine.evaluate(TEST)  # it was made by another process
         return self.evaluation
 
 

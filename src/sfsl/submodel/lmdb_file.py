@@ -5,7 +5,9 @@ Importing this module needs the package lmdb (``sfsl[store]``); ``lmdb_store`` d
 
 import contextlib
 import errno
+import resource
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -138,9 +140,17 @@ def _typed(path: Path, doing: str) -> Iterator[None]:
 
 
 def _from_errno(code: int, text: str, path: Path, doing: str) -> StoreError:
-    if code in _FULL or (code == errno.EIO and shutil.disk_usage(path.parent).free < _LITTLE_ROOM):
+    if code in _FULL or (code == errno.EIO and _room(path) < _LITTLE_ROOM):
         return StoreFull(f"no room to {doing} {path}: {text}. What was committed stands; free some space")
     return StoreError(f"cannot {doing} {path}: {text}. What was committed stands; open the store again")
+
+
+def _room(path: Path) -> int:
+    """Return by how many bytes a file may grow: by what the disk has, and what this process may write."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    allowed = sys.maxsize if limit == resource.RLIM_INFINITY else limit
+    data = path / _DATA
+    return min(shutil.disk_usage(path.parent).free, allowed - (data.stat().st_size if data.exists() else 0))
 
 
 def _require_sound(data: Path) -> None:
