@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from sfsl.durable.files import write_whole
+from sfsl.durable import write_whole
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet
 from sfsl.run.setup import rebuilds

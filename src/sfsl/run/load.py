@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sfsl.durable.lock import FileLock
+from sfsl.durable import FileLock
 from sfsl.errors import InputError
 from sfsl.run.folder import BEST, RunFolder
 from sfsl.scores import Evaluation
