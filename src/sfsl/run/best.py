@@ -11,7 +11,7 @@ from sfsl.durable import write_whole
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet
 from sfsl.run.setup import rebuilds
-from sfsl.run.validation import TEST, split_held_out
+from sfsl.run.validation import TEST, choosing, split_held_out
 from sfsl.scores import Evaluation, evaluate
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import baselines_of, score_pool
@@ -91,8 +91,9 @@ def evaluate_store(config: RunConfig | None, fleet: Fleet, store: RowStore) -> E
     the run's settings, that is everyone's held-out samples."""
     task, pool, rows = fleet.task, fleet.test, None
     if config is not None:
-        pool = split_held_out(config, fleet)[TEST]
+        pools = split_held_out(config, fleet)
+        pool, choose = pools[TEST], choosing(pools, fleet)
         if rebuilds(config, task):
             local = LocalSettings(**msgspec.structs.asdict(config.training))
-            rows = rebuild_personal(task, fleet.devices, store, local, seed=config.run.seed)
+            rows = rebuild_personal(task, fleet.devices, store, local, seed=config.run.seed, choose=choose)
     return evaluate(score_pool(task, pool, store, rows), baselines_of(task, fleet.train))

@@ -1,6 +1,6 @@
 """Which held-out samples choose the model, and which say what it is worth."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfsl.arrays import Bits, Indices
-from sfsl.run.fleet import Fleet
+from sfsl.run.fleet import Devices, Fleet
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import Pool
 from sfsl.training.task import ClientData
@@ -59,6 +59,17 @@ def split_held_out(config: RunConfig, fleet: Fleet) -> dict[str, Pool]:
     if not fewest[TEST] or fewest[VALID] < LEAST:
         return {TEST: pool}
     return {name: Part(pool, part) for name, part in parts.items()}
+
+
+def choosing(pools: Mapping[str, Pool], fleet: Fleet) -> set[str]:
+    """Name the devices whose samples are in ``valid``."""
+    if VALID not in pools:
+        return set()
+    names, which = pools[VALID].owners()
+    numbers = set(np.unique(which).tolist())
+    if isinstance(fleet.devices, Devices):  # theirs are the numbers of the data
+        return {name for name, number in fleet.devices.numbers.items() if number in numbers}
+    return {str(names[number]) for number in numbers}
 
 
 def _draw_devices(pool: Pool, share: float, seed: int) -> Bits:

@@ -1,7 +1,7 @@
 """What runs a simulation's rounds, whatever it runs them on."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,13 +49,14 @@ class Engine(ABC):
     """Runs rounds against a store, which it only reads, and evaluates the model that is in it.
 
     ``pools`` are held-out samples to evaluate on, by name: ``test``, and those of other devices in ``valid``
-    where there are any, by which a model is chosen. ``baselines`` are what training samples say without a
-    model.
+    where there are any, which are of the clients that ``choose`` a model. ``baselines`` are what training
+    samples say without a model.
     """
 
     task: Task
     store: RowStore
     pools: Mapping[str, Pool] = {}
+    choose: Collection[str] = ()
     baselines: Baselines | None = None
 
     @abstractmethod

@@ -8,7 +8,7 @@ import torch
 from sfsl.data import Samples, speech_of
 from sfsl.data.words import Role
 from sfsl.run.fleet import Collected, Fleet, build_fleet
-from sfsl.run.validation import LEAST, _fraction, split_held_out
+from sfsl.run.validation import LEAST, _fraction, choosing, split_held_out
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.simulate.engine import Pool
 from sfsl.submodel import Table
@@ -48,6 +48,9 @@ def test_a_device_is_in_one_pool_and_every_sample_is_in_one() -> None:
     assert not owners(pools["valid"]) & owners(pools["test"])
     assert owners(pools["valid"]) | owners(pools["test"]) == owners(fleet.test)
     assert len(pools["valid"]) + len(pools["test"]) == len(fleet.test)
+    named = choosing(pools, fleet)
+    held_out = sum(len(fleet.devices[name].held_out or ()) for name in named)
+    assert (len(named), held_out) == (len(owners(pools["valid"])), len(pools["valid"]))
     assert 0.15 < len(owners(pools["valid"])) / len(owners(fleet.test)) < 0.45
     for pool in pools.values():
         some = pool.samples(np.arange(5)).local_columns({})
@@ -70,6 +73,7 @@ def test_the_seed_draws_devices_which_stay_when_others_come() -> None:
     pools = split_held_out(config(0.2), fleet_of(names))
     more = split_held_out(config(0.2), fleet_of([f"new {one}" for one in range(100)] + names))
     assert owners(more["valid"]) & set(names) == owners(pools["valid"])
+    assert choosing(pools, fleet_of(names)) == owners(pools["valid"])
     assert owners(split_held_out(config(0.2, seed=1), fleet_of(names))["valid"]) != owners(pools["valid"])
 
 
