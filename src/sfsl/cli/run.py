@@ -107,7 +107,7 @@ def run(
         wanted = from_sections(as_in_paper(sections) if paper else sections)
     except ParameterError as error:
         raise ParameterError(f"{config}: {error}" if config else str(error)) from None
-    _require_torch()
+    require_torch()
     from sfsl.run import start
 
     screen = progress_console()
@@ -116,7 +116,7 @@ def run(
     with opened as runner:
         _say_start(screen, runner)
         shown = RunProgress(screen, runner.lines, wanted.run.rounds, lambda: runner.evaluation)
-        with _stopping(screen) as asked, shown as progress:
+        with stopping(screen) as asked, shown as progress:
             try:
                 summary = runner.run(stop=lambda: bool(asked), seen=progress.seen)
             except KeyboardInterrupt:
@@ -196,13 +196,13 @@ def export(
 
 def _at_rest(folder: Path, last: bool) -> "Model":
     """Load the model of a run that is not running."""
-    _require_torch()
+    require_torch()
     from sfsl.run.load import load
 
     return load(RunFolder(folder).path, last=last)
 
 
-def _require_torch() -> None:
+def require_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -210,7 +210,7 @@ def _require_torch() -> None:
 
 
 @contextmanager
-def _stopping(screen: Console) -> Iterator[list[bool]]:
+def stopping(screen: Console) -> Iterator[list[bool]]:
     """Yield a list that is empty until Ctrl-C; a second Ctrl-C raises where it falls."""
     asked: list[bool] = []
 
