@@ -56,7 +56,7 @@ def tune(
     clients: Annotated[int | None, typer.Option(help="round.clients")] = None,
     seed: Annotated[int | None, typer.Option(help="run.seed, and of the draw of arms.")] = None,
     by: Annotated[
-        Literal["log-loss", "auc"] | None, typer.Option(help="What chooses. Default: log-loss.")
+        Literal["log_loss", "auc"] | None, typer.Option(help="What chooses. Default: log_loss.")
     ] = None,
     settings: Settings = None,
     device: Annotated[
@@ -95,7 +95,7 @@ def tune(
         on_device(base, where.type)  # refused before data are read
         with screen.status("reading data and settings"):
             fleet = build_fleet(base)
-            search = begin(out, _plan(base, fleet, arms or ARMS, by or "log-loss"), fleet, where)
+            search = begin(out, _plan(base, fleet, arms or ARMS, by or "log_loss"), fleet, where)
     with search:
         if fleet.report is not None:
             screen.print(str(fleet.report), highlight=False, soft_wrap=True)
@@ -157,7 +157,7 @@ def _asked(
     return with_whole_path(from_sections(overridden(with_settings(base, flags), settings or ())))
 
 
-def _plan(base: RunConfig, fleet: "Fleet", arms: int, by: Literal["log-loss", "auc"]) -> "Plan":
+def _plan(base: RunConfig, fleet: "Fleet", arms: int, by: Literal["log_loss", "auc"]) -> "Plan":
     from sfsl_research.tune.folder import Plan
     from sfsl_research.tune.halving import DEFAULT
     from sfsl_research.tune.space import draw_arms

@@ -57,16 +57,16 @@ def print_summary(out: Console, summary: "Summary", folder: Path) -> None:
     """Print every arm with what it changed, where it ended and its figures; what it cost; and the verdict."""
     test, valid = summary.arms[0].test, summary.arms[0].validation
     rows = [_figure_row(one, summary) for one in summary.arms]
-    popular = [
-        _said(one) for part in (valid, test) for one in (part.popularity_auc, part.popularity_log_loss)
-    ]
-    base = [NONE, _said(valid.base_log_loss), NONE, _said(test.base_log_loss)]
-    rows += [("item popularity", "", "", "", *popular), ("base rate", "", "", "", *base)]
-    heads = ("arm", "changes", "dropped", "best", "AUC", "log loss", "test AUC", "log loss")
-    title = f"Arms, the best first by the {summary.by} of validation devices; rounds of drop and of best"
-    out.print(table(title, heads, rows))
-    costs = [(one.name, *_cost(one.cost)) for one in summary.arms] + [("all", *_cost(summary.cost))]
-    out.print(table("What each arm cost", ("arm", "rounds", "client rounds", "samples", "seconds"), costs))
+    popular = [(part.popularity_auc, part.popularity_log_loss) for part in (valid, test)]
+    base = [(None, part.base_log_loss) for part in (valid, test)]
+    for name, found in (("popularity", popular), ("base rate", base)):
+        rows.append((name, "", *(_said(one) for pair in found for one in pair)))
+    heads = ("arm", "changes", "AUC", "log loss", "test AUC", "test log loss")
+    by = summary.by.replace("_", " ")
+    out.print(table(f"Arms at their best rounds, ordered by the {by} of validation devices", heads, rows))
+    costs = [_cost_row(one) for one in summary.arms] + [("all", "", "", *_cost(summary.cost))]
+    heads = ("arm", "best after", "dropped after", "rounds", "client rounds", "samples", "seconds")
+    out.print(table("What each arm cost", heads, costs))
     out.print(summary.verdict, highlight=False, soft_wrap=True)
     out.print(
         f"Train the choice: sfsl run {folder / 'tuned.toml'} --out FOLDER. Also in {folder}: summary.json, "
@@ -86,10 +86,13 @@ def _figure_row(one: "ArmResult", summary: "Summary") -> tuple[str, ...]:
     return (
         f"{one.name} *" if one.name == summary.choice else one.name,
         changes or NONE,
-        NONE if one.dropped is None else f"{one.dropped:,}",
-        f"{one.best_round:,}",
         *map(_said, found),
     )
+
+
+def _cost_row(one: "ArmResult") -> tuple[str, ...]:
+    dropped = NONE if one.dropped is None else f"{one.dropped:,}"
+    return one.name, f"{one.best_round:,}", dropped, *_cost(one.cost)
 
 
 def _cost(cost: "Cost") -> tuple[str, ...]:

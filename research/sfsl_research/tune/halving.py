@@ -9,7 +9,7 @@ import msgspec
 
 from sfsl.scores import Evaluation
 
-By = Literal["auc", "log-loss"]
+By = Literal["auc", "log_loss"]
 DEFAULT = "default"
 _MOST_HALVINGS = 3
 

@@ -44,24 +44,23 @@ def _panel(
     for place, one in enumerate(ended):
         label = "dropped" if place == 0 else None
         panel.plot(*_line(arms[one.name], figure), color=_GREY, lw=1.0, label=label)
-    colors = iter(_COLORS * len(last))
+    colors, seen = iter(_COLORS * len(last)), [one for one in baselines.values() if one is not None]
     for one in last:
         color = _BLACK if one.name == DEFAULT else next(colors)
         chosen = one.name == summary.choice
         rounds, values = _line(arms[one.name], figure)
-        panel.plot(
-            rounds,
-            values,
-            color=color,
-            lw=2.2 if chosen else 1.4,
-            label=f"{one.name} (chosen)" if chosen else one.name,
-        )
+        label = f"{one.name} (chosen)" if chosen else one.name
+        panel.plot(rounds, values, color=color, lw=2.2 if chosen else 1.4, label=label)
+        seen += values
         if one.best_round in rounds:
             at = list(rounds).index(one.best_round)
             panel.plot([rounds[at]], [values[at]], "o", color=color, ms=6 if chosen else 4)
     for (name, value), style in zip(baselines.items(), ("--", ":"), strict=False):
         if value is not None:
             panel.axhline(value, color="#7a7a7a", ls=style, lw=1.0, label=name)
+    if seen:  # an arm that was dropped because it went astray does not set the scale
+        margin = 0.06 * (max(seen) - min(seen)) or 0.01
+        panel.set_ylim(min(seen) - margin, max(seen) + margin)
 
 
 def _line(arm: ArmState, figure: str) -> tuple[Sequence[int], Sequence[float]]:
