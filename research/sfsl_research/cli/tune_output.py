@@ -65,8 +65,8 @@ def print_summary(out: Console, summary: "Summary", folder: Path) -> None:
     by = summary.by.replace("_", " ")
     out.print(table(f"Arms at their best rounds, ordered by the {by} of validation devices", heads, rows))
     costs = [_cost_row(one) for one in summary.arms] + [("all", "", "", *_cost(summary.cost))]
-    heads = ("arm", "best after", "dropped after", "rounds", "client rounds", "samples", "seconds")
-    out.print(table("What each arm cost", heads, costs))
+    cost_heads = ("arm", "best after", "dropped after", "rounds", "client rounds", "samples", "seconds")
+    out.print(table("What each arm cost", cost_heads, costs))
     out.print(summary.verdict, highlight=False, soft_wrap=True)
     out.print(
         f"Train the choice: sfsl run {folder / 'tuned.toml'} --out FOLDER. Also in {folder}: summary.json, "

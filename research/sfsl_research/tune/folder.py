@@ -10,8 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sfsl.durable.files import folder_made_whole, write_whole, written_whole
-from sfsl.durable.lock import Closing, FileLock
+from sfsl.durable import Closing, FileLock, folder_made_whole, write_whole, written_whole
 from sfsl.errors import InputError
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl_research.tune.halving import ArmState, By

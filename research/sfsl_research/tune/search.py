@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sfsl.arrays import Indices
 from sfsl.data.compact import compact
-from sfsl.durable.lock import Closing
+from sfsl.durable import Closing
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.fleet import Devices, Fleet, Interacted, scheme_privacy
 from sfsl.run.planning import choose_cohort

@@ -26,6 +26,7 @@ def _among(*values: Value) -> Callable[[Value], list[Value]]:
 # By key: what is tried beside the run's own value, which always is. Multiples follow whatever the default is.
 SPACE: Mapping[str, Callable[[Value], list[Value]]] = {
     "server.row_rate": _times(1 / 3, 3),
+    "server.row_prior": _times(1 / 3, 3),
     "server.dense_rate": _times(1 / 3, 3),
     "training.learning_rate": _times(1 / 2, 2),
     "training.rebuild": _among(0.0, TrainingSettings().rebuild),
@@ -59,7 +60,7 @@ def draw_arms(base: RunConfig, count: int, seed: int, *, personal: bool = True) 
     waiting: list[Changes] = []
     for one in candidates:
         training = with_changes(base, one).training
-        if training not in local and len(local) >= limit:
+        if len(one) > 1 and training not in local and len(local) >= limit:
             waiting.append(one)
             continue
         local.add(training)
@@ -69,11 +70,13 @@ def draw_arms(base: RunConfig, count: int, seed: int, *, personal: bool = True) 
 
 def _grid(base: RunConfig, personal: bool) -> list[Changes]:
     """Return every combination that the settings allow, each as what it changes."""
+    # Keys that change nothing here would make arms that are the same.
+    idle = {"training.rebuild": not personal, "server.row_prior": base.server.row_step != "heat"}
     choices = []
     for key, around in SPACE.items():
         own = _own(base, key)
-        tried = [one for one in dict.fromkeys(around(own)) if one != own]
-        choices.append([None, *(tried if personal or key != "training.rebuild" else [])])
+        tried = [] if idle.get(key) else [one for one in dict.fromkeys(around(own)) if one != own]
+        choices.append([None, *tried])
     found = list[Changes]()
     for values in product(*choices):
         changes = {key: one for key, one in zip(SPACE, values, strict=True) if one is not None}
