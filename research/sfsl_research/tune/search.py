@@ -23,7 +23,7 @@ from sfsl.scores import Evaluation, evaluate
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import Pool, baselines_of
-from sfsl.simulate.rebuilt import draw_tested
+from sfsl.simulate.rebuilt import MOST_TESTED, draw_tested
 from sfsl.submodel import MemoryStore
 from sfsl.training.task import Task
 from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
@@ -34,7 +34,9 @@ from sfsl_research.tune.space import with_changes
 
 # Evaluations over all rounds; rungs add some.
 _EVALUATIONS = 16
-_MOST_SAMPLES = 500_000
+# Samples of validation devices, which are looked at again and again, and rebuild their rows each time: about
+# so many. Test devices are looked at once for each arm.
+_VALIDATION_SAMPLES, _MOST_SAMPLES = 20_000, 500_000
 # Seconds between checkpoints: so many times what the last one took, so that they cost a hundredth; or more.
 _CHECKPOINTS, _CHECKPOINT_SECONDS = 100, 10.0
 
@@ -86,7 +88,10 @@ class Search(Closing):
         self._fleet = ResidentClients(compact(fleet.train.data, base.data.max_history), device)
         self._clients, self._baselines = base.round.clients, baselines_of(fleet.task, fleet.train)
         pools = split_pools(plan.base, fleet)
-        self.held_out = {name: self._tested(pool, device) for name, pool in pools.items()}
+        self.held_out = {
+            VALID: self._tested(pools[VALID], device, _VALIDATION_SAMPLES),
+            TEST: self._tested(pools[TEST], device, _MOST_SAMPLES),
+        }
         self.rungs = plan_rungs(plan.rounds, len(plan.arms))
         self._every = max(1, plan.rounds // _EVALUATIONS)
         self.round = 0
@@ -202,10 +207,11 @@ class Search(Closing):
             passes.append(_Pass(tuple(names), engine, rebuilds(configs[0], self._task)))
         return passes
 
-    def _tested(self, pool: Pool, device: torch.device) -> ResidentTest:
-        """Put a pool on the device. All arms are judged by the same clients, few enough to rebuild for."""
+    def _tested(self, pool: Pool, device: torch.device, samples: int) -> ResidentTest:
+        """Put a pool on the device: whole clients with about so many samples, by whom all arms are judged."""
         users = np.unique(_users(pool))
-        some = users[draw_tested(len(users), self._seed)]
+        few = min(MOST_TESTED, -(-samples * len(users) // len(pool)))
+        some = users[draw_tested(len(users), self._seed, few)]
         return ResidentTest(self._task, pool, device, most=_MOST_SAMPLES, seed=self._seed, users=some)
 
     def _progress(self, measured: bool, ended: Sequence[str]) -> Progress:

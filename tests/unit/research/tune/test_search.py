@@ -135,6 +135,25 @@ def test_validation_and_test_devices_are_different_ones(whole: tuple[Path, Searc
     assert not np.intersect1d(valid, test).size
 
 
+def test_test_devices_judge_the_best_round_and_not_the_last(fleet: Fleet, tmp_path: Path) -> None:
+    wild: dict[str, dict[str, float | int]] = {
+        DEFAULT: {},
+        "wild": {"training.learning_rate": 2.0, "server.row_rate": 30.0, "server.dense_rate": 0.3},
+    }
+    found = {}
+    for rounds in (1, 4):
+        base = msgspec.structs.replace(BASE, run=msgspec.structs.replace(BASE.run, rounds=rounds))
+        plan = Plan(base, wild, "log_loss", len(fleet.devices), len(fleet.train))
+        found[rounds] = searched(begin(tmp_path / str(rounds), plan, fleet, CPU))["wild"]
+    best, losses = found[4].best("log_loss"), [one.found.log_loss for one in found[4].points]
+    assert best is not None
+    assert best.round == 1
+    assert losses[-1] > losses[0] + 0.05  # or there is nothing to see
+    assert found[4].test is not None
+    assert found[1].test is not None
+    assert found[4].test.log_loss == pytest.approx(found[1].test.log_loss, abs=1e-6)
+
+
 def test_a_search_that_was_stopped_goes_on_to_the_same_end(
     whole: tuple[Path, Search], fleet: Fleet, tmp_path: Path
 ) -> None:
