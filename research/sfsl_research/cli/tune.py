@@ -56,7 +56,7 @@ def tune(
     clients: Annotated[int | None, typer.Option(help="round.clients")] = None,
     seed: Annotated[int | None, typer.Option(help="run.seed, and of the draw of arms.")] = None,
     by: Annotated[
-        Literal["log_loss", "auc"] | None, typer.Option(help="What chooses. Default: log_loss.")
+        str | None, typer.Option(help="run.keep, by which validation devices choose: log_loss or auc.")
     ] = None,
     settings: Settings = None,
     device: Annotated[
@@ -80,13 +80,13 @@ def tune(
     from sfsl_research.tune.search import begin, go_on, on_device
 
     where, screen = _device(device), progress_console()
-    numbers = {"run.rounds": rounds, "round.clients": clients, "run.seed": seed}
-    flags = {key: value for key, value in numbers.items() if value is not None}
+    given = {"run.rounds": rounds, "round.clients": clients, "run.seed": seed, "run.keep": by}
+    flags = {key: value for key, value in given.items() if value is not None}
     if resume:
         with TuneFolder(out) as folder, screen.status("reading data and settings"):
             stored = folder.plan
             sections = _sections(data) if data else msgspec.to_builtins(stored.base)
-            _require_same(stored, _asked(sections, flags, settings), arms, by)
+            _require_same(stored, _asked(sections, flags, settings), arms)
             fleet = build_fleet(stored.base)
         search = go_on(out, fleet, where)
     else:
@@ -95,7 +95,7 @@ def tune(
         on_device(base, where.type)  # refused before data are read
         with screen.status("reading data and settings"):
             fleet = build_fleet(base)
-            search = begin(out, _plan(base, fleet, arms or ARMS, by or "log_loss"), fleet, where)
+            search = begin(out, _plan(base, fleet, arms or ARMS), fleet, where)
     with search:
         if fleet.report is not None:
             screen.print(str(fleet.report), highlight=False, soft_wrap=True)
@@ -157,21 +157,20 @@ def _asked(
     return with_whole_path(from_sections(overridden(with_settings(base, flags), settings or ())))
 
 
-def _plan(base: RunConfig, fleet: "Fleet", arms: int, by: Literal["log_loss", "auc"]) -> "Plan":
+def _plan(base: RunConfig, fleet: "Fleet", arms: int) -> "Plan":
     from sfsl_research.tune.folder import Plan
     from sfsl_research.tune.halving import DEFAULT
     from sfsl_research.tune.space import draw_arms
 
     drawn = draw_arms(base, arms, base.run.seed, personal=bool(fleet.task.personal))
     named = {f"arm-{place}" if one else DEFAULT: dict(one) for place, one in enumerate(drawn)}
-    return Plan(base, named, by, len(fleet.devices), len(fleet.train))
+    return Plan(base, named, len(fleet.devices), len(fleet.train))
 
 
-def _require_same(plan: "Plan", wanted: RunConfig, arms: int | None, by: str | None) -> None:
+def _require_same(plan: "Plan", wanted: RunConfig, arms: int | None) -> None:
     """Refuse to go on with other settings than a search began with."""
     old, new = _flat(plan.base), _flat(wanted)
-    old |= {"--arms": len(plan.arms), "--by": plan.by}
-    new |= {"--arms": arms or len(plan.arms), "--by": by or plan.by}
+    old["--arms"], new["--arms"] = len(plan.arms), arms or len(plan.arms)
     for key, value in new.items():
         if value != old[key]:
             raise InputError(

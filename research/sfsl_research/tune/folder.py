@@ -26,13 +26,17 @@ class Plan(msgspec.Struct, frozen=True):
 
     base: RunConfig
     arms: dict[str, dict[str, float | int]]
-    by: By
     clients: int
     samples: int
 
     @property
     def rounds(self) -> int:
         return self.base.run.rounds
+
+    @property
+    def by(self) -> By:
+        """What says which arm is best: that which says which round of a run is."""
+        return self.base.run.keep
 
 
 class State(msgspec.Struct, frozen=True):

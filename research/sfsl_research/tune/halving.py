@@ -9,7 +9,7 @@ import msgspec
 
 from sfsl.scores import Evaluation
 
-By = Literal["auc", "log_loss"]
+By = Literal["log_loss", "auc"]
 DEFAULT = "default"
 _MOST_HALVINGS = 3
 

@@ -37,11 +37,15 @@ def config(**sections: dict[str, object]) -> RunConfig:
     )
 
 
-BASE = config(training={"learning_rate": 1e-6}, server={"row_rate": 1e-6, "dense_rate": 1e-9})
+# So slow that nearly nothing is learned; the arm "fast" is not.
+BASE = config(
+    training={"learning_rate": 1e-6, "rebuild": 0.3, "rebuild_rate": 1e-3, "rebuild_epochs": 2},
+    server={"row_step": "heat", "row_rate": 1e-6, "dense_step": "adam", "dense_rate": 1e-9},
+)
 ARMS: dict[str, dict[str, float | int]] = {
     DEFAULT: {},
     "fast": {"training.learning_rate": 0.2, "server.row_rate": 0.3, "server.dense_rate": 0.003},
-    "kept": {"training.rebuild": 0.0, "server.row_rate": 0.3},
+    "kept": {"training.rebuild": 0.0},
     "slow": {"server.row_rate": 1e-7},
 }
 
@@ -52,7 +56,7 @@ def fleet() -> Fleet:
 
 
 def plan_of(fleet: Fleet, base: RunConfig = BASE) -> Plan:
-    return Plan(base, ARMS, "log_loss", len(fleet.devices), len(fleet.train))
+    return Plan(base, ARMS, len(fleet.devices), len(fleet.train))
 
 
 def searched(
@@ -92,12 +96,9 @@ def whole(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
 def test_the_default_survives_to_the_end_and_the_best_is_chosen(whole: tuple[Path, Search]) -> None:
     _, search = whole
     assert search.rungs == [2, 4]
-    assert {name: arm.dropped for name, arm in search.arms.items()} == {
-        DEFAULT: None,
-        "fast": None,
-        "kept": None if search.arms["kept"].dropped is None else 2,
-        "slow": 2,
-    }
+    dropped = {name: arm.dropped for name, arm in search.arms.items()}
+    assert dropped[DEFAULT] is dropped["fast"] is None
+    assert sorted([dropped["kept"] or 0, dropped["slow"] or 0])[1] == 2
     summary = summarize(search.plan, search.rungs, search.arms)
     assert summary.choice == "fast"
     chosen, default = summary.arm("fast"), summary.arm(DEFAULT)
@@ -143,7 +144,7 @@ def test_test_devices_judge_the_best_round_and_not_the_last(fleet: Fleet, tmp_pa
     found = {}
     for rounds in (1, 4):
         base = msgspec.structs.replace(BASE, run=msgspec.structs.replace(BASE.run, rounds=rounds))
-        plan = Plan(base, wild, "log_loss", len(fleet.devices), len(fleet.train))
+        plan = Plan(base, wild, len(fleet.devices), len(fleet.train))
         found[rounds] = searched(begin(tmp_path / str(rounds), plan, fleet, CPU))["wild"]
     best, losses = found[4].best("log_loss"), [one.found.log_loss for one in found[4].points]
     assert best is not None
