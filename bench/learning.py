@@ -129,7 +129,8 @@ def command(options: argparse.Namespace, name: str, flags: str, seed: int) -> li
     words += ["--rounds", str(options.rounds), "--set", f"run.evaluate_every={options.every}"]
     if (out / "config.toml").exists():
         return [*words, "--resume"]
-    return [*words, "--data", *data, "--set", f"run.seed={seed}", *shlex.split(flags)]
+    whole = ["--set", "data.validation=0"]  # curves of the whole test set, as in the results
+    return [*words, "--data", *data, *whole, "--set", f"run.seed={seed}", *shlex.split(flags)]
 
 
 def run_all(commands: list[list[str]], jobs: int, deadline: float) -> None:

@@ -136,11 +136,15 @@ def _below(low: float | None, high: float | None) -> bool | None:
     return None if low is None or high is None else low < high
 
 
-def verdict(found: Evaluation, rounds: int) -> str:
-    """Say in one sentence what a model is worth after so many rounds, and whether it beats its baselines."""
+def verdict(found: Evaluation, rounds: int, *, of: int = 0) -> str:
+    """Say in one sentence what a model is worth after so many rounds, and whether it beats its baselines.
+    ``of``: the rounds of its run, where it is the best of them and not the last."""
     if found.auc is None:
         return ""
-    said = f"After {rounds:,} round{'' if rounds == 1 else 's'} the model reaches AUC {found.auc:.4f}"
+    said = f"After {rounds:,} round{'' if rounds == 1 else 's'} the model"
+    if of > rounds:
+        said = f"The best model, of round {rounds:,} of {of:,},"
+    said += f" reaches AUC {found.auc:.4f}"
     if found.popularity_auc is not None:
         said += f" (item popularity: {found.popularity_auc:.4f})"
     if found.log_loss is None:

@@ -1,4 +1,5 @@
-"""The commands that this package adds to ``sfsl``: ``privacy audit``, ``bench``, ``reproduce`` and ``swarm``.
+"""The commands that this package adds to ``sfsl``: ``privacy audit``, ``bench``, ``reproduce``, ``swarm``
+and ``tune``.
 
 Each function is an entry point of the group ``sfsl.commands``, which ``sfsl.cli`` calls with its app, or with
 the group of commands that this one joins.
@@ -30,6 +31,12 @@ def add_swarm(app: typer.Typer) -> None:
     from sfsl_research.cli import swarm
 
     swarm.register(app)
+
+
+def add_tune(app: typer.Typer) -> None:
+    from sfsl_research.cli import tune
+
+    tune.register(app)
 
 
 # The commands print as those of sfsl do, and whoever imports that package has it call the functions above.

@@ -274,13 +274,14 @@ def _require_federated(name: str, config: RunConfig, clients: int) -> None:
 
 
 def _read_settings(path: Path) -> dict[str, RunConfig]:
-    """What another version did not know yet has its default, but for the world, which was the paper's."""
+    """What another version did not know yet has its default, but for the world, which was the paper's, and
+    validation, which it did not do."""
     try:
         stored = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
     except msgspec.MsgspecError as error:
         raise InputError(f"{path} is damaged: {error}") from None
     for sections in stored.values():
-        sections["data"] = {"world": "paper"} | sections.get("data", {})
+        sections["data"] = {"world": "paper", "validation": 0} | sections.get("data", {})
     return {name: from_sections(sections) for name, sections in stored.items()}
 
 

@@ -7,6 +7,7 @@ from sfsl.data.compact import compact
 from sfsl.errors import InputError
 from sfsl.run.fleet import Devices, Fleet, Interacted, scheme_privacy
 from sfsl.run.setup import rebuilds, simulation_settings
+from sfsl.run.validation import choosing, split_held_out
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import RowStore
@@ -28,9 +29,12 @@ def build(config: RunConfig, fleet: Fleet, store: RowStore) -> ResidentRounds:
     if not (isinstance(fleet.train, Interacted) and isinstance(fleet.devices, Devices)):
         raise InputError("run.device is for clicks data; leave it empty")
     device, seed, users = torch.device(config.run.device), config.run.seed, None
+    pools = split_held_out(config, fleet)
     if rebuilds(config, fleet.task):
-        numbers = np.sort(np.array([*fleet.devices.numbers.values()]))
-        users = numbers[draw_tested(len(numbers), seed)]
+        names, choose = sorted(fleet.devices), choosing(pools, fleet)
+        chosen = np.array([name in choose for name in names]) if choose else None
+        tested = draw_tested(len(names), seed, choose=chosen)
+        users = np.array([fleet.devices.numbers[names[place]] for place in tested])
     return ResidentRounds(
         fleet.task,
         ResidentClients(compact(fleet.train.data, config.data.max_history), device),
@@ -38,7 +42,10 @@ def build(config: RunConfig, fleet: Fleet, store: RowStore) -> ResidentRounds:
         store,
         simulation_settings(config, {}),
         scheme_privacy(config),
-        ResidentTest(fleet.task, fleet.test, device, most=_MOST_TESTED, seed=seed, users=users),
+        {
+            name: ResidentTest(fleet.task, pool, device, most=_MOST_TESTED, seed=seed, users=users)
+            for name, pool in pools.items()
+        },
         clients=config.round.clients,
         seed=seed,
     )

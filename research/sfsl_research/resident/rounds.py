@@ -33,13 +33,14 @@ class ResidentRounds(Engine):
         store: RowStore,
         settings: SimulationSettings,
         privacy: IndexPrivacy,
-        test: ResidentTest,
+        held_out: Mapping[str, ResidentTest],
         *,
         clients: int,
         seed: int,
     ) -> None:
         self.task, self.store = task, store
-        self._numbers, self._test = numbers, test
+        self._numbers, self._held_out, self._rebuilt_at = numbers, held_out, -1
+        self._users = next((one.users for one in held_out.values()), None)
         self._model = ResidentModel(task, store, fleet.device)
         arm = Arm("run", self._model, settings, privacy)
         self._engine = ResidentEngine(fleet, [arm], clients=clients, seed=seed)
@@ -56,18 +57,23 @@ class ResidentRounds(Engine):
 
     def scored(self, pool: str) -> Scored:
         """Score samples that are on the device."""
-        if pool != "test":
+        if pool not in self._held_out:
             return super().scored(pool)
-        if self._test.users is not None:
-            self._engine.rebuild(self._test.users)
-        return self._test.scored(self._model)
+        self._rebuild()
+        return self._held_out[pool].scored(self._model)
 
     def rebuilt(self) -> Rebuilt | None:
-        if self._test.users is None:
+        self._rebuild()
+        tables, users = self._model.tables, self._users  # a client's personal row has its number
+        if users is None:
             return None
-        self._engine.rebuild(self._test.users)
-        tables, users = self._model.tables, self._test.users  # a client's personal row has its number
         return {name: (users, tables[name][users].cpu().numpy()) for name in self.task.personal}
+
+    def _rebuild(self) -> None:
+        """Rebuild the rows of those who are tested, once for all pools of a round."""
+        if self._users is not None and self._rebuilt_at != self.store.round:
+            self._engine.rebuild(self._users)
+            self._rebuilt_at = self.store.round
 
     def _commit(self, number: int) -> Commit:
         changes = self._model.changes().items()

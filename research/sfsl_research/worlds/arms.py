@@ -27,6 +27,10 @@ def family_of(arm: str) -> str:
     return head if head in (FL, CENTRALIZED) else arm
 
 
+# An arm is evaluated on everyone's held-out samples, and trained to its end.
+_NOT_FOLLOWED = (("data", "validation"), ("run", "keep"), ("run", "patience"))
+
+
 def arms_of(
     model: str, *, clients: int, seed: int, candidates: Mapping[str, Sections] | None = None
 ) -> dict[str, RunConfig]:
@@ -62,4 +66,7 @@ def _plain(model: str, sections: Sections, clients: int, seed: int) -> RunConfig
 
 def digest_of(config: RunConfig) -> str:
     """Return what tells these settings from others, so that a changed arm is trained anew."""
-    return sha256(msgspec.json.encode(config, order="sorted")).hexdigest()[:16]
+    sections = msgspec.to_builtins(config)
+    for section, key in _NOT_FOLLOWED:
+        del sections[section][key]
+    return sha256(msgspec.json.encode(sections, order="sorted")).hexdigest()[:16]

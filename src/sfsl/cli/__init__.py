@@ -51,6 +51,7 @@ RESEARCH = {
     "bench": (app, "Measure what things cost on this machine."),
     "reproduce": (app, "Make the paper's figures and tables again."),
     "swarm": (app, "Run many simulated clients against a server."),
+    "tune": (app, "Search for settings that suit your data."),
 }
 
 

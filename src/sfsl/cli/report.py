@@ -27,10 +27,13 @@ PAGE = "report.html"
 def report(
     runs: Annotated[list[Path], Argument(metavar="RUN…", help="Folders that `sfsl run` wrote.")],
     out: Annotated[Path, Option(help="Folder for the pictures and the page.")] = Path("report"),
+    last: Annotated[
+        bool, Option("--last", help="Judge runs by their last models, not by the best on validation.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Compare runs: AUC curves, costs, dropouts, privacy, as PNG, SVG and one self-contained page."""
-    read = read_runs(runs)
+    read = read_runs(runs, last=last)
     compared, drawn = [figures(run) for run in read], pictures(read)
     try:
         out.mkdir(parents=True, exist_ok=True)

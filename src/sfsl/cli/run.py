@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from sfsl.run.runner import Runner
 
 Folder = Annotated[Path, Argument(metavar="RUN", help="The folder of a run.")]
+Last = Annotated[bool, Option("--last", help="The model of the last round, not the best on validation.")]
 
 PLAIN_LABEL = "; PLAIN SUMS: a simulation that hides nothing, with the same result"
 
@@ -71,6 +72,9 @@ def run(
     engine: Annotated[
         str | None, Option(help="run.engine: local, or ray for a cluster (sfsl init has its settings)")
     ] = None,
+    patience: Annotated[
+        int | None, Option(help="run.patience: stop after so many rounds without a better model; 0: never")
+    ] = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the run in --out.")] = False,
     json: Json = False,
 ) -> None:
@@ -81,7 +85,7 @@ def run(
 
     Ctrl-C stops after the round; once more, at once. Either way --resume goes on from the last whole round.
     """
-    base = read_run_sections(config or RunFolder(out).config_file) if config or resume else {}
+    base = read_run_sections(config) if config else RunFolder(out).sections() if resume else {}
     flags: dict[str, Any] = {
         "run.rounds": rounds,
         "round.clients": clients,
@@ -89,6 +93,7 @@ def run(
         "round.sums": sums,
         "run.device": device,
         "run.engine": engine,
+        "run.patience": patience,
     }
     if privacy is not None:
         numbers = probabilities(privacy) if "," in privacy else []
@@ -102,7 +107,7 @@ def run(
         wanted = from_sections(as_in_paper(sections) if paper else sections)
     except ParameterError as error:
         raise ParameterError(f"{config}: {error}" if config else str(error)) from None
-    _require_torch()
+    require_torch()
     from sfsl.run import start
 
     screen = progress_console()
@@ -111,7 +116,7 @@ def run(
     with opened as runner:
         _say_start(screen, runner)
         shown = RunProgress(screen, runner.lines, wanted.run.rounds, lambda: runner.evaluation)
-        with _stopping(screen) as asked, shown as progress:
+        with stopping(screen) as asked, shown as progress:
             try:
                 summary = runner.run(stop=lambda: bool(asked), seen=progress.seen)
             except KeyboardInterrupt:
@@ -123,9 +128,18 @@ def run(
         emit_json(msgspec.to_builtins(summary))
     else:
         print_summary(console(), summary)
-        console().print(f"Everything is in {out}: metrics.jsonl, summary.json, config.toml, store/")
+        kept = ", best/" if summary.best else ""
+        console().print(f"Everything is in {out}: metrics.jsonl, summary.json, config.toml, store/{kept}")
         print_verdict(console(), summary)
-    if not summary.complete:
+    if summary.stopped == "patience" and summary.best:
+        screen.print(
+            f"Stopped after round {summary.rounds}: no model was better on validation devices than that of "
+            f"round {summary.best.round}, for {summary.rounds - summary.best.round} rounds (run.patience = "
+            f"{wanted.run.patience}). To go on: sfsl run --out {out} --resume --patience, with more or 0",
+            highlight=False,
+            soft_wrap=True,
+        )
+    elif not summary.complete:
         screen.print(f"Stopped after round {summary.rounds}. Go on with: sfsl run --out {out} --resume")
         raise typer.Exit(INTERRUPTED)
 
@@ -141,11 +155,11 @@ def init(file: Annotated[Path, Argument(help="The file to write.")] = Path("sfsl
     typer.echo(f"Wrote {file}. Change what you like, then: sfsl run {file}")
 
 
-def evaluate(folder: Folder, json: Json = False) -> None:
-    """AUC, log loss and rankings of a run's model on its central test set, beside its baselines."""
-    model = _at_rest(folder)
-    found, counts = model.evaluate(), {"samples": len(model.fleet.test), "users": len(model.fleet.devices)}
-    result = {"round": model.round, **msgspec.to_builtins(found), **counts}
+def evaluate(folder: Folder, last: Last = False, json: Json = False) -> None:
+    """AUC, log loss and rankings of a run's best model on its central test set, beside its baselines."""
+    model = _at_rest(folder, last)
+    found, counts = model.evaluate(), {"samples": len(model.test), "users": len(model.fleet.devices)}
+    result = {"round": model.round, "which": model.which, **msgspec.to_builtins(found), **counts}
     shown = {name: one for name, one in result.items() if name != "calibration"}
     present(result, json, facts("Central test set", shown), verdict(found, model.round))
 
@@ -154,14 +168,18 @@ def export(
     folder: Folder,
     file: Annotated[Path, Argument(help="The file to write.")],
     max_gib: Annotated[float, Option(help="Refuse tables larger than this in all.")] = 4.0,
+    last: Last = False,
+    json: Json = False,
 ) -> None:
     """Write the model as a plain torch state dict, tables and all: torch.load, then load_state_dict.
+
+    It is the best model, where validation devices chose one, and otherwise that of the last round.
 
     It has the users' personal rows in it too, which a simulation knows and a real server never does.
     """
     if file.exists():
         raise InputError(f"{file} exists already; choose another file or remove it")
-    model = _at_rest(folder)
+    model = _at_rest(folder, last)
     import torch
 
     state = model.state_dict(max_gib)
@@ -171,18 +189,20 @@ def export(
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         raise InputError(f"cannot write {file}: {error}") from None
     size = sum(one.numel() for one in state.values())
-    typer.echo(f"Wrote {file}: round {model.round}, {size:,} parameters in {len(state)} tensors")
+    said = f"Wrote {file}: round {model.round} ({model.which}), {size:,} parameters in {len(state)} tensors"
+    result = {"file": str(file), "round": model.round, "which": model.which, "parameters": size}
+    present(result, json, said)
 
 
-def _at_rest(folder: Path) -> "Model":
+def _at_rest(folder: Path, last: bool) -> "Model":
     """Load the model of a run that is not running."""
-    _require_torch()
+    require_torch()
     from sfsl.run.load import load
 
-    return load(RunFolder(folder).path)
+    return load(RunFolder(folder).path, last=last)
 
 
-def _require_torch() -> None:
+def require_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -190,7 +210,7 @@ def _require_torch() -> None:
 
 
 @contextmanager
-def _stopping(screen: Console) -> Iterator[list[bool]]:
+def stopping(screen: Console) -> Iterator[list[bool]]:
     """Yield a list that is empty until Ctrl-C; a second Ctrl-C raises where it falls."""
     asked: list[bool] = []
 
@@ -215,11 +235,20 @@ def _say_start(screen: Console, runner: "Runner") -> None:
     screen.print(
         f"{type(fleet.task.module).__name__}: {parameters:,} parameters, {model.dense:,} of them dense; "
         f"{len(fleet.devices):,} clients, {len(fleet.train):,} samples to train on, "
-        f"{len(fleet.test):,} to test; {described(runner.config)}"
+        f"{_held_out(runner)}; {described(runner.config)}"
         + (f"; going on after round {runner.store.round}" if runner.store.round else ""),
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _held_out(runner: "Runner") -> str:
+    valid, test = runner.pools.get("valid"), len(runner.pools["test"])
+    if valid is not None:
+        return f"{len(valid):,} of validation devices to choose the model, {test:,} to test"
+    wanted = runner.config.data.validation
+    few = " (none for validation: a share of these devices has too few clicks; the last model is exported)"
+    return f"{test:,} to test{few if wanted else ''}"
 
 
 def described(config: RunConfig) -> str:

@@ -10,7 +10,7 @@ from sfsl.cli.output import table
 from sfsl.errors import NotFinite
 from sfsl.rounds.exchanges import ORDER, Exchange
 from sfsl.rounds.record import RoundRecord
-from sfsl.run.summary import BaselineFigures, Costs, FullModel, Privacy, Summary
+from sfsl.run.summary import BaselineFigures, Best, Costs, FullModel, Privacy, Summary
 from sfsl.scores import Evaluation, unbeaten, verdict
 
 NONE = "–"
@@ -100,7 +100,7 @@ def print_verdict(out: Console, summary: Summary) -> None:
     """Say in a sentence what the model is worth, and what may help where that is nothing."""
     if summary.verdict:
         found, said = summary.learning, summary.verdict
-        best = found.log_loss_best
+        best = None if summary.best else found.log_loss_best
         if found.log_loss and best is not None and best < _WORSE * found.log_loss:
             said += f" Its log loss was {best:.4f} after round {found.log_loss_best_round}, and rose since."
         out.print(f"{said} {ADVICE}" if summary.beats_baselines is False else said, highlight=False)
@@ -142,6 +142,7 @@ def _facts(summary: Summary) -> Facts:
 def _learning_facts(summary: Summary) -> Facts:
     found = summary.learning
     facts = [
+        *_best_facts(summary.best),
         ("AUC, central test set", _said(found.auc, f"{{:.4f}} (round {found.auc_round})")),
         ("… best", _said(found.auc_best, f"{{:.4f}} (round {found.auc_best_round})")),
         ("log loss", _said(found.log_loss)),
@@ -162,6 +163,14 @@ def _learning_facts(summary: Summary) -> Facts:
         ("… log loss, at its best shift", loss),
         ("loss of local training", _said(found.loss)),
     ]
+
+
+def _best_facts(best: Best | None) -> Facts:
+    if best is None:
+        return []
+    both = ((best.auc, best.log_loss), (best.auc_valid, best.log_loss_valid))
+    test, valid = (f"AUC {_said(auc)}, log loss {_said(loss)}" for auc, loss in both)
+    return [(f"best model: round {best.round}, test set", test), ("… validation devices", valid)]
 
 
 def _baseline_facts(found: BaselineFigures | None) -> Facts:

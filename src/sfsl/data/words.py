@@ -148,6 +148,10 @@ class Windows:
     def column(self, name: str) -> Column | None:
         return {"target": self.speech.spoken[self.offered], "label": self.at == self.offered}.get(name)
 
+    def owners(self) -> tuple[Sequence[object], Indices]:
+        offsets = self.speech.offsets
+        return range(len(offsets) - 1), np.searchsorted(offsets, self.at, side="right") - 1
+
     @cached_property
     def _offsets(self) -> Indices:
         return np.searchsorted(self.at, self.speech.offsets)

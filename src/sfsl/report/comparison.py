@@ -7,6 +7,7 @@ from typing import Any
 from sfsl.report.runs import EXCHANGES, Run
 
 _MIB = 2**20
+_OF_A_MODEL = ("log_loss", "ndcg", "recall", "auc_valid", "log_loss_valid")
 
 
 def figures(run: Run) -> dict[str, Any]:
@@ -16,7 +17,7 @@ def figures(run: Run) -> dict[str, Any]:
     up, down = run.mean("bytes_up"), run.mean("bytes_down")
     privacy = run.summary.get("privacy") or {}
     full = run.summary.get("full_model", {}) if run.asked else {}
-    done = run.done
+    done, judged = run.done, run.judged
     return {
         "name": run.name,
         "scheme": run.scheme,
@@ -32,11 +33,13 @@ def figures(run: Run) -> dict[str, Any]:
         "declined": run.declined,
         "diverged": sum(line.diverged for line in run.lines),
         "refused_rows": sum(sum(line.refused.values()) for line in run.lines),
-        "auc": auc[-1][1] if auc else None,
+        "round": judged.round,
+        "which": "best" if run.best and not run.last else "last",
+        "auc": _figure(run, "auc"),
         "auc_best": best[1] if best else None,
         "auc_best_round": best[0] if best else None,
         "auc_secure": secure[-1][1] if secure else None,
-        **{name: _last(run, name) for name in ("log_loss", "ndcg", "recall")},
+        **{name: _figure(run, name) for name in _OF_A_MODEL},
         "baselines": run.summary.get("baselines"),
         "base_log_loss": run.baseline("base_rate", "log_loss"),
         "popularity_auc": run.baseline("popularity", "auc"),
@@ -54,13 +57,16 @@ def figures(run: Run) -> dict[str, Any]:
     }
 
 
-def _last(run: Run, figure: str) -> float | None:
-    curve = run.curve(figure)
+def _figure(run: Run, name: str) -> float | None:
+    """Return a figure of the best model where the run is judged by that, or else the last measured."""
+    if run.judged is run.best:
+        return getattr(run.best, name, None)
+    curve = run.curve(name)
     return curve[-1][1] if curve else None
 
 
 def learning_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    heads = ["run", "scheme", "rounds", "aborted", "AUC", "best", "at", "cohorts"]
+    heads = ["run", "scheme", "rounds", "aborted", "AUC", "of round", "highest", "at", "cohorts"]
     rows = [
         [
             one["name"],
@@ -68,6 +74,7 @@ def learning_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
             f"{one['rounds']:,}",
             f"{one['aborted']:,}",
             _number(one["auc"], ".4f"),
+            f"{one['round']:,}",
             _number(one["auc_best"], ".4f"),
             _number(one["auc_best_round"], ",d"),
             _number(one["auc_secure"], ".4f"),

@@ -39,7 +39,9 @@ _TITLES = {
 }
 
 _LEARNING = (
-    "AUC: on the central test set, last and best, and after which round that was. Cohorts: the last AUC of "
+    "AUC: on the central test set, of the model that is judged here, and of which round that is: the best on "
+    "validation devices, which is exported, or else the last. Highest: the highest AUC on the test set, and "
+    "after which round that was. Cohorts: the last AUC of "
     "cohorts, from the sum of histograms of clients' own held-out samples that could be scored"
 )
 _BASELINES = (

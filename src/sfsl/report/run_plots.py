@@ -14,7 +14,12 @@ if TYPE_CHECKING:
 
 FORMATS = ("png", "svg")
 _DPI = 150
-_TESTED = {"log_loss": ("o-", "test set"), "loss": ("-", "while training")}
+_AUC = {"auc": ("o-", "test set"), "auc_valid": ("--", "validation"), "auc_secure": (":", "cohorts")}
+_TESTED = {
+    "log_loss": ("o-", "test set"),
+    "log_loss_valid": ("--", "validation"),
+    "loss": ("-", "while training"),
+}
 # Every cohort has another base rate, which its log loss follows: beside that of the test set it says nothing.
 _SUMMED = {
     "log_loss_secure": ("o-", "cohorts, at the best shift"),
@@ -64,8 +69,10 @@ def _curves(runs: Sequence[Run], axes: "list[Axes]") -> None:
     left, right = axes
     for number, run in enumerate(runs):
         color = f"C{number % 10}"
-        _lines(left, run, color, {"auc": ("o-", "test set"), "auc_secure": (":", "cohorts")})
+        _lines(left, run, color, _AUC)
         _lines(right, run, color, _TESTED if run.curve("log_loss") else _SUMMED)
+        for panel, figure in ((left, "auc"), (right, "log_loss")):
+            _mark_best(panel, run, color, figure)
     _levels(left, runs, "popularity", "auc", "--")
     _levels(right, runs, "popularity", "log_loss", "--")
     _levels(right, runs, "base_rate", "log_loss", "-.")
@@ -83,6 +90,14 @@ def _lines(panel: "Axes", run: Run, color: str, drawn: "dict[str, tuple[str, str
             shown = 1.0 if style == "o-" else 0.5
             label = f"{run.name}, {label}"
             panel.plot(*zip(*points, strict=True), style, color=color, ms=3, lw=1.2, label=label, alpha=shown)
+
+
+def _mark_best(panel: "Axes", run: Run, color: str, figure: str) -> None:
+    """Mark the round whose model is exported."""
+    value = getattr(run.best, figure, None)
+    if run.best is not None and value is not None:
+        label = f"{run.name}, best model: round {run.best.round}"
+        panel.plot([run.best.round], [value], "*", color=color, ms=13, mec="0.2", label=label, zorder=3)
 
 
 def _levels(panel: "Axes", runs: Sequence[Run], kind: str, figure: str, style: str) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from sfsl.errors import InputError
 from sfsl.rounds.exchanges import ORDER, Exchange
 from sfsl.rounds.record import RoundRecord
-from sfsl.scores import CalibrationBin
+from sfsl.scores import CalibrationBin, Evaluation, verdict
 
 # In the order in which they happen.
 EXCHANGES = (Exchange.CHECK_IN, *ORDER)
@@ -24,13 +24,15 @@ _SECURE = ("sfsl", "sfl")
 @dataclass(frozen=True)
 class Run:
     """What a run folder says. ``summary`` is empty where the run has not ended, or has gone on since;
-    aborted rounds cost too, but means are over rounds that were not aborted."""
+    aborted rounds cost too, but means are over rounds that were not aborted. ``last``: it is judged by its
+    last model, not by the best."""
 
     name: str
     lines: tuple[RoundRecord, ...]
     config: dict[str, Any]
     summary: dict[str, Any]
     versions: dict[str, Any]
+    last: bool = False
 
     @property
     def scheme(self) -> str:
@@ -68,6 +70,20 @@ class Run:
     def declined(self) -> int:
         return sum(sum(line.declined.values()) for line in self.lines)
 
+    @property
+    def best(self) -> RoundRecord | None:
+        """The line whose model was the best on validation devices; None where they chose none."""
+        keep = str(_within(self.config, "run").get("keep", "log_loss"))
+        known = [(worth, line) for line in self.lines if (worth := line.validation(keep)) is not None]
+        return min(known, key=lambda one: one[0])[1] if known else None
+
+    @property
+    def judged(self) -> RoundRecord:
+        """The line of the model by which the run is judged: the best, or else the last that was tested."""
+        if self.best is not None and not self.last:
+            return self.best
+        return next((line for line in reversed(self.lines) if line.auc is not None), self.lines[-1])
+
     def curve(self, figure: str) -> list[tuple[int, float]]:
         """Return (round, value) of a figure such as ``auc`` or ``log_loss`` where it was measured."""
         found = [(line.round, getattr(line, figure)) for line in self.lines]
@@ -80,7 +96,10 @@ class Run:
 
     @property
     def calibration(self) -> tuple[CalibrationBin, ...]:
-        """What the last model's scores said and what came of it; empty where that is not known."""
+        """What the scores of the model by which the run is judged said and what came of it; empty where that
+        is not known, as of the last model where there is a better one."""
+        if self.last and self.best not in (None, self.judged):
+            return ()
         try:
             return msgspec.convert(self.summary.get("calibration", ()), tuple[CalibrationBin, ...])
         except msgspec.ValidationError:
@@ -89,7 +108,20 @@ class Run:
     @property
     def verdict(self) -> str:
         """One sentence on what the model is worth; empty where no summary has it."""
-        return str(self.summary.get("verdict") or "")
+        if not (self.last and self.summary):
+            return str(self.summary.get("verdict") or "")
+        line = self.judged
+        return verdict(
+            Evaluation(
+                samples=0,
+                auc=line.auc,
+                log_loss=line.log_loss,
+                base_log_loss=self.baseline("base_rate", "log_loss"),
+                popularity_auc=self.baseline("popularity", "auc"),
+                popularity_log_loss=self.baseline("popularity", "log_loss"),
+            ),
+            line.round,
+        )
 
     def mean(self, cost: str) -> dict[str, float]:
         """Return the mean ``bytes_up``, ``bytes_down``, ``client_seconds`` or ``server_seconds`` by exchange,
@@ -110,8 +142,9 @@ class Run:
         return {name: count / self.asked for name, count in counts.items()}
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """Read runs, in the order given. What stands before a folder's name tells those of one name apart."""
+def read_runs(folders: Sequence[Path], *, last: bool = False) -> list[Run]:
+    """Read runs, in the order given. What stands before a folder's name tells those of one name apart.
+    ``last``: judge them by their last models."""
     if not folders:
         raise InputError("name at least one run folder")
     resolved = [folder.resolve() for folder in folders]
@@ -119,7 +152,7 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
         raise InputError("the same run folder is named twice")
     names = [folder.name for folder in resolved]
     return [
-        _read(folder, name if names.count(name) == 1 else f"{folder.parent.name}/{name}")
+        replace(_read(folder, name if names.count(name) == 1 else f"{folder.parent.name}/{name}"), last=last)
         for folder, name in zip(resolved, names, strict=True)
     ]
 

@@ -101,7 +101,8 @@ class RoundRecord(msgspec.Struct, frozen=True):
     test set after the round, where it was evaluated; ``auc_secure`` that of the cohort's own held-out samples
     before it, from securely summed histograms, and at most ``auc_secure_error`` from that of the scores
     themselves; None where that is a lot, as in the first round, whose bins are too wide. ``log_loss``,
-    ``ndcg`` and ``recall`` go with ``auc`` (``sfsl.scores.Evaluation``). ``log_loss_secure`` goes with
+    ``ndcg`` and ``recall`` go with ``auc`` (``sfsl.scores.Evaluation``); ``auc_valid`` and ``log_loss_valid``
+    are of the validation devices, which are not in the test set. ``log_loss_secure`` goes with
     ``auc_secure``; it is that of scores moved by the one constant that fits them best, since what is summed
     tells scores apart and not what they are; ``base_log_loss_secure`` is that of the constant alone, the
     click rate of the same samples.
@@ -154,6 +155,15 @@ class RoundRecord(msgspec.Struct, frozen=True):
     log_loss_secure: Number | None = None
     log_loss_secure_error: Number | None = None
     base_log_loss_secure: Number | None = None
+    auc_valid: Share | None = None
+    log_loss_valid: Number | None = None
+
+    def validation(self, keep: str) -> float | None:
+        """Return the figure that chooses a model, the smaller the better; None where it was not measured.
+        ``keep`` is ``auc`` or ``log_loss``, for which AUC stands in where scores are no chances."""
+        if keep == "log_loss" and self.log_loss_valid is not None:
+            return self.log_loss_valid
+        return None if self.auc_valid is None else -self.auc_valid
 
     def encode(self) -> bytes:
         """Return the record as JSON; what is not a number is null there."""

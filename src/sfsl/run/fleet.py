@@ -89,12 +89,21 @@ class Interacted:
     def column(self, name: str) -> Column | None:
         return getattr(self.data, name) if name in ("item", "label", "user") else None
 
+    def owners(self) -> tuple[Column, Indices]:
+        return self.data.users, self.data.user
+
 
 @dataclass(frozen=True)
 class Collected:
-    """A pool from what each client has."""
+    """A pool from what each client has: ``sizes`` says how many samples, client after client."""
 
     every: Samples
+    sizes: Mapping[str, int]
+
+    @classmethod
+    def of(cls, parts: Mapping[str, Samples], none: Samples) -> Self:
+        """Join what clients have; ``none`` has no samples, and their columns."""
+        return cls(joined([none, *parts.values()]), {name: len(one) for name, one in parts.items()})
 
     def __len__(self) -> int:
         return len(self.every)
@@ -105,14 +114,17 @@ class Collected:
     def column(self, name: str) -> Column | None:
         return self.every.columns.get(name)
 
+    def owners(self) -> tuple[Sequence[object], Indices]:
+        return [*self.sizes], np.repeat(np.arange(len(self.sizes)), [*self.sizes.values()])
+
 
 @dataclass(frozen=True)
 class Fleet:
     """A model and who trains it. ``Fleet.of`` makes one of your own.
 
     ``train`` and ``test`` are everyone's samples, for what only a simulation can do: centralized training,
-    and the AUC of a central test set. ``report`` says what a file held that could not be used; synthetic
-    data has none.
+    and the AUC of a central test set; a run may split the second (``split_held_out``). ``report`` says what
+    a file held that could not be used; synthetic data has none.
 
     >>> import numpy as np, sfsl, torch
     >>> class Rating(torch.nn.Module):
@@ -142,8 +154,7 @@ class Fleet:
         devices = {name: Device(task, samples, held_out.get(name)) for name, samples in train.items()}
         _require_own_rows(devices)
         none = next(iter(train.values())).at(np.zeros(0, np.int64))
-        tested = Collected(joined([none, *held_out.values()]))
-        return cls(task, devices, Collected(joined([*train.values()])), tested)
+        return cls(task, devices, Collected.of(train, none), Collected.of(held_out, none))
 
 
 def _require_own_rows(devices: Mapping[str, Device]) -> None:

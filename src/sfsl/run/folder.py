@@ -15,21 +15,23 @@ from sfsl.settings.toml import Sections, read_run_sections, to_toml
 
 # What a run did before there was a setting for it: an older folder goes on as it began.
 _BEFORE: Sections = {
-    "data": {"world": "paper"},
+    "data": {"world": "paper", "validation": 0.0},
     "model": {"layout": "paper"},
     "training": {"max_samples": 0, "rebuild": 0.0},
 }
+BEST = "best"
 _PACKAGES = ("torch", "numpy", "cryptography", "msgspec", "lmdb")
 
 
 class RunFolder:
-    """``config.toml``, ``versions.json``, ``metrics.jsonl``, ``summary.json`` and ``store/``."""
+    """``config.toml``, ``versions.json``, ``metrics.jsonl``, ``summary.json``, ``store/`` and ``best/``."""
 
     def __init__(self, path: Path) -> None:
         """Open the folder of a run that exists."""
         self.path = path
         self.config_file, self.metrics_file = path / "config.toml", path / "metrics.jsonl"
         self.summary_file, self.store = path / "summary.json", path / "store"
+        self.best = path / BEST
         if not self.config_file.is_file():
             raise InputError(f"no run at {path}: it has no config.toml; start one with sfsl run --out {path}")
 
@@ -49,12 +51,15 @@ class RunFolder:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def config(self) -> RunConfig:
-        own = read_run_sections(self.config_file)
-        known = {name: _BEFORE.get(name, {}) | content for name, content in own.items()}
         try:
-            return from_sections(known)
+            return from_sections(self.sections())
         except ParameterError as error:
             raise ParameterError(f"{self.config_file}: {error}") from None
+
+    def sections(self) -> Sections:
+        """Read its settings, with what it did before there was a setting for it."""
+        own = read_run_sections(self.config_file)
+        return {name: _BEFORE.get(name, {}) | content for name, content in own.items()}
 
     def write_config(self, config: RunConfig) -> None:
         _replace(self.config_file, to_toml(config).encode())

@@ -3,18 +3,20 @@
 Whatever else will hold a model one day is told apart in ``load``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.durable import FileLock
 from sfsl.errors import InputError
-from sfsl.run.folder import RunFolder
-from sfsl.scores import Evaluation, evaluate
+from sfsl.run.folder import BEST, RunFolder
+from sfsl.scores import Evaluation
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import LmdbStore, ModelSpec, RowSet, RowStore, StoreSpec
 from sfsl.submodel.store import require_same
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from sfsl.run.fleet import Fleet
+    from sfsl.simulate.engine import Pool
     from sfsl.training.task import Task
 
 STORE = "store"
@@ -51,23 +54,31 @@ def state_dict(task: "Task", store: RowStore, max_bytes: int) -> "Mapping[str, T
 class Model:
     """A trained model in a folder. The folder is open only while something is read from it.
 
-    ``round`` is the last whole round in it, ``spec`` its tables and the size of its dense part. A run's
-    folder holds users' personal rows too, which a simulation knows and a real server never does.
+    A run keeps its best model beside the last one: ``which`` says whether this is "best" or "last", and
+    ``round`` after which round it was; ``spec`` has its tables and the size of its dense part. A run's folder
+    holds users' personal rows too, which a simulation knows and a real server never does.
 
     >>> import sfsl
     >>> run = sfsl.train(rounds=1, clients=4, settings={
     ...     "data.users": 12, "data.scale": 0.03, "model.kind": "logistic", "round.min_contributors": 1})
     >>> model = sfsl.load(run.path)
-    >>> model.round, [table.name for table in model.spec.tables], model.dense.shape
-    (1, ['user', 'item', 'category'], (1,))
+    >>> model.which, model.round, [table.name for table in model.spec.tables], model.dense.shape
+    ('last', 1, ['user', 'item', 'category'], (1,))
     >>> model.rows("item", [0, 5]).shape
     (2, 2)
     """
 
     def __init__(
-        self, path: Path, task: "Task | None" = None, fleet: "Fleet | None" = None, keeps: object = None
+        self,
+        path: Path,
+        task: "Task | None" = None,
+        fleet: "Fleet | None" = None,
+        keeps: object = None,
+        *,
+        last: bool = False,
     ) -> None:
-        """``keeps`` is what the folder lasts as long as, where it is temporary."""
+        """``keeps`` is what the folder lasts as long as, where it is temporary. ``last``: not the best."""
+        self.which: Literal["best", "last"] = "best" if not last and (path / BEST).exists() else "last"
         self.path, self._fleet, self._keeps = path, fleet, keeps
         self._task = fleet.task if fleet is not None else task
         with self._store(check=True) as store:
@@ -108,6 +119,13 @@ class Model:
         return self.fleet.task
 
     @property
+    def test(self) -> "Pool":
+        """The test set of its run; everyone's held-out samples where the folder has no settings."""
+        from sfsl.run.validation import TEST, split_held_out
+
+        return self.fleet.test if self.config is None else split_held_out(self.config, self.fleet)[TEST]
+
+    @property
     def dense(self) -> NDArray[np.float32]:
         """The parameters outside the tables, as one vector."""
         with self._store() as store:
@@ -131,35 +149,34 @@ class Model:
             return dict(state_dict(self.task, store, int(max_gib * 2**30)))
 
     def evaluate(self) -> Evaluation:
-        """Return what its scores of all held-out samples of its run are worth, beside the baselines."""
-        from sfsl.run.setup import rebuilds
-        from sfsl.simulate.engine import baselines_of, score_pool
-        from sfsl.simulate.rebuilt import rebuild_personal
-        from sfsl.training import LocalSettings
+        """Return what its scores of the test set of its run are worth, beside the baselines."""
+        from sfsl.run.best import evaluate_store
 
-        task, fleet, config = self.fleet.task, self.fleet, self.config
+        fleet = self.fleet
         with self._store() as store:
-            rows = None
-            if config is not None and rebuilds(config, task):
-                local = LocalSettings(**msgspec.structs.asdict(config.training))
-                rows = rebuild_personal(task, fleet.devices, store, local, seed=config.run.seed)
-            return evaluate(score_pool(task, fleet.test, store, rows), baselines_of(task, fleet.train))
+            return evaluate_store(self.config, fleet, store)
 
     def auc(self) -> float | None:
-        """Return the AUC on all held-out samples of its run; None where there are none of one kind."""
+        """Return the AUC on the test set of its run; None where there are no samples of one kind."""
         return self.evaluate().auc
 
     def _require_same(self, task: "Task") -> None:
         wanted = msgspec.structs.replace(self._stored, model=task.spec)
         require_same(self._stored, wanted, str(self.path / STORE))
 
-    def _store(self, *, check: bool = False) -> LmdbStore:
-        return LmdbStore.open(self.path / STORE, check=check)
+    @contextmanager
+    def _store(self, *, check: bool = False) -> Iterator[LmdbStore]:
+        with ExitStack() as held:
+            if self.which == "best":  # a run that goes on may replace it
+                held.enter_context(FileLock(self.path / STORE))
+            where = self.path / (STORE if self.which == "last" else BEST)
+            yield held.enter_context(LmdbStore.open(where, check=check))
 
 
-def load(path: str | Path, *, task: "Task | None" = None) -> Model:
+def load(path: str | Path, *, task: "Task | None" = None, last: bool = False) -> Model:
     """Load the model in the folder of a run, of a server or of a Flower run. Nothing else may be writing it.
 
+    Of a run it is the best model, if one was chosen on validation devices; ``last``: that of the last round.
     ``task`` is for folders that do not say how the model is built: those of servers, and of a run that was
     given its fleet in Python. Without it, tables and the dense part can still be read.
 
@@ -173,4 +190,4 @@ def load(path: str | Path, *, task: "Task | None" = None) -> Model:
         if (folder / "config.toml").is_file():
             raise InputError(f"{folder} has no store yet; go on with it: sfsl run --out {folder} --resume")
         raise InputError(f"no model at {folder}: it has no store")
-    return Model(folder, task)
+    return Model(folder, task, last=last)

@@ -7,7 +7,7 @@ So after a crash at any point the store says where to go on, and the metrics can
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import torch
@@ -16,22 +16,26 @@ from sfsl.crypto.ring import Z32
 from sfsl.durable import Closing
 from sfsl.privacy import PeriodSelection
 from sfsl.rounds.record import RoundRecord
+from sfsl.run.best import BestModel
 from sfsl.run.fleet import Fleet
 from sfsl.run.folder import RunFolder
 from sfsl.run.planning import choose_cohort, choose_in_period
 from sfsl.run.setup import build_engine, open_store
 from sfsl.run.summary import Summary, summarize
+from sfsl.run.validation import TEST, VALID
 from sfsl.scores import Evaluation
 from sfsl.secagg.facade import mask_seconds
 from sfsl.service.driver import Journal, next_bins
 from sfsl.service.folder import MetricsFile, recover_lines
 from sfsl.settings.run import RunConfig
+from sfsl.simulate.engine import Pool
 
 
 class Runner(Closing):
     """One run under way, in its folder. Opening it brings the metrics in step with the store.
 
-    ``evaluation`` is the last one that was made since then.
+    ``evaluation`` is the last one on the test set that was made since then. ``pools`` are the held-out
+    samples that it evaluates on, by name.
     """
 
     def __init__(self, folder: RunFolder, config: RunConfig, fleet: Fleet) -> None:
@@ -48,6 +52,8 @@ class Runner(Closing):
             self._journal = Journal(self.store)
             self.lines = recover_lines(folder.metrics_file, self._journal, self._evaluated)
             self._metrics = MetricsFile(folder.metrics_file, self.lines)
+            keep = config.run.keep
+            self._best = BestModel(folder.best, self.store, keep, self.lines, self.evaluation)
             folder.write_config(config)
             folder.drop_summary()  # it is about fewer rounds than there will be
         except BaseException:
@@ -56,23 +62,33 @@ class Runner(Closing):
 
     def run(self, *, stop: Callable[[], bool], seen: Callable[[RoundRecord], None]) -> Summary:
         """Run all rounds that are left, or until ``stop``, which is asked between rounds."""
-        while self.store.round < self.config.run.rounds and not stop():
+        while self.store.round < self.config.run.rounds and not self.out_of_patience and not stop():
             seen(self._round())
         summary = self.summary()
         self._folder.write_summary(summary)
         return summary
 
+    @property
+    def pools(self) -> Mapping[str, Pool]:
+        return self._engine.pools
+
+    @property
+    def out_of_patience(self) -> bool:
+        """Whether no model was better on validation devices for ``run.patience`` rounds."""
+        patience = self.config.run.patience
+        return bool(patience and self.lines and self._best.behind(self.lines[-1]) >= patience)
+
     def summary(self) -> Summary:
         report = self.fleet.report
-        if self.evaluation is None and any(line.auc is not None for line in self.lines):
-            self.evaluation = self._engine.evaluate()  # it was made by another process
         return summarize(
             self.config,
             self.fleet.task.spec,
             self.lines,
             clients=len(self._clients),
             invited=self._journal.kept.rounds,
-            evaluation=self.evaluation,
+            evaluation=self._final_evaluation(),
+            best=self._best.line,
+            out_of_patience=self.out_of_patience,
             data_problems={} if report is None else report.problems,
             peak_memory=peak_memory(),
             mask_seconds=mask_seconds(Z32),
@@ -97,6 +113,7 @@ class Runner(Closing):
         invited = kept.rounds | {name: kept.rounds.get(name, 0) + 1 for name in cohort}
         self._journal.commit(result.commit, line, scores, rounds=invited, period=period)
         line = self._evaluated(msgspec.structs.replace(line, wall_seconds=time.perf_counter() - start))
+        self._best.consider(line, self.evaluation)
         self._metrics.append(line)
         self.lines.append(line)
         return line
@@ -115,10 +132,22 @@ class Runner(Closing):
         every = self.config.run.evaluate_every
         if not every or (line.round % every and line.round != self.config.run.rounds):
             return line
-        self.evaluation = found = self._engine.evaluate()
+        self.evaluation = found = self._engine.evaluate(TEST)
+        chooses = self._engine.evaluate(VALID)
         return msgspec.structs.replace(
-            line, auc=found.auc, log_loss=found.log_loss, ndcg=found.ndcg, recall=found.recall
+            line,
+            **{name: getattr(found, name) for name in ("auc", "log_loss", "ndcg", "recall")},
+            auc_valid=chooses.auc,
+            log_loss_valid=chooses.log_loss,
         )
+
+    def _final_evaluation(self) -> Evaluation | None:
+        """Return the evaluation of the model that is exported."""
+        if self._best.line is not None:
+            return self._best.evaluate(self.config, self.fleet)
+        if self.evaluation is None and any(line.auc is not None for line in self.lines):
+            self.evaluation = self._engine.evaluate(TEST)  # it was made by another process
+        return self.evaluation
 
 
 def peak_memory() -> int:

@@ -12,6 +12,7 @@ from sfsl.privacy import IndexPrivacy
 from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.run.folder import RunFolder
 from sfsl.run.planning import plan_min_contributors
+from sfsl.run.validation import choosing, split_held_out
 from sfsl.service import folder as folders
 from sfsl.settings.rounds import round_rules, store_spec
 from sfsl.settings.run import RunConfig
@@ -54,7 +55,9 @@ def open_store(folder: RunFolder, config: RunConfig, fleet: Fleet) -> LmdbStore:
 def build_engine(config: RunConfig, fleet: Fleet, store: RowStore) -> Engine:
     """Build what runs this scheme's rounds, and evaluates the model on what the fleet held out."""
     engine = _engine(config, fleet, store)
-    engine.pools, engine.baselines = {"test": fleet.test}, baselines_of(fleet.task, fleet.train)
+    engine.pools = split_held_out(config, fleet)
+    engine.choose = choosing(engine.pools, fleet)
+    engine.baselines = baselines_of(fleet.task, fleet.train)
     return engine
 
 

@@ -13,7 +13,7 @@ from sfsl.settings.run import RunConfig
 
 # What may change from one part of a run to the next; all else is what the rounds so far were made with.
 # Engines make the same model bit for bit, so a run may go on with another.
-_FREE = ("rounds", "evaluate_every", "threads", "engine")
+_FREE = ("rounds", "evaluate_every", "keep", "patience", "threads", "engine")
 _FREE_SECTION = "ray"
 
 

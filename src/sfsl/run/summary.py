@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Literal
 
 import msgspec
 
@@ -123,12 +124,26 @@ class FullModel(msgspec.Struct, frozen=True):
     server_memory_bytes: int
 
 
+class Best(msgspec.Struct, frozen=True):
+    """The model that is exported: of which round, and what it is worth to the test set and to validation
+    devices, by which it was chosen."""
+
+    round: int
+    auc: float | None
+    log_loss: float | None
+    auc_valid: float | None
+    log_loss_valid: float | None
+
+
 class Summary(msgspec.Struct, frozen=True):
     """``sums``: ``masked``, or ``plain`` where plain ones stand in for them, or ``none``. ``privacy`` is
     None where the scheme has none. ``unknown_rows``: rows that clients' data named and the model lacks.
     ``refused_rows``: rows whose sum no honest cohort can make, and which did not move; a dense part counts
     as one. ``baselines`` are None and ``calibration`` is empty where scores are no chances, or nothing was
-    evaluated; ``verdict`` says in a sentence whether the model beats the baselines.
+    evaluated; ``verdict`` says in a sentence whether the model beats the baselines. ``best`` is None where no
+    devices were there to choose a model; then the last is exported. ``calibration``, ``verdict`` and
+    ``beats_baselines`` are of the model that is exported. ``stopped`` says why there are fewer rounds than
+    planned: "patience", or somebody "asked" for it.
     """
 
     scheme: str
@@ -154,6 +169,8 @@ class Summary(msgspec.Struct, frozen=True):
     calibration: tuple[CalibrationBin, ...] = ()
     verdict: str = ""
     beats_baselines: bool | None = None
+    best: Best | None = None
+    stopped: Literal["patience", "asked"] | None = None
 
 
 def summarize(
@@ -167,16 +184,20 @@ def summarize(
     peak_memory: int,
     mask_seconds: float,
     evaluation: Evaluation | None = None,
+    best: RoundRecord | None = None,
+    out_of_patience: bool = False,
 ) -> Summary:
     """``invited``: to how many rounds, by client. ``mask_seconds``: CPU time for one word of a mask.
-    ``evaluation``: the last one."""
-    learning, baselines = _learning(lines), _baselines(evaluation)
+    ``evaluation``: that of the model that is exported. ``best``: the line of the best round, if one was
+    chosen."""
+    learning, baselines, complete = _learning(lines), _baselines(evaluation), len(lines) >= config.run.rounds
+    exported = best.round if best else learning.auc_round or len(lines)
     done = [line for line in lines if line.aborted is None]
     costs = _costs(done, peak_memory)
     return Summary(
         scheme=config.round.scheme,
         sums="masked" if config.round.masked else "plain" if config.round.stands_in else "none",
-        complete=len(lines) >= config.run.rounds,
+        complete=complete,
         rounds=len(lines),
         rounds_planned=config.run.rounds,
         aborted=len(lines) - len(done),
@@ -195,8 +216,10 @@ def summarize(
         full_model=_full_model(model, costs, done, mask_seconds),
         baselines=baselines,
         calibration=evaluation.calibration if evaluation else (),
-        verdict=verdict(evaluation, learning.auc_round or len(lines)) if evaluation else "",
+        verdict=verdict(evaluation, exported, of=len(lines) if best else 0) if evaluation else "",
         beats_baselines=None if baselines is None or evaluation is None else not unbeaten(evaluation),
+        best=None if best is None else Best(**{key: getattr(best, key) for key in Best.__struct_fields__}),
+        stopped=None if complete else "patience" if out_of_patience else "asked",
     )
 
 

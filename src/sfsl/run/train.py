@@ -65,18 +65,24 @@ class TrainedRun:
 
     @cached_property
     def model(self) -> Model:
-        """The trained model."""
+        """The trained model: the best on validation devices, or the last where none was chosen."""
         return Model(self.path, fleet=self.fleet, keeps=self._keeps)
 
     @cached_property
+    def last_model(self) -> Model:
+        """The model after the last round."""
+        return Model(self.path, fleet=self.fleet, keeps=self._keeps, last=True)
+
+    @cached_property
     def auc(self) -> float | None:
-        """On the central test set, after the last round; None without held-out samples of both kinds."""
-        last = self.records[-1].auc if self.records else None
-        return self.model.auc() if last is None else last
+        """That of ``model`` on the central test set; None without held-out samples of both kinds."""
+        number = self.model.round
+        known = self.records[number - 1].auc if number else None
+        return self.model.auc() if known is None else known
 
     @cached_property
     def evaluation(self) -> Evaluation:
-        """AUC, log loss, rankings and calibration on the central test set, beside the baselines."""
+        """AUC, log loss, rankings and calibration of ``model`` on the central test set, beside baselines."""
         return self.model.evaluate()
 
     def state_dict(self, max_gib: float = 4.0) -> "dict[str, Tensor]":

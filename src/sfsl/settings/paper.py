@@ -8,7 +8,7 @@ from sfsl.settings.toml import Sections, overridden
 # Model and training as the paper has them: DIN on sums of histories, batches of two at a rate of 1, personal
 # rows that are kept from round to round.
 MODEL: Sections = {
-    "data": {"world": "paper", "max_history": 50},
+    "data": {"world": "paper", "max_history": 50, "validation": 0.0},
     "model": {"layout": "paper"},
     "training": {
         "batch_size": 2,

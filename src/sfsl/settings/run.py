@@ -37,6 +37,8 @@ class DataSettings(Checked, frozen=True):
     scale: Synthetic: 1 is the paper's 143,534 items and 323 samples a client.
     negatives: Sampled non-clicks per click, where the data records clicks only.
     held_out: The last share of each user's samples in time is for testing only.
+    validation: The held-out samples of this share of the devices choose the model (run.keep, run.patience)
+        and are not in the test set; 0: none, everyone's are in it (the paper).
     max_history: Clicks of a history that a model sees.
     context: Shakespeare: words that a model sees before the next one.
     text_ids: CSV and Parquet: ids are any text, not whole numbers.
@@ -51,6 +53,7 @@ class DataSettings(Checked, frozen=True):
     scale: Annotated[float, Meta(gt=0, le=1)] = 0.1
     negatives: Annotated[int, Meta(ge=1, le=100)] = 1
     held_out: Annotated[float, Meta(gt=0, lt=1)] = 0.2
+    validation: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     max_history: Annotated[int, Meta(ge=1, le=10_000)] = 20
     context: Annotated[int, Meta(ge=1, le=1000)] = 10
     text_ids: bool = False
@@ -296,7 +299,11 @@ class LoopSettings(Checked, frozen=True):
     """The run as a whole.
 
     rounds: How many rounds.
-    evaluate_every: Rounds between AUCs on the central test set, and after the last; 0: never.
+    evaluate_every: Rounds between evaluations on validation devices and on the central test set, and after
+        the last; 0: never.
+    keep: Which figure on validation devices (data.validation) says which model is the best so far, which is
+        kept beside the last and exported: "log_loss" or "auc". Without chances of clicks it is the AUC.
+    patience: Stop when no evaluation was better for so many rounds; 0: never.
     selection: Who is in a round: "uniform" draws from all clients each time; "period" from those who have not
         been in one yet in this period, as a deployment should.
     period: With selection = "period": its rounds, after which clients draw their permanent answers anew.
@@ -312,6 +319,8 @@ class LoopSettings(Checked, frozen=True):
 
     rounds: Annotated[int, Meta(ge=1, le=10**7)] = 100
     evaluate_every: Annotated[int, Meta(ge=0)] = 10
+    keep: Literal["log_loss", "auc"] = "log_loss"
+    patience: Annotated[int, Meta(ge=0, le=10**7)] = 0
     selection: Literal["uniform", "period"] = "uniform"
     period: Annotated[int, Meta(ge=0, le=10**7)] = 0
     seed: Annotated[int, Meta(ge=0, lt=2**62)] = 0
@@ -387,6 +396,12 @@ class RunConfig(Checked, frozen=True):
             raise ParameterError(
                 f"round.threshold = {wanted} of {clients} clients: more than half must last, or two halves "
                 'could open two different sums; "auto" is a safe choice'
+            )
+        if self.run.patience and not (self.data.validation and self.run.evaluate_every):
+            raise ParameterError(
+                f"run.patience = {self.run.patience} with data.validation = {self.data.validation:g} and "
+                f"run.evaluate_every = {self.run.evaluate_every}: what is not measured cannot stop a run; "
+                "raise them, or leave patience at 0"
             )
         if self.run.device:
             self._require_device()

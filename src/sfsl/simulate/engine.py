@@ -1,7 +1,7 @@
 """What runs a simulation's rounds, whatever it runs them on."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +28,9 @@ class Pool(Protocol):
     def column(self, name: str) -> NDArray[Any] | None:
         """Return one number of every sample; None where they have none of this name."""
 
+    def owners(self) -> tuple[Sequence[object] | NDArray[Any], Indices]:
+        """Return names of clients, and the place among them of each sample's own."""
+
 
 @dataclass(frozen=True)
 class RoundResult:
@@ -45,13 +48,15 @@ class RoundResult:
 class Engine(ABC):
     """Runs rounds against a store, which it only reads, and evaluates the model that is in it.
 
-    ``pools`` are samples to evaluate on, by name; ``test`` are those that everyone held out. ``baselines``
-    are what training samples say without a model.
+    ``pools`` are held-out samples to evaluate on, by name: ``test``, and those of other devices in ``valid``
+    where there are any, which are of the clients that ``choose`` a model. ``baselines`` are what training
+    samples say without a model.
     """
 
     task: Task
     store: RowStore
     pools: Mapping[str, Pool] = {}
+    choose: Collection[str] = ()
     baselines: Baselines | None = None
 
     @abstractmethod

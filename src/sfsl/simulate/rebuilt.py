@@ -1,10 +1,10 @@
 """Personal rows rebuilt to evaluate with: what any client has, whether or not it ever was in a round."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
-from sfsl.arrays import Indices, Values
+from sfsl.arrays import Bits, Indices, Values
 from sfsl.client.device import Device
 from sfsl.submodel import RowSet, RowStore
 from sfsl.training import ClientWork, LocalSettings, rebuild_cohort
@@ -19,18 +19,34 @@ _AT_ONCE = 400
 Rebuilt = Mapping[str, tuple[Indices, Values]]
 
 
-def draw_tested(clients: int, seed: int, most: int = MOST_TESTED) -> Indices:
-    """Draw the clients that are tested, the same in every round: places among so many, ascending."""
-    return np.sort(np.random.default_rng(seed).permutation(clients)[:most])
+def draw_tested(clients: int, seed: int, most: int = MOST_TESTED, *, choose: Bits | None = None) -> Indices:
+    """Draw the clients that are tested, the same in every round: places among so many, ascending.
+
+    Where some of them ``choose`` the model, up to a third of those drawn do: they may be few among all, and
+    too few of them would choose by chance.
+    """
+    order = np.random.default_rng(seed).permutation(clients)
+    if choose is not None:
+        choosing, others = order[choose[order]], order[~choose[order]]
+        order = np.concatenate([choosing[: most // 3], others, choosing[most // 3 :]])
+    return np.sort(order[:most])
 
 
 def rebuild_personal(
-    task: Task, devices: Mapping[str, Device], store: RowStore, settings: LocalSettings, *, seed: int
+    task: Task,
+    devices: Mapping[str, Device],
+    store: RowStore,
+    settings: LocalSettings,
+    *,
+    seed: int,
+    choose: Collection[str] = (),
 ) -> Rebuilt:
     """Rebuild the personal rows of clients that ``seed`` draws, on their training samples, with the model in
-    the store. A row of theirs that no training sample has is zero."""
+    the store. A row of theirs that no training sample has is zero. ``choose``: the clients that choose the
+    model, by name."""
     names, dense = sorted(devices), store.read_dense().values
-    tested = [names[place] for place in draw_tested(len(names), seed)]
+    choosing = np.array([name in choose for name in names]) if choose else None
+    tested = [names[place] for place in draw_tested(len(names), seed, choose=choosing)]
     tables = [table for table in task.tables if table.name in task.personal]
     rows = {table.name: [np.zeros(0, np.int64)] for table in tables}
     values = {table.name: [np.zeros((0, table.width), np.float32)] for table in tables}

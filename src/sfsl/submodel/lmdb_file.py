@@ -5,7 +5,9 @@ Importing this module needs the package lmdb (``sfsl[store]``); ``lmdb_store`` d
 
 import contextlib
 import errno
+import resource
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -13,7 +15,7 @@ from typing import TypeAlias, TypeVar
 import lmdb
 from lmdb.verify import VerifyError, verify
 
-from sfsl.durable import FileLock, folder_made_whole
+from sfsl.durable import FileLock, folder_made_whole, written_whole
 from sfsl.errors import StoreCorrupt, StoreError, StoreFull
 from sfsl.submodel.tables import MAX_TABLES
 
@@ -23,6 +25,7 @@ T = TypeVar("T")
 
 # Address space, not disk or memory; small enough for a process with a modest limit, doubled when used up.
 _FIRST_MAP_BYTES = 1 << 26
+_DATA = "data.mdb"
 _MAX_DATABASES = 2 * MAX_TABLES
 _SHOWN = 3
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -37,7 +40,7 @@ class LmdbFile:
         """Open what is there. ``check`` walks the whole structure first, without the engine, which would
         end this process on some damaged pages."""
         self.path, self._lock = path, lock
-        data = path / "data.mdb"
+        data = path / _DATA
         if not data.is_file():
             raise StoreError(f"no store at {path}; create one there, or look for it elsewhere")
         if check:
@@ -89,6 +92,21 @@ class LmdbFile:
                 with _typed(self.path, "grow"):
                     self._env.set_mapsize(2 * self._env.info()["map_size"])
 
+    def copy_to(self, path: Path) -> None:
+        """Put a copy of the last commit, without free pages, in the place of the file at ``path``: one or
+        the other is there, whole. Nobody may have that open."""
+        self._lock.require()
+        try:
+            with _typed(self.path, "copy"):
+                if path.exists():
+                    with written_whole(path / _DATA) as file:
+                        self._env.copyfd(file.fileno(), compact=True)
+                else:
+                    with folder_made_whole(path) as aside:
+                        self._env.copy(str(aside), compact=True)
+        except OSError as error:
+            raise _from_errno(error.errno or 0, str(error), path, "write") from None
+
     def get(self, database: str, key: bytes) -> bytes:
         """Read one value as of the last commit."""
         with self.read() as txn:
@@ -122,9 +140,17 @@ def _typed(path: Path, doing: str) -> Iterator[None]:
 
 
 def _from_errno(code: int, text: str, path: Path, doing: str) -> StoreError:
-    if code in _FULL or (code == errno.EIO and shutil.disk_usage(path.parent).free < _LITTLE_ROOM):
+    if code in _FULL or (code == errno.EIO and _room(path) < _LITTLE_ROOM):
         return StoreFull(f"no room to {doing} {path}: {text}. What was committed stands; free some space")
     return StoreError(f"cannot {doing} {path}: {text}. What was committed stands; open the store again")
+
+
+def _room(path: Path) -> int:
+    """Return by how many bytes a file may grow: by what the disk has, and what this process may write."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    allowed = sys.maxsize if limit == resource.RLIM_INFINITY else limit
+    data = path / _DATA
+    return min(shutil.disk_usage(path.parent).free, allowed - (data.stat().st_size if data.exists() else 0))
 
 
 def _require_sound(data: Path) -> None:

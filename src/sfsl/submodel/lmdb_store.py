@@ -7,6 +7,7 @@ is switched over. After a crash at any point the file holds the round before or 
 import itertools
 import os
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -142,6 +143,11 @@ class LmdbStore(Closing):
         if require_grown(self.spec, spec, str(self._file.path)):
             self._file.write({_META: [(b"spec", encode_spec(spec))]})
             self.spec = spec
+
+    def copy_to(self, path: Path) -> None:
+        """Put a copy of this store, as of the last commit, in the place of the one at ``path``, which nobody
+        has open. It costs what is stored, written once; a crash leaves the one before, or none."""
+        self._file.copy_to(path)
 
     def close(self) -> None:
         self._file.close()

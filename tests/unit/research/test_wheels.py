@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(find_spec("hatchling") is None, reason="wheels a
 
 ROOT = Path(__file__).parents[3]
 # By the name of the entry point, which is that of the module too: what one types after sfsl.
-COMMANDS = {"audit": "privacy audit", "bench": "bench", "reproduce": "reproduce", "swarm": "swarm"}
+COMMANDS = {"audit": "privacy audit"} | {name: name for name in ("bench", "reproduce", "swarm", "tune")}
 # By the name of the entry point: its module, what one types to run on it, and what one installs for it.
 ENGINES = {
     "device": ("sfsl_research.resident.plugin", "--sums plain --device cpu", "'sfsl-research'"),
@@ -62,7 +62,7 @@ def test_the_wheel_of_a_deployment_has_nothing_of_research_and_no_test_helper(
     wheels: dict[str, zipfile.ZipFile],
 ) -> None:
     parts = [Path(name).with_suffix("").parts for name in wheels["sfsl"].namelist()]
-    of_research = {"sfsl_research", "audit", "attacks", "bench", "reproduce", "experiments", "swarm"}
+    of_research = {"sfsl_research", "audit", "attacks", "bench", "reproduce", "experiments", "swarm", "tune"}
     of_research |= {"ray", "resident"}
     of_tests = {"testing", "tests", "conftest"}
     assert not [one for one in parts if (of_research | of_tests) & set(one)]

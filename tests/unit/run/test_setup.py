@@ -75,7 +75,7 @@ def test_an_engine_is_built_from_settings_fleet_and_store(name: str, monkeypatch
     install(monkeypatch, plugin)
     monkeypatch.setattr(setup, "baselines_of", lambda task, train: (task, train))
     fleet = SimpleNamespace(task=object(), train=object(), test=object())
-    given: tuple[Any, ...] = from_sections(SECTIONS[name]), fleet, object()
+    given: tuple[Any, ...] = from_sections(SECTIONS[name] | {"data": {"validation": 0}}), fleet, object()
     engine: Any = setup.build_engine(*given)
     assert engine.given == given
     assert (engine.pools, engine.baselines) == ({"test": fleet.test}, (fleet.task, fleet.train))

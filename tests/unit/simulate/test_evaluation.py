@@ -55,7 +55,7 @@ def test_a_task_of_ones_own_is_judged_beside_the_rows_of_its_shared_table() -> N
 
 def test_samples_of_rows_that_the_model_lacks_are_left_out_with_all_they_have() -> None:
     task = Task(Rating(), (FILM,))
-    scored = score_pool(task, Collected(films([2, 7, 1], [1, 1, 0])), store_of(task))
+    scored = score_pool(task, Collected(films([2, 7, 1], [1, 1, 0]), {"ann": 3}), store_of(task))
     assert scored.items is not None
     assert (len(scored.scores), scored.labels.tolist(), scored.items.tolist()) == (2, [1, 0], [2, 1])
 

@@ -62,7 +62,9 @@ def test_a_client_that_was_in_no_round_has_a_row_to_be_scored_with() -> None:
 
 
 def test_the_tested_are_drawn_once_and_no_others_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rebuilt, "draw_tested", lambda clients, seed: draw_tested(clients, seed, most=5))
+    monkeypatch.setattr(
+        rebuilt, "draw_tested", lambda clients, seed, choose: draw_tested(clients, seed, most=5)
+    )
     engine = LocalEngine(simulation())
     engine.pools = {"test": Interacted(TEST, 50)}
     rows, _ = engine.rebuilt()["user"]  # type: ignore[index]
@@ -129,3 +131,14 @@ def test_one_by_one_as_together() -> None:
         (rows, moved), (_, also) = (learned[name].personal["user"] for _, learned in uploads)
         np.testing.assert_allclose(moved, also, atol=2e-5)
         assert bool(len(rows)) == bool(one.samples)
+
+
+def test_those_who_choose_the_model_are_up_to_a_third_of_those_tested() -> None:
+    choose = np.zeros(1000, dtype=bool)
+    choose[::10] = True
+    drawn = draw_tested(1000, 0, 90, choose=choose)
+    assert (len(drawn), len(np.unique(drawn)), choose[drawn].sum()) == (90, 90, 30)
+    assert choose[draw_tested(1000, 0, 600, choose=choose)].sum() == 100  # there are no more
+    assert choose[draw_tested(1000, 0, 950, choose=choose)].sum() == 100
+    assert draw_tested(1000, 0, 2000, choose=choose).tolist() == list(range(1000))
+    assert choose[draw_tested(1000, 0, 90, choose=~choose)].sum() == 60

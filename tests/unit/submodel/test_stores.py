@@ -1,5 +1,7 @@
 """Both stores: rows begin where the specification says, one commit per round, only touched rows kept."""
 
+import errno
+import os
 import sys
 import tracemalloc
 from collections.abc import Callable
@@ -298,6 +300,51 @@ def test_the_remains_of_a_creation_that_was_cut_short_are_replaced(tmp_path: Pat
     with LmdbStore.create(tmp_path / "store", SPEC, DENSE) as store:
         assert store.round == 0
     assert not (tmp_path / "store.new").exists()
+
+
+def test_a_copy_is_the_store_as_it_was_and_takes_the_place_of_the_one_before(tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with LmdbStore.create(tmp_path / "store", SPEC, DENSE) as store:
+        for number in (1, 2, 3):
+            store.commit(Commit(number, {"goods": block([number, 10**9], float(number))}, selection=b"kept"))
+            if number != 2:
+                store.copy_to(copy)
+            with LmdbStore.open(copy, SPEC) as found:
+                seen = number if number != 2 else 1
+                assert (found.round, found.selection) == (seen, b"kept")
+                assert found.read_rows("goods", RowSet([10**9])).values.tolist() == [[seen] * 5]
+                assert found.touched("goods").rows.tolist() == [*range(1, seen + 1), 10**9]
+        assert store.round == 3
+    assert {one.name for one in tmp_path.iterdir()} == {"store", "store.lock", "copy", "copy.lock"}
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_copy_that_is_cut_short_leaves_the_one_before_or_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    copy = tmp_path / "copy"
+    with LmdbStore.create(tmp_path / "store", SPEC, DENSE) as store:
+        if not first:
+            store.copy_to(copy)
+        store.commit(Commit(1, {"goods": block([1], 1.0)}))
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "rename", _full)
+            with pytest.raises(StoreError, match="no room to write"):
+                store.copy_to(copy)
+        if first:
+            assert not copy.exists()
+        else:
+            with LmdbStore.open(copy) as found:
+                assert found.round == 0
+        store.copy_to(copy)
+        with LmdbStore.open(copy) as found:
+            assert found.round == store.round == 1
+        with pytest.raises(StoreError):
+            store.copy_to(tmp_path / "store.lock" / "below")
+
+
+def _full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "no space left")
 
 
 def test_a_closed_store_says_so(tmp_path: Path) -> None:

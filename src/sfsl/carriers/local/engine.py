@@ -299,7 +299,14 @@ class PopulationEngine(Engine):
         if not (local.rebuild and self.task.personal):
             return None
         if self._rebuilt is None or self._rebuilt[0] != self.store.round:  # one for all pools of a round
-            rows = rebuild_personal(self.task, simulation.devices, self.store, local, seed=simulation.seed)
+            rows = rebuild_personal(
+                self.task,
+                simulation.devices,
+                self.store,
+                local,
+                seed=simulation.seed,
+                choose=self.choose,
+            )
             self._rebuilt = self.store.round, rows
         return self._rebuilt[1]
 

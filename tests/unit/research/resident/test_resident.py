@@ -422,7 +422,7 @@ def test_a_run_on_a_device_commits_what_moved(data: Interactions, fleet: Residen
     test = ResidentTest(task, Interacted(data, 50), fleet.device, most=10**6, seed=0)
     numbers = {name: place for place, name in enumerate(NAMES)}
     rounds = ResidentRounds(
-        task, fleet, numbers, store, settings, PRESETS["cpp2"], test, clients=CLIENTS, seed=0
+        task, fleet, numbers, store, settings, PRESETS["cpp2"], {"test": test}, clients=CLIENTS, seed=0
     )
     for _ in range(2):
         report = rounds.run(NAMES)

@@ -85,7 +85,7 @@ def test_numbers_that_are_not_finite_are_not_committed(
         store_of(task),
         settings_of("cpp1"),
         PRESETS["cpp1"],
-        ResidentTest(task, Interacted(data, 50), device, most=10, seed=0),
+        {"test": ResidentTest(task, Interacted(data, 50), device, most=10, seed=0)},
         clients=CLIENTS,
         seed=0,
     )

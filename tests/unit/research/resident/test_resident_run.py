@@ -6,9 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from sfsl.arrays import Indices
 from sfsl.errors import InputError
 from sfsl.run import start
+from sfsl.run.load import load
+from sfsl.scores import evaluate
 from sfsl.settings.run import from_sections
+from sfsl.simulate.engine import score_pool
+from sfsl_research.resident import ResidentEngine
 
 
 def test_a_run_without_test_samples_has_no_auc(tmp_path: Path) -> None:
@@ -33,6 +38,40 @@ def test_a_run_without_test_samples_has_no_auc(tmp_path: Path) -> None:
     metrics.write_text(first)
     with start.resume(folder, config) as run:
         assert [(line.round, line.auc) for line in run.lines] == [(1, None), (2, None)]
+
+
+@pytest.mark.parametrize("rebuild", [0.0, 0.5])
+def test_validation_and_test_devices_are_scored_on_the_device_as_elsewhere(
+    tmp_path: Path, rebuild: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = from_sections(
+        {
+            "data": {"users": 80, "scale": 0.05, "validation": 0.3},
+            "round": {"clients": 10, "sums": "plain", "min_contributors": 1, "bins": 0},
+            "training": {"rebuild": rebuild, "batch_size": 8},
+            "run": {"rounds": 2, "evaluate_every": 1, "device": "cpu", "threads": 1},
+        }
+    )
+    rebuilt: list[int] = []
+    rebuild_rows = ResidentEngine.rebuild
+
+    def counted(engine: ResidentEngine, chosen: Indices) -> None:
+        rebuilt.append(len(chosen))
+        rebuild_rows(engine, chosen)
+
+    monkeypatch.setattr(ResidentEngine, "rebuild", counted)
+    with start.begin(tmp_path / "run", config) as run:
+        summary = run.run(stop=lambda: False, seen=lambda line: None)
+        assert rebuilt == ([80, 80] if rebuild else []), "once a round, for both pools"
+        task, line, rows = run.fleet.task, run.lines[-1], run._engine.rebuilt()
+        assert {name: len(pool) for name, pool in run.pools.items()}.keys() == {"test", "valid"}
+        for name, measured in (("test", line.auc), ("valid", line.auc_valid)):
+            scored = score_pool(task, run.pools[name], run.store, rows)
+            # Elsewhere rebuilding leaves out samples without a history.
+            assert len(run.pools[name]) - len(scored.scores) <= (2 if rebuild else 0)
+            assert evaluate(scored).auc == pytest.approx(measured, abs=0.02 if rebuild else 1e-6)
+    assert summary.best is not None
+    assert load(tmp_path / "run").which == "best"
 
 
 def test_a_run_where_nobody_clicked_trains_nothing(tmp_path: Path) -> None:
