@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 FLOWER_VENV ?= .venv-flower
 BIN := $(VENV)/bin
-# A small world that shows some learning in two minutes; the learning rate is twice the paper's.
-DEMO_DATA := --set data.users=200 --set data.scale=0.2 --set training.learning_rate=2
+# A small world that shows some learning in two minutes; every other setting is the default.
+DEMO_DATA := --set data.users=1000
 
 .PHONY: help demo test test-slow lint format vectors bench clean
 
@@ -26,7 +26,7 @@ $(VENV)/.engines: $(VENV)/.installed
 demo: $(VENV)/.installed  ## Train DIN over private clients on the real protocol, and show the result (2 minutes).
 	@rm -rf out/demo out/demo-report
 	@$(BIN)/sfsl run --out out/demo --clients 60 --rounds 40 --privacy cpp2 $(DEMO_DATA) \
-		--set faults.inbound=0.03 --set faults.submodel=0.03 --set run.evaluate_every=5
+		--set faults.inbound=0.03 --set faults.submodel=0.03 --set run.evaluate_every=8
 	@$(BIN)/sfsl report out/demo --out out/demo-report
 	@echo
 	@echo "Next:  $(BIN)/sfsl run --out out/cpp4 --privacy cpp4 --clients 60 --rounds 40 $(DEMO_DATA)"
