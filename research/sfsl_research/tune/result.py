@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from sfsl import __version__
-from sfsl.scores import Evaluation
+from sfsl.scores import Evaluation, unbeaten
 from sfsl.settings.run import RunConfig
 from sfsl.settings.toml import to_toml
 from sfsl_research.tune.folder import CURVES, RUN_FILE, Plan, TuneFolder
@@ -105,7 +105,7 @@ def _verdict(chosen: ArmResult, default: ArmResult, by: By) -> str:
         said = "No arm was better than the settings as they are, by what validation devices say."
     else:
         said = f"{chosen.name} is best: {said_changes(chosen.changes)}."
-    said += f" On test devices it reaches {_figures(chosen.test)}"
+    said += f" On test devices the model reaches {_figures(chosen.test)}"
     beside = [] if chosen.name == DEFAULT else [f"the settings as they were: {_figures(default.test)}"]
     test = chosen.test
     if test.popularity_auc is not None and test.popularity_log_loss is not None:
@@ -117,6 +117,8 @@ def _verdict(chosen: ArmResult, default: ArmResult, by: By) -> str:
     said += f" ({'; '.join(beside)})." if beside else "."
     if chosen.name != DEFAULT and worth(chosen.test, by) <= worth(default.test, by):
         said += " That is no better than the settings as they were: what validation devices saw was chance."
+    if lost := unbeaten(chosen.test):
+        said += f" It is no better than {' and '.join(lost)}; more rounds may help."
     return said
 
 

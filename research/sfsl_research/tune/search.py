@@ -23,7 +23,7 @@ from sfsl.scores import Evaluation, evaluate
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import Pool, baselines_of
-from sfsl.simulate.rebuilt import MOST_TESTED, draw_tested
+from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import MemoryStore
 from sfsl.training.task import Task
 from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
@@ -35,8 +35,9 @@ from sfsl_research.tune.space import with_changes
 # Evaluations over all rounds; rungs add some.
 _EVALUATIONS = 16
 # Samples of validation devices, which are looked at again and again, and rebuild their rows each time: about
-# so many. Test devices are looked at once for each arm.
+# so many. Test devices are looked at once for each arm. Of either there are no more than some.
 _VALIDATION_SAMPLES, _MOST_SAMPLES = 20_000, 500_000
+_MOST_DEVICES = 2000
 # Seconds between checkpoints: so many times what the last one took, so that they cost a hundredth; or more.
 _CHECKPOINTS, _CHECKPOINT_SECONDS = 100, 10.0
 
@@ -210,7 +211,7 @@ class Search(Closing):
     def _tested(self, pool: Pool, device: torch.device, samples: int) -> ResidentTest:
         """Put a pool on the device: whole clients with about so many samples, by whom all arms are judged."""
         users = np.unique(_users(pool))
-        few = min(MOST_TESTED, -(-samples * len(users) // len(pool)))
+        few = min(_MOST_DEVICES, -(-samples * len(users) // len(pool)))
         some = users[draw_tested(len(users), self._seed, few)]
         return ResidentTest(self._task, pool, device, most=_MOST_SAMPLES, seed=self._seed, users=some)
 
