@@ -84,4 +84,7 @@ def _draw_devices(pool: Pool, share: float, seed: int) -> Bits:
 
 def _fraction(seed: int, name: object) -> float:
     """Return a number from 0 to 1 that is drawn for a device once and for all."""
-    return int.from_bytes(blake2b(f"{seed}/{name}".encode(), digest_size=8).digest()) / 2**64
+    return (
+        int.from_bytes(blake2b(f"{seed}/{name}".encode(errors="surrogatepass"), digest_size=8).digest())
+        / 2**64
+    )

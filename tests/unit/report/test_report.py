@@ -237,6 +237,29 @@ def drawn_levels(figure: Any, panel: int) -> dict[str, list[float]]:
     return {str(one.get_label()): list(one.get_ydata()) for one in figure.axes[panel].lines}
 
 
+def test_a_run_is_judged_by_its_best_model_or_on_request_by_its_last(tmp_path: Path) -> None:
+    valid = [(0.70, 0.61), (0.60, 0.55), (0.65, 0.62)]
+    lines = [
+        line(number, auc=0.5 + 0.1 * number, log_loss=0.7, log_loss_valid=loss, auc_valid=auc)
+        for number, (loss, auc) in enumerate(valid, 1)
+    ]
+    path = folder(tmp_path / "a", lines, BESIDE)
+    (best,), (last,) = read_runs([path]), read_runs([path], last=True)
+    keys = ("which", "round", "auc", "log_loss_valid", "auc_best")
+    assert [figures(best)[key] for key in keys] == ["best", 2, pytest.approx(0.7), 0.60, pytest.approx(0.8)]
+    assert [figures(last)[key] for key in keys] == ["last", 3, pytest.approx(0.8), 0.65, pytest.approx(0.8)]
+    assert best.verdict == BESIDE["verdict"]
+    assert last.verdict.startswith("After 3 rounds the model reaches AUC 0.8000 (item popularity: 0.6000)")
+    assert (len(best.calibration), len(last.calibration)) == (2, 0), "the calibration is the best model's"
+    drawn = drawn_levels(pictures([best])["auc"], 0)
+    assert drawn["a, best model: round 2"] == pytest.approx([0.7])
+    assert drawn["a, validation"] == [0.61, 0.55, 0.62]
+    by_auc = folder(tmp_path / "b", lines, BESIDE, '[run]\nkeep = "auc"\n')
+    assert figures(read_runs([by_auc])[0])["round"] == 3
+    before = folder(tmp_path / "c", [line(1), line(2)], BESIDE)
+    assert [figures(read_runs([before])[0])[key] for key in keys[:3]] == ["last", 1, 0.51]
+
+
 def test_baselines_and_calibration_are_drawn_and_the_verdict_stands_first(tmp_path: Path) -> None:
     lines = [line(number, log_loss=0.7 - 0.01 * number, ndcg=0.8, recall=0.9) for number in (1, 2)]
     runs = read_runs([folder(tmp_path / "a", lines, BESIDE)])
