@@ -1,10 +1,13 @@
 """``sfsl bench …``: what things cost, measured here and now."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sfsl.cli.output import console, emit_json, progress_console, shown, table
+from sfsl.cli.output import Settings, console, emit_json, progress_console, shown, table
+from sfsl.settings.run import from_sections
+from sfsl.settings.toml import overridden, read_run_sections, with_settings
 from sfsl_research.bench.round import bench_round
 from sfsl_research.bench.secagg import bench_secagg
 from sfsl_research.bench.simulated import Sizes
@@ -181,6 +184,62 @@ def train(
             repeats=repeats,
         )
     _report("Training", result, json)
+
+
+@app.command(
+    epilog="Examples:  sfsl bench drift --rounds 20   |   "
+    "sfsl bench drift my.toml --data csv:clicks.csv --clients 50 --rounds 50 --json   |   "
+    "sfsl bench drift --set training.batch_size=16 --set training.learning_rate=0.2"
+)
+def drift(
+    config: Annotated[
+        Path | None, typer.Argument(help="A run file (see sfsl init). Default: all defaults.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="As of sfsl run: synthetic, or csv: and a file.")] = None,
+    clients: Annotated[int | None, typer.Option(help="round.clients; all of them are looked at.")] = None,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Looked at: rounds 1, 5, 20 and 50 as far as there are, and the last.")
+    ] = 20,
+    settings: Settings = None,
+    json: Json = False,
+) -> None:
+    """What local training and averaging do to clients' log loss, on their training and held-out samples:
+    with everything moved, and with the shared part or the personal rows alone."""
+    from sfsl_research.experiments.diagnose import measure_drift
+
+    given: dict[str, Any] = {"run.rounds": rounds}
+    if clients is not None:
+        given["round.clients"] = clients
+    if data is not None:
+        given["data.source"], _, given["data.path"] = data.partition(":")
+    sections = with_settings(read_run_sections(config) if config else {}, given)
+    wanted = from_sections(overridden(sections, settings or ()))
+    with progress_console().status("reading data") as status:
+        result = measure_drift(wanted, seen=lambda number: status.update(f"round {number} of {rounds}"))
+    if json:
+        emit_json(result)
+        return
+    found = result["rounds"]
+    for pool, title in (("train", "training"), ("held_out", "held-out")):
+        lines = [
+            (name, *(shown(one["looks"][name][pool]["log_loss"]) for one in found))
+            for name in found[0]["looks"]
+        ]
+        if pool == "train":
+            lines.insert(1, ("during (what a run shows)", *(shown(one["loss_during"]) for one in found)))
+        columns = ("", *(f"round {one['round']}" for one in found))
+        console().print(table(f"Log loss of clients' {title} samples", columns, lines))
+    others = [name for name, one in found[0].items() if not isinstance(one, dict) and name != "round"]
+    lines = [(name, *(shown(one[name]) for one in found)) for name in others]
+    lengths = dict.fromkeys(length for one in found for length in one["entry_by_history"])
+    lines += [
+        (
+            f"entry_norm, history {length}",
+            *(shown(one["entry_by_history"].get(length, {}).get("norm", "")) for one in found),
+        )
+        for length in lengths
+    ]
+    console().print(table("Moves and inputs", columns, lines))
 
 
 def _report(title: str, result: dict[str, Any], json: bool) -> None:
