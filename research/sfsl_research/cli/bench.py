@@ -222,7 +222,7 @@ def drift(
     found = result["rounds"]
     for pool, title in (("train", "training"), ("held_out", "held-out")):
         lines = [
-            (name, *(shown(one["looks"][name][pool]["log_loss"]) for one in found))
+            (name, *(_known(one["looks"][name][pool]["log_loss"]) for one in found))
             for name in found[0]["looks"]
         ]
         if pool == "train":
@@ -230,16 +230,16 @@ def drift(
         columns = ("", *(f"round {one['round']}" for one in found))
         console().print(table(f"Log loss of clients' {title} samples", columns, lines))
     others = [name for name, one in found[0].items() if not isinstance(one, dict) and name != "round"]
-    lines = [(name, *(shown(one[name]) for one in found)) for name in others]
-    lengths = dict.fromkeys(length for one in found for length in one["entry_by_history"])
-    lines += [
-        (
-            f"entry_norm, history {length}",
-            *(shown(one["entry_by_history"].get(length, {}).get("norm", "")) for one in found),
-        )
-        for length in lengths
-    ]
+    lines = [(name, *(_known(one[name]) for one in found)) for name in others]
+    for pool in found[0]["by_history"]:
+        for length in dict.fromkeys(name for one in found for name in one["by_history"][pool]):
+            sizes = (one["by_history"][pool].get(length, {}).get("entry_norm") for one in found)
+            lines.append((f"entry_norm, {pool}, history {length}", *map(_known, sizes)))
     console().print(table("Moves and inputs", columns, lines))
+
+
+def _known(value: object) -> str:
+    return "–" if value is None else shown(value)
 
 
 def _report(title: str, result: dict[str, Any], json: bool) -> None:

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from sfsl.cli import app
 from sfsl.errors import InputError
-from sfsl.run.fleet import build_fleet
 from sfsl.settings.run import RunConfig, from_sections
-from sfsl_research.experiments.diagnose import LOOKS, _correlation, _fitted, _mean_cosine, measure_drift
+from sfsl_research.experiments.diagnose import measure_drift
+from sfsl_research.experiments.scenes import LOOKS, _correlation, _fitted, _mean_cosine
 
 TINY: dict[str, dict[str, Any]] = {
     "data": {"users": 8, "scale": 0.1},
@@ -39,7 +39,10 @@ def test_every_part_is_scored_in_the_first_and_the_last_round(found: dict[str, A
     for one in found["rounds"]:
         assert 3 <= one["clients"] <= 6  # one may have no sample with a history
         assert one["looks"].keys() == LOOKS.keys()
-        assert one["samples"] == sum(each["samples"] for each in one["entry_by_history"].values())
+        lengths = one["by_history"]["train"].values()
+        assert one["samples"] == sum(each["samples"] for each in lengths)
+        weighed = sum(each["samples"] * each["log_loss"] for each in lengths) / one["samples"]
+        assert weighed == pytest.approx(losses(one, "train")["before"])
         for pool in ("train", "held_out"):
             assert np.isfinite(list(losses(one, pool).values())).all()
             assert len({*losses(one, pool).values()}) == len(LOOKS)  # no part stands for another
@@ -59,13 +62,15 @@ def test_what_does_not_move_changes_nothing() -> None:
     assert one["loss_during"] == pytest.approx(losses(one, "train")["before"], abs=1e-5)
 
 
-def test_a_fleet_may_be_handed_over(found: dict[str, Any]) -> None:
-    assert measure_drift(settings(), build_fleet(settings())) == found
+def test_sums_of_histories_grow_with_them(found: dict[str, Any]) -> None:
+    sizes = [each["entry_norm"] for each in found["rounds"][0]["by_history"]["train"].values()]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > 1.3 * sizes[0]
 
 
 def test_inputs_of_other_models() -> None:
     one = measure_drift(settings(model={"kind": "logistic"}, run={"rounds": 1}))["rounds"][0]
-    assert one["entry_by_history"] == {}
+    assert all("entry_norm" not in each for each in one["by_history"]["train"].values())
 
 
 def test_what_has_no_drift_is_refused() -> None:
