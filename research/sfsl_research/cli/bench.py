@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from sfsl.cli.output import Settings, console, emit_json, progress_console, shown, table
+from sfsl.settings.paper import as_in_paper
 from sfsl.settings.run import from_sections
 from sfsl.settings.toml import overridden, read_run_sections, with_settings
 from sfsl_research.bench.round import bench_round
@@ -200,6 +201,7 @@ def drift(
     rounds: Annotated[
         int, typer.Option(min=1, help="Looked at: rounds 1, 5, 20 and 50 as far as there are, and the last.")
     ] = 20,
+    paper: Annotated[bool, typer.Option("--paper", help="As of sfsl run: the paper's own settings.")] = False,
     settings: Settings = None,
     json: Json = False,
 ) -> None:
@@ -213,7 +215,8 @@ def drift(
     if data is not None:
         given["data.source"], _, given["data.path"] = data.partition(":")
     sections = with_settings(read_run_sections(config) if config else {}, given)
-    wanted = from_sections(overridden(sections, settings or ()))
+    sections = overridden(sections, settings or ())
+    wanted = from_sections(as_in_paper(sections) if paper else sections)
     with progress_console().status("reading data") as status:
         result = measure_drift(wanted, seen=lambda number: status.update(f"round {number} of {rounds}"))
     if json:

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from torch.func import grad
 
 from sfsl.arrays import Indices, Reals, Values, find
-from sfsl.client.device import Learned
 from sfsl.errors import InputError
 from sfsl.rounds import Download, Trained
-from sfsl.rounds.record import RoundTally
+from sfsl.rounds.record import Learned, RoundTally
 from sfsl.scores import auc, log_loss
 from sfsl.simulate.population import Groups, Simulation
 from sfsl.submodel import RowSet, RowStore
@@ -30,7 +29,8 @@ _SUREST = 1e-7
 
 Whose = Literal["before", "own", "another's", "averaged"]
 
-# Whose dense part, shared rows and personal rows a client's samples are scored with.
+# Whose dense part, shared rows and personal rows a client's samples are scored with. Where personal rows are
+# rebuilt, training begins at "personal moved": "before" has those that the client kept from its last round.
 LOOKS: Mapping[str, tuple[Whose, Whose, Whose]] = {
     "before": ("before", "before", "before"),
     "after": ("own", "own", "own"),
@@ -204,9 +204,11 @@ class Scenes:
         slope = grad(mean_loss(task, task.module))
         task.module.train()
         for scene in self._pools["train"]:
-            parameters = task.parameters(self._dense, scene.values["before"])
-            held = set(task.personal.values()) if self._local.rebuild else set()
-            moving = {name: one for name, one in parameters.items() if name not in held}
+            begun = dict(scene.values["before"])
+            held = task.personal if self._local.rebuild else {}
+            begun |= {name: scene.values["own"][name] for name in held}
+            parameters = task.parameters(self._dense, begun)
+            moving = {name: one for name, one in parameters.items() if name not in held.values()}
             columns = {n: torch.from_numpy(c) for n, c in scene.data.local_columns(scene.rows).items()}
             order = torch.from_numpy(np.random.default_rng(0).permutation(len(scene.data)))
             norms = []

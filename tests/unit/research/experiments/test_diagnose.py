@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from sfsl.cli import app
 from sfsl.errors import InputError
+from sfsl.settings.paper import as_in_paper
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl_research.experiments.diagnose import measure_drift
 from sfsl_research.experiments.scenes import LOOKS, _correlation, _fitted, _mean_cosine
@@ -22,7 +23,8 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 def settings(**sections: dict[str, Any]) -> RunConfig:
-    return from_sections({name: TINY.get(name, {}) | sections.get(name, {}) for name in {**TINY, **sections}})
+    given = {name: TINY.get(name, {}) | sections.get(name, {}) for name in {**TINY, **sections}}
+    return from_sections(as_in_paper(given))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +98,7 @@ def test_cosines_and_correlations() -> None:
 
 
 def test_the_command_prints_tables_or_one_object() -> None:
-    arguments = ["bench", "drift", "--clients", "6", "--rounds", "1"]
+    arguments = ["bench", "drift", "--paper", "--clients", "6", "--rounds", "1"]
     sets = ["data.users=8", "data.scale=0.1", "round.min_contributors=1", "privacy.preset=cpp1"]
     arguments += [part for one in sets for part in ("--set", one)]
     shown = CliRunner().invoke(app, arguments)
