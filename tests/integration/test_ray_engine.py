@@ -30,10 +30,11 @@ from sfsl.carriers.local.engine import LocalEngine
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
 from sfsl.run.setup import resolved, simulation_settings
+from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.simulate.engine import RoundResult
 from sfsl.simulate.population import Simulation
-from sfsl.submodel import MemoryStore, RowSet, StoreSpec
+from sfsl.submodel import MemoryStore, RowSet
 from sfsl_research.ray.cluster import ClusterSettings
 from sfsl_research.ray.engine import RayEngine
 from sfsl_research.ray.worker import Worker
@@ -79,8 +80,7 @@ def fleet() -> Fleet:
 
 def simulated(config: RunConfig, fleet: Fleet, gone: Gone | None = None) -> Simulation:
     config = resolved(config, fleet)
-    spec = StoreSpec(model=fleet.task.spec, seed=bytes(32), row_slots=2, devices=True)
-    store = MemoryStore(spec, fleet.task.initial_dense())
+    store = MemoryStore(store_spec(config, fleet.task.spec, devices=True), fleet.task.initial_dense())
     settings = simulation_settings(config, client_privacy(config, sorted(fleet.devices)))
     if gone is not None:
         settings = replace(settings, faults=Vanishing(gone=gone))
@@ -145,7 +145,8 @@ def require_same_sums(one: RoundResult, other: RoundResult) -> None:
 
 def test_who_trains_together_matters_to_the_last_bit(fleet: Fleet) -> None:
     """Which is why groups are cut from the cohort, and not from what a worker has."""
-    worlds = [simulated(tiny(run={"together": together}), fleet) for together in (6, 24)]
+    many_steps = {"batch_size": 2, "learning_rate": 1.0, "rebuild": 0.0}
+    worlds = [simulated(tiny(run={"together": together}, training=many_steps), fleet) for together in (6, 24)]
     for world in worlds:
         rounds(LocalEngine(world), world, 1)
     one, other = (world.store.read_dense().values for world in worlds)

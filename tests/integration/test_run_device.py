@@ -19,6 +19,7 @@ SECTIONS: dict[str, dict[str, object]] = {
     "model": {"kind": "logistic"},
     "round": {"clients": 12, "sums": "plain", "min_contributors": 1},
     "run": {"rounds": 4, "evaluate_every": 2, "device": "cpu"},
+    "training": {"rebuild": 0.0},
 }
 
 

@@ -130,9 +130,9 @@ def test_the_secure_sum_of_updates_is_the_plain_one_word_for_word(seed: int) -> 
 
 
 @MANY
-@given(st.sampled_from(["add", "adagrad", "adam"]), st.integers(0, 2**32), st.integers(1, 6))
+@given(st.sampled_from(["add", "adagrad", "adam", "heat"]), st.integers(0, 2**32), st.integers(1, 6))
 def test_rows_step_alone_as_they_do_together(
-    kind: Literal["add", "adagrad", "adam"], seed: int, count: int
+    kind: Literal["add", "adagrad", "adam", "heat"], seed: int, count: int
 ) -> None:
     rng = np.random.default_rng(seed)
     step = ServerStep(kind=kind, rate=0.3)

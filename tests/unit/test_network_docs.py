@@ -25,7 +25,7 @@ def keys(signature: bytes | None = None) -> Keys:
 
 
 def test_the_guide_names_every_metric_and_no_other() -> None:
-    shown = Status("", 0, "", 0, 0, 0, 0, 0, False, 0, 0, None, ())
+    shown = Status("", 0, "", 0, 0, 0, 0, 0, False, 0, 0, None, None, None, ())
     names = re.findall(r"# TYPE (\w+) ", status.text(shown, Totals()))
     assert len(names) > 10
     assert set(re.findall(r"\bsfsl_\w+", GUIDE)) == set(names)

@@ -62,7 +62,7 @@ class ResidentModel:
     def move_rows(self, table: str, rows: Tensor, moves: Tensor, moved: Tensor, update: UpdateParams) -> None:
         """Move ``rows``, each given once; those of which ``moved`` is false stay as they are."""
         own, state, step = self.tables[table], self.states[table], update.row_step
-        values, new = stepped(step, own[rows], state[rows], moves, moved)
+        values, new = stepped(step, own[rows], state[rows], moves)
         if step.kind == "heat":
             values = (own[rows] + limited(values - own[rows], update.averaging)).to(torch.float32)
         keep = moved.unsqueeze(1)
@@ -72,7 +72,7 @@ class ResidentModel:
         self.touched[table][rows] |= moved
 
     def move_dense(self, moves: Tensor, moved: Tensor, step: ServerStep) -> None:
-        values, state = stepped(step, self.dense[None], self.dense_state[None], moves[None], moved[None])
+        values, state = stepped(step, self.dense[None], self.dense_state[None], moves[None])
         self.dense.copy_(torch.where(moved, values[0], self.dense))
         self.dense_state.copy_(torch.where(moved, state[0], self.dense_state))
 
@@ -154,11 +154,8 @@ def row_moves(values: Tensor, weights: Tensor, update: UpdateParams) -> Tensor:
     return known / (square / values.shape[1]).sqrt().clamp_min(_LEAST)
 
 
-def stepped(
-    step: ServerStep, values: Tensor, state: Tensor, moves: Tensor, moved: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return what ``ServerStep.apply`` does with the rows that ``moved``; what it returns of others is
-    nothing to go by."""
+def stepped(step: ServerStep, values: Tensor, state: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what ``ServerStep.apply`` does."""
     if step.kind == "add":
         return (values + step.rate * moves).to(torch.float32), state
     old = state.to(torch.float64)
@@ -172,6 +169,6 @@ def stepped(
     if step.kind == "heat":
         size = (second + step.tau**2).sqrt()
     else:
-        mean = (second.mean(1) * moved).sum() / moved.sum().clamp_min(1)
-        size = second.sqrt() + (step.tau * mean.sqrt()).clamp_min(_LEAST)
+        own = second.mean(1, keepdim=True).sqrt()
+        size = second.sqrt() + (step.tau * own).clamp_min(_LEAST)
     return (values + step.rate * first / size).to(torch.float32), new.to(torch.float32)

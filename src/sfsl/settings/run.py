@@ -240,7 +240,7 @@ class ServerSettings(Checked, frozen=True):
     max_move: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     row_step: RowStep = "heat"
     row_rate: Positive = 0.3
-    row_prior: Positive = 300.0
+    row_prior: Positive = 100.0
     dense_step: Step = "adam"
     dense_rate: Positive | Literal["auto"] = "auto"
 

@@ -98,7 +98,7 @@ def evidence(sums: WeightedSums) -> Reals:
 class ServerStep(Checked, frozen=True):
     """How the server moves rows. ``add`` with rate 1 is the paper. ``adagrad`` and ``adam`` are FedAdagrad
     and FedAdam (Reddi et al. 2021, Alg. 2), the move standing for the gradient; their ``tau`` is a share of
-    the root mean square of what it is added to, so that steps do not depend on how small moves are.
+    the root mean square of what it is added to, over the row, so that small moves make no smaller steps.
 
     ``heat`` is for rows: AdaGrad on ``evidence``, to whose squares ``tau`` squared is added from the start. A
     row moves by about rate x n / tau for each of its first few owners, and by rate x 1 at the most: a row
@@ -139,7 +139,8 @@ class ServerStep(Checked, frozen=True):
         if self.kind == "heat":
             size = np.sqrt(second + self.tau**2)
         else:
-            size = np.sqrt(second) + max(self.tau * math.sqrt(second.mean()) if second.size else 0, _LEAST)
+            own = np.sqrt(second.mean(axis=1, keepdims=True))
+            size = np.sqrt(second) + np.maximum(self.tau * own, _LEAST)
         return (values + self.rate * first / size).astype(np.float32), new.astype(np.float32)
 
 

@@ -184,7 +184,7 @@ def test_adagrad_by_hand() -> None:
     values, new = step.apply(OLD, state, MOVES)
     second = state[:, 0].astype(np.float64) + MOVES**2
     assert new[:, 0].tolist() == second.astype(np.float32).tolist()
-    floor = 0.01 * np.sqrt(second.mean())
+    floor = 0.01 * np.sqrt(second.mean(axis=1, keepdims=True))
     assert values.tolist() == (OLD + 0.5 * MOVES / (np.sqrt(second) + floor)).astype(np.float32).tolist()
 
 
@@ -194,10 +194,10 @@ def test_adam_by_hand_over_two_rounds() -> None:
     assert state[0].tolist() == pytest.approx(np.array([[0.05, 0.1], [0.0025, 0.01]]))
     values, state = step.apply(values, state, MOVES)
     assert state[0] == pytest.approx(np.array([[0.075, 0.15], [0.004375, 0.0175]]))
-    # The second moments are those of 0.1, 0.2, -0.3 and 0: their mean is 0.035 times what was let in of them.
-    first = 1 + 0.1 * 0.05 / (0.05 + 0.01 * np.sqrt(0.25 * 0.035))
+    # The first row moves by 0.1 and 0.2, whose squares have the mean 0.025; so much of it was let in.
+    first = 1 + 0.1 * 0.05 / (0.05 + 0.01 * np.sqrt(0.25 * 0.025))
     assert values[0, 0] == pytest.approx(
-        first + 0.1 * 0.075 / (np.sqrt(0.004375) + 0.01 * np.sqrt(0.4375 * 0.035))
+        first + 0.1 * 0.075 / (np.sqrt(0.004375) + 0.01 * np.sqrt(0.4375 * 0.025))
     )
 
 
