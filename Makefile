@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 FLOWER_VENV ?= .venv-flower
 BIN := $(VENV)/bin
-# A small world that shows some learning in two minutes; every other setting is the default.
-DEMO_DATA := --set data.users=1000
+# A small world that can be learned in two minutes; every other setting is the default.
+DEMO_DATA := --set data.world=films
 
 .PHONY: help demo test test-slow lint format vectors bench clean
 

@@ -92,7 +92,12 @@ WORLDS = {
     "tastes": SyntheticSettings(
         popularity=0.5, most_popular=1000.0, category_appeal=0.7, item_appeal=1.2, liking=0.3, taste=1.0
     ),
-}
+    # Few items that many have seen, and users who agree less on what is good: what `make demo` learns.
+    "films": SyntheticSettings(
+        items=6_000, categories=300, samples=600.0, interests=80.0, popularity=0.5, most_popular=1000.0,
+        category_appeal=0.6, item_appeal=0.7, liking=1.5, taste=1.0,
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

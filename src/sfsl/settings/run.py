@@ -31,10 +31,10 @@ class DataSettings(Checked, frozen=True):
         own model and clients from the function fleet(seed) of the file at path; "catalogue" has no samples,
         and is for a server (serve.catalogue).
     path: The file to read (also .gz); empty for synthetic data.
-    world: Synthetic: in "tastes" items carry more than their category; "paper" has the paper's statistics,
-        and a category says nearly everything.
+    world: Synthetic: in "tastes" items carry more than their category; in "films" few items are seen by many,
+        who agree less; "paper" has the paper's statistics, and a category says nearly everything.
     users: Synthetic: how many users, each of them a client.
-    scale: Synthetic: 1 is the paper's 143,534 items and 323 samples a client.
+    scale: Synthetic: 1 is the paper's 143,534 items and 323 samples a client; films: 6,000 and 600.
     negatives: Sampled non-clicks per click, where the data records clicks only.
     held_out: The last share of each user's samples in time is for testing only.
     validation: The held-out samples of this share of the devices choose the model (run.keep, run.patience)
@@ -48,7 +48,7 @@ class DataSettings(Checked, frozen=True):
         "synthetic", "amazon", "taobao", "csv", "parquet", "stored", "shakespeare", "python", "catalogue"
     ] = "synthetic"
     path: str = ""
-    world: Literal["tastes", "paper"] = "tastes"
+    world: Literal["tastes", "films", "paper"] = "tastes"
     users: Annotated[int, Meta(ge=2)] = 1000
     scale: Annotated[float, Meta(gt=0, le=1)] = 0.1
     negatives: Annotated[int, Meta(ge=1, le=100)] = 1
@@ -230,8 +230,8 @@ class ServerSettings(Checked, frozen=True):
     row_rate: Learning rate of the row step; with heat the most that a number of a row moves in a round.
     row_prior: With heat: from about so many clients on, in all rounds together, a row moves at the full rate.
     dense_step: How the dense part moves: "add", "adagrad" or "adam".
-    dense_rate: Learning rate of the dense step. "auto": 0.003 with adam and 0.03 with adagrad; where it adds,
-        2 if clients have submodels, else 1.
+    dense_rate: Learning rate of the dense step. "auto": 0.003 with adam, 0.01 for words, and 0.03 with
+        adagrad; where it adds, 2 if clients have submodels, else 1.
     """
 
     weights: Literal["auto", "owners", "samples", "dataset"] = "auto"
@@ -463,7 +463,8 @@ class RunConfig(Checked, frozen=True):
         if self.server.dense_rate != "auto":
             return self.server.dense_rate
         if self.server.dense_step != "add":
-            return {"adam": 0.003, "adagrad": 0.03}[self.server.dense_step]
+            words = self.model.kind == "lstm"
+            return 0.03 if self.server.dense_step == "adagrad" else 0.01 if words else 0.003
         return 2.0 if self.round.scheme in ("sfsl", "fsl") else 1.0
 
     @property
