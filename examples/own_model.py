@@ -1,7 +1,6 @@
 """Your own model and your own clients: matrix factorization of film likes.
 
-    sfsl run --data python:examples/own_model.py --clients 50 --rounds 20 --set training.clip=10 \
-        --set round.min_contributors=2
+    sfsl run --data python:examples/own_model.py --clients 50 --rounds 30 --set round.min_contributors=2
 
 `sfsl run` does the rest: private rows, secure sums, dropouts, resume, summary, `sfsl report`.
 """

@@ -347,7 +347,7 @@ def test_a_plan_from_a_run_file_foretells_the_run(tmp_path: Path) -> None:
 # -- your own model ----------------------------------------------------------------------------
 
 OWN_MODEL = Path(__file__).parents[2] / "examples" / "own_model.py"
-OWN_FLAGS = ("--clients", 40, "--set", "training.clip=10", "--set", "round.min_contributors=2")
+OWN_FLAGS = ("--clients", 40, "--set", "round.min_contributors=2")
 
 
 def test_a_model_that_is_not_ours_learns_under_every_scheme(tmp_path: Path) -> None:

@@ -169,6 +169,6 @@ def stepped(step: ServerStep, values: Tensor, state: Tensor, moves: Tensor) -> t
     if step.kind == "heat":
         size = (second + step.tau**2).sqrt()
     else:
-        own = second.mean(1, keepdim=True).sqrt()
+        own = (second.sum(1, keepdim=True) / max(1, second.shape[1])).sqrt()
         size = second.sqrt() + (step.tau * own).clamp_min(_LEAST)
     return (values + step.rate * first / size).to(torch.float32), new.to(torch.float32)

@@ -125,10 +125,10 @@ def train(
     >>> films = np.arange(10)
     >>> liked = sfsl.Samples({"film": films, "label": np.float32(films > 4)}, {"film": "film"})
     >>> everyone = {f"user-{number}": liked for number in range(8)}
-    >>> run = sfsl.train(task, everyone, everyone, rounds=3, clients=6, on_round=lambda line: None,
-    ...                  settings={"training.clip": 10, "round.min_contributors": 2})
+    >>> run = sfsl.train(task, everyone, everyone, rounds=12, clients=6, on_round=lambda line: None,
+    ...                  settings={"round.min_contributors": 2})
     >>> run.auc, len(run.records), run.state_dict()["film.weight"].shape
-    (1.0, 3, torch.Size([10, 1]))
+    (1.0, 12, torch.Size([10, 1]))
     """
     fleet = _fleet(model, samples, held_out)
     sections = _sections(settings)

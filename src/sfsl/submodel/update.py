@@ -139,7 +139,8 @@ class ServerStep(Checked, frozen=True):
         if self.kind == "heat":
             size = np.sqrt(second + self.tau**2)
         else:
-            own = np.sqrt(second.mean(axis=1, keepdims=True))
+            # A model may have no dense part at all, which has no mean.
+            own = np.sqrt(second.sum(axis=1, keepdims=True) / max(1, second.shape[1]))
             size = np.sqrt(second) + np.maximum(self.tau * own, _LEAST)
         return (values + self.rate * first / size).astype(np.float32), new.astype(np.float32)
 

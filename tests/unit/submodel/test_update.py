@@ -210,6 +210,14 @@ def test_steps_do_not_depend_on_how_small_moves_are(kind: Any, scale: float) -> 
     assert scaled == pytest.approx(as_given, rel=1e-5)
 
 
+def test_a_model_without_a_dense_part_steps_all_the_same() -> None:
+    none = np.zeros((1, 0), np.float32)
+    values, _ = ServerStep(kind="adam", rate=0.1).apply(
+        none, np.zeros((1, 2, 0), np.float32), none.astype(float)
+    )
+    assert values.shape == (1, 0)
+
+
 def test_a_step_by_heat_by_hand_over_two_rounds() -> None:
     """Rows of nine owners, of one, and of one that nobody trained; one owner's move is 0.1 in size."""
     given = sums([[0.9, 0.9], [0.1, -0.1], [0, 0]], [9, 1, 0])

@@ -403,7 +403,9 @@ def test_the_auc_is_that_of_the_scores(data: Interactions, fleet: ResidentClient
     rows = task.needed_rows(samples)[0]
     values = {name: store.read_rows(name, RowSet(one)).values for name, one in rows.items()}
     scores = score_samples(task, store.read_dense().values, rows, values, samples)
-    assert test.auc(model) == pytest.approx(auc(scores, data.label), abs=1e-6)
+    # An untrained model's scores lie close together: a GPU's last bits change the order of some.
+    tolerance = 1e-3 if fleet.device.type == "cuda" else 1e-6
+    assert test.auc(model) == pytest.approx(auc(scores, data.label), abs=tolerance)
     assert len(ResidentTest(task, Interacted(data, 50), fleet.device, most=10, seed=0)) == 10
 
 
