@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 FLOWER_VENV ?= .venv-flower
 BIN := $(VENV)/bin
-# A small world that can be learned in two minutes; every other setting is the default.
+# A small world that can be learned in forty rounds; every other setting is the default.
 DEMO_DATA := --set data.world=films
 
 .PHONY: help demo test test-slow lint format vectors bench clean
@@ -23,7 +23,7 @@ $(VENV)/.engines: $(VENV)/.installed
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower,ray]' 'flwr[simulation]'
 	@touch $@
 
-demo: $(VENV)/.installed  ## Train DIN over private clients on the real protocol, and show the result (2 minutes).
+demo: $(VENV)/.installed  ## Train DIN over private clients on the real protocol, and show the result (3 minutes).
 	@rm -rf out/demo out/demo-report
 	@$(BIN)/sfsl run --out out/demo --clients 60 --rounds 40 --privacy cpp2 $(DEMO_DATA) \
 		--set faults.inbound=0.03 --set faults.submodel=0.03 --set run.evaluate_every=8

@@ -30,7 +30,7 @@ class Package(Message, frozen=True, tag="model-package", omit_defaults=True):
     item in turn, each as a little-endian number of as few bytes (1, 2, 4 or 8) as the number of categories
     allows. Logistic regression has width 2, no slopes and rows that begin at 0. ``model`` repeats what
     follows from the rest, so that a misunderstanding shows at once. ``layout`` is left out where it is the
-    paper's, which older servers know no other than, and in logistic regression, which has none."""
+    paper's, the only one that older servers know, and in logistic regression, which has none."""
 
     about: ClassVar = "clicks"
     kind: KindName
