@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sfsl.arrays import Bits, Counts, Indices, Reals
+from sfsl.arrays import Bits, Counts, Indices, Positions, Reals
 from sfsl.carriers.local.engine import MESSAGE_LIMIT, Cohort, LocalPool, PopulationEngine, Reply
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import Aborted
@@ -29,13 +29,19 @@ from sfsl.submodel import RowSet, RowStore
 @dataclass(frozen=True)
 class SeenTable:
     """What a server sees of one table in one round: the opened ``rows``, which client ``asked`` for which
-    [clients, rows], and each row's sum [rows, width] and ``weights``. A scheme in which nobody asks has
-    ``asked`` true everywhere: any client may be behind any row. Where no weights are opened they are 1."""
+    [clients, rows], and each row's sum [rows, width] and ``weights``, which may tell how many clients moved it
+    (``counted``). A scheme in which nobody asks has ``asked`` true everywhere: any client may be behind any
+    row. Where no weights are opened they are 1.
+
+    ``follows``: the table whose rows these follow from, and the place here of each of its rows.
+    """
 
     rows: Indices
     asked: Bits
     sums: Reals
     weights: Counts
+    counted: bool = False
+    follows: tuple[str, Positions] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +107,26 @@ class _WatchedEngine(PopulationEngine):
                     asked = {name: own.asked for name, own in population.downloads.items()}
                 else:
                     asked = _asked(one.params, one.sums, pool.requests)
-                self.seen.append(_watched(one.sums, asked, population.uploads))
+                self.seen.append(self._watched(one.sums, asked))
+
+    def _watched(self, sums: RoundSums, asked: Mapping[str, Mapping[str, RowSet]]) -> WatchedRound:
+        clients, task, tables, trained = sums.survivors, self.task, {}, {}
+        counted = self.simulation.settings.rules.update.averaging.weights == "owners"
+        unions, sources = sums.model.unions, {table.name: table.source for table in task.tables}
+        for name, union in unions.items():
+            wanted, moved = (np.zeros((len(clients), len(union)), np.bool_) for _ in range(2))
+            for place, client in enumerate(clients):
+                wanted[place, union.positions_of(asked[client][name].rows)] = True
+                own = self._population.uploads[client].rows[name]
+                touched = own.rows.rows[np.asarray(own.counts) > 0]
+                moved[place, union.positions_of(touched)] = True
+            follows = None
+            if source := sources[name]:
+                follows = source, union.positions_of(task.row_maps.rows_of(name, unions[source].rows))
+            total = sums.model.rows[name]
+            tables[name] = SeenTable(union.rows, wanted, total.values, total.weights, counted, follows)
+            trained[name] = moved
+        return WatchedRound(clients, tables, trained)
 
 
 def watch_round(
@@ -132,19 +157,3 @@ def _asked(
         for client, request in requests.items()
     }
 
-
-def _watched(
-    sums: RoundSums, asked: Mapping[str, Mapping[str, RowSet]], uploads: Mapping[str, Trained]
-) -> WatchedRound:
-    clients, tables, trained = sums.survivors, {}, {}
-    for name, union in sums.model.unions.items():
-        wanted, moved = (np.zeros((len(clients), len(union)), np.bool_) for _ in range(2))
-        for place, client in enumerate(clients):
-            wanted[place, union.positions_of(asked[client][name].rows)] = True
-            own = uploads[client].rows[name]
-            touched = own.rows.rows[np.asarray(own.counts) > 0]
-            moved[place, union.positions_of(touched)] = True
-        total = sums.model.rows[name]
-        tables[name] = SeenTable(union.rows, wanted, total.values, total.weights)
-        trained[name] = moved
-    return WatchedRound(clients, tables, trained)
