@@ -35,9 +35,10 @@ PUBLIC = {
     },
     "sfsl.privacy": {
         "PAPER_OWNERS", "PRESETS", "Budget", "Calendar", "ClientState",
-        "ClosedPeriod", "Decoys", "Events", "IndexPrivacy",
-        "Ledger", "PeriodSelection", "Perturber", "Tables", "Tuned", "Workload",
-        "choose_uniformly", "cohort_events", "frontier", "owner_distribution", "tune",
+        "ClosedPeriod", "Decoys", "DiscreteGaussian", "Events", "IndexPrivacy",
+        "Ledger", "NoisePlan", "PeriodSelection", "Perturber", "Tables", "Tuned", "Workload",
+        "choose_uniformly", "cohort_events", "deviation_for", "epsilon_of", "frontier", "honest_survivors",
+        "owner_distribution", "plan_noise", "rho_for", "rho_of", "tune",
     },
     "sfsl.rounds": {
         "Download", "IndexSpace", "RoundClient", "RoundOutcome", "RoundParams", "RoundPolicy",

@@ -8,6 +8,7 @@ import numpy as np
 from sfsl.errors import NotFinite
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds import RoundOutcome, ScoreBins
+from sfsl.rounds.hot import HotState
 from sfsl.rounds.record import RoundTally
 from sfsl.scores import Scored
 from sfsl.simulate.engine import Engine, RoundResult
@@ -45,7 +46,9 @@ class ResidentRounds(Engine):
         arm = Arm("run", self._model, settings, privacy)
         self._engine = ResidentEngine(fleet, [arm], clients=clients, seed=seed)
 
-    def run(self, cohort: Sequence[str], *, scores: ScoreBins | None = None) -> RoundResult:
+    def run(
+        self, cohort: Sequence[str], *, scores: ScoreBins | None = None, hot: HotState | None = None
+    ) -> RoundResult:
         start, number = time.perf_counter(), self.store.round + 1
         chosen = np.array([self._numbers[name] for name in cohort], np.int64)
         (figures,) = self._engine.run(number, chosen)

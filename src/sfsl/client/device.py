@@ -57,7 +57,7 @@ class Device:
 
     def work(self, download: Download, personal: Mapping[str, Values], seed: int) -> ClientWork:
         """Return the succinct part of a submodel, and the samples that can be trained on it."""
-        kept = self.train.keep(self._asked(download))
+        kept = self._usable(self.train, download)
         rows = self.task.needed_rows(kept)[0]
         return ClientWork(rows, self._values(rows, download, personal), kept, seed)
 
@@ -75,10 +75,13 @@ class Device:
         """Return what the client uploads: how far everything moved, and scores where they are asked for, for
         which ``personal`` are its own rows."""
         summed = [table.name for table in self.task.spec.summed]
-        rows = {
-            name: TrainedRows(RowSet(work.rows[name]), update.rows[name], update.counts[name])
-            for name in summed
-        }
+        rows = {}
+        for name in summed:
+            own, moves, counts = work.rows[name], update.rows[name], update.counts[name]
+            if download.cold is not None:  # the others stay here
+                hot = download.asked[name].holds(own)
+                own, moves, counts = own[hot], moves[hot], counts[hot]
+            rows[name] = TrainedRows(RowSet(own), moves, counts)
         scores = None if download.scores is None else self._scores(download, personal, download.scores)
         return Trained(update.dense, update.samples, rows, scores)
 
@@ -86,7 +89,7 @@ class Device:
         self, download: Download, personal: Mapping[str, Values], bins: ScoreBins
     ) -> tuple[Indices, Indices]:
         """Return histograms of scores on held-out samples, of which only rows asked for can be scored."""
-        kept = self.held_out.keep(self._asked(download)) if self.held_out is not None else None
+        kept = self._usable(self.held_out, download) if self.held_out is not None else None
         if kept is None or not len(kept):
             return np.zeros(bins.bins, np.int64), np.zeros(bins.bins, np.int64)
         rows = self.task.needed_rows(kept)[0]
@@ -97,9 +100,12 @@ class Device:
         )
         return score_histograms(scores, kept.local_columns(rows)["label"], bins.edges)
 
-    def _asked(self, download: Download) -> dict[str, Indices]:
+    def _usable(self, samples: ClientData, download: Download) -> ClientData:
+        """Return the samples whose rows are all there: downloaded, or cold and so at home."""
         shared = [table.name for table in self.task.tables if table.kind == "shared"]
-        return {name: download.asked[name].rows for name in shared}
+        if download.cold is None:
+            return samples.keep({name: download.asked[name].rows for name in shared})
+        return samples.keep({name: self.task.needed_rows(samples)[0][name] for name in shared})
 
     def _values(self, rows: Rows, download: Download, personal: Mapping[str, Values]) -> dict[str, Values]:
         values = {}
@@ -107,8 +113,13 @@ class Device:
             own = rows[table.name]
             if table.kind == "personal":
                 values[table.name] = personal[table.name][np.searchsorted(self.personal[table.name], own)]
-            else:
+            elif download.cold is None:
                 values[table.name] = download.rows[table.name][download.asked[table.name].positions_of(own)]
+            else:
+                asked = download.asked[table.name]
+                hot, found = asked.holds(own), download.cold(table.name, own)
+                found[hot] = download.rows[table.name][asked.positions_of(own[hot])]
+                values[table.name] = found
         return values
 
 

@@ -6,7 +6,7 @@ Training is not done here: ``handle_submodel`` returns what was downloaded, the 
 ``secagg.states`` says.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, Self
@@ -39,13 +39,15 @@ LARGEST = 1 << 30
 @dataclass(frozen=True)
 class Download:
     """A submodel: per table the rows asked for and their values, the dense part, the hyperparameters.
-    ``scores`` are the bins in which scores of held-out samples are counted; None where they are not."""
+    ``scores`` are the bins in which scores of held-out samples are counted; None where they are not. ``cold``
+    has the first values of rows that are not in it, which a client of hot rows keeps to itself."""
 
     asked: dict[str, RowSet]
     rows: dict[str, Values]
     dense: Values
     training: dict[str, float]
     scores: ScoreBins | None = None
+    cold: Callable[[str, Indices], Values] | None = None
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ Client, server, driver, carriers, faults, plan, metrics, benchmarks and the diag
 of exchanges; no other place names one. The messages of the two secure sums are the session's own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated
 
 from msgspec import Meta
 
 from sfsl.codec import Codec, Message
+from sfsl.rounds.hot import HotParams
 from sfsl.rounds.params import RoundParams
 from sfsl.secagg.messages import (
     MAX_CLIENTS,
@@ -43,6 +44,13 @@ class Invitation(Message, frozen=True, tag="invitation"):
     round: RoundParams
 
 
+class HotInvitation(Message, frozen=True, tag="hot-invitation"):
+    """Server to client: the same of a round over hot rows."""
+
+    roster: Roster
+    round: HotParams
+
+
 class Request(Message, frozen=True, tag="request"):
     """Client to server: the rows it asks for, a bitmap over the union of each table that is summed."""
 
@@ -63,7 +71,7 @@ class Submodel(Message, frozen=True, tag="submodel"):
     requests: Annotated[tuple[SignedRequest, ...], Meta(max_length=MAX_CLIENTS)]
 
 
-CODEC = Codec(Invitation, *SESSION, Union, Request, Submodel)
+CODEC = Codec(Invitation, *SESSION, Union, Request, Submodel, HotInvitation)
 
 
 # The two sums of a round, by number.
@@ -113,21 +121,55 @@ STEPS = (
     Step(Exchange.SURVIVORS_UPDATE, Survivors, Consistency, UPDATE_SUM, "handle_survivors", active=True),
     Step(Exchange.UNMASK_UPDATE, UnmaskRequest, UnmaskShares, UPDATE_SUM, "handle_unmask"),
 )
-STEP = {step.exchange: step for step in STEPS}
+# A round over hot rows has one sum, and its survey nobody to train.
+SURVEY_STEPS = (
+    Step(Exchange.INVITATION, HotInvitation, SealedShares, 0, "handle_invitation"),
+    Step(Exchange.INBOUND, InboundShares, MaskedVector, 0, "handle_survey"),
+    Step(Exchange.SURVIVORS_UPDATE, Survivors, Consistency, 0, "handle_survivors", active=True),
+    Step(Exchange.UNMASK_UPDATE, UnmaskRequest, UnmaskShares, 0, "handle_unmask"),
+)
+HOT_STEPS = tuple(
+    replace(step, handler="handle_model") if step.exchange is Exchange.INBOUND else step
+    for step in SURVEY_STEPS
+)
+
+
+@dataclass(frozen=True)
+class Course:
+    """The exchanges of one kind of round. Clients train between the message of ``trains`` and its answer; the
+    answers to ``exposes`` are the first that a client has exposed anything with."""
+
+    steps: tuple[Step, ...]
+    trains: Exchange | None
+    exposes: Exchange = Exchange.INBOUND
+
+    def order(self, active: bool = False) -> tuple[Exchange, ...]:
+        """Return the exchanges in the order in which they happen."""
+        return tuple(step.exchange for step in self.steps if active or not step.active)
+
+    def step(self, exchange: Exchange) -> Step:
+        return next(step for step in self.steps if step.exchange is exchange)
+
+
+SUBMODELS = Course(STEPS, Exchange.SUBMODEL)
+SURVEY = Course(SURVEY_STEPS, None)
+HOT = Course(HOT_STEPS, Exchange.INBOUND)
+
+
+def course_of(params: RoundParams | HotParams) -> Course:
+    """Return how a round with these parameters goes."""
+    if isinstance(params, RoundParams):
+        return SUBMODELS
+    return SURVEY if params.kind == "survey" else HOT
+
+
 HANDLERS = {step.message: step.handler for step in STEPS}
 # A client may decline aloud here, and nowhere else.
 MAY_DECLINE = Exchange.INVITATION
-# The answers to this are masked sets: from here on a client has exposed something.
-EXPOSES = Exchange.INBOUND
-# Clients train between this message and its answer.
-TRAINS = Exchange.SUBMODEL
 
-
-def order(active: bool) -> tuple[Exchange, ...]:
-    """Return the exchanges of a round in the order in which they happen."""
-    return tuple(step.exchange for step in STEPS if active or not step.active)
-
-
-# What most of the system needs: a round outside active mode.
-ORDER = order(active=False)
+# What most of the system needs: a round of submodels.
+STEP = {step.exchange: step for step in STEPS}
+EXPOSES, TRAINS = SUBMODELS.exposes, Exchange.SUBMODEL
+order = SUBMODELS.order
+ORDER = order()
 LAST = ORDER[-1]

@@ -3,7 +3,7 @@ deployment or a simulation plans rounds: ``plan_round`` is the only builder of a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Protocol, Self
 
 import msgspec
 import numpy as np
@@ -141,18 +141,58 @@ class RoundParams(Checked, frozen=True):
         return digest("round", msgspec.msgpack.encode(self), *([names] if names else []))
 
 
+class HotLimits(Checked, frozen=True):
+    """What a client's owner allows of rounds over hot rows: the most that one of them may cost (rho), and
+    which share of a cohort it thinks may collude with the server and add no noise."""
+
+    max_rho: Annotated[float, Meta(gt=0)]
+    corruption: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+
+
 class RoundPolicy(Checked, frozen=True):
-    """What a client insists on beyond the session's policy. It declines a round that does not fit."""
+    """What a client insists on beyond the session's policy. It declines a round that does not fit. ``exact``:
+    it takes part in sums without noise. ``hot`` None: in none over hot rows."""
 
     session: Policy
     max_clip: Annotated[float, Meta(gt=0)]
     max_rows: Annotated[int, Meta(ge=1)]
+    exact: bool = True
+    hot: HotLimits | None = None
 
     def require(self, params: RoundParams, own: ModelSpec) -> None:
+        if not self.exact:
+            raise Refused("a round of exact sums, which this client's owner has not allowed (--exact-sums)")
         if params.model != own:
             raise Refused("the round is for another model than this client has")
         if max(params.update.rows.clip, params.update.dense.clip) > self.max_clip:
             raise Refused(f"updates clipped at more than {self.max_clip}, which this client allows")
+
+
+@dataclass(frozen=True)
+class HotRules:
+    """How rounds over hot rows are planned. The first ``surveys`` rounds count owners, each client marking
+    ``marks`` rows at the most. A client pays ``survey_rho`` for a survey and ``rho`` for a round that trains;
+    infinite: no noise. ``corruption``: the share of a cohort that may collude with the server. Hot rows have
+    to fit a download and upload of ``megabytes``. ``clip`` is the first one; it follows the clients."""
+
+    rho: float
+    survey_rho: float
+    marks: int = 64
+    surveys: int = 1
+    megabytes: float = 1.5
+    corruption: float = 0.1
+    clip: float = 1.0
+
+    def words(self, model: ModelSpec, bins: int, precision: str) -> int:
+        """Return how many parameters of rows there is room for, down and up, beside everything else."""
+        left = self.megabytes * 2**20 - 8 * model.dense - 4 * (2 * bins + 1)
+        room = int(left / (4 + np.dtype(precision).itemsize))
+        if room <= 0:
+            raise ParameterError(
+                f"hot.megabytes = {self.megabytes:g} leaves no room for rows beside a dense part of "
+                f"{model.dense:,} parameters; {8 * model.dense / 2**20:.1f} MiB are for that alone"
+            )
+        return room
 
 
 @dataclass(frozen=True)
@@ -162,7 +202,8 @@ class RoundRules:
     Over the first ``kappa_rounds`` rounds the floor of averages rises from 1 to the update's kappa: at the
     start there is nothing yet to hold back. ``training`` gives the clients' hyperparameters by the number of
     the round. ``threshold`` None is a little over two thirds of whoever is in a round. ``encoding`` is that
-    of the union; ``whole`` makes it the full model. ``bins`` 0 leaves the secure evaluation out.
+    of the union; ``whole`` makes it the full model. ``bins`` 0 leaves the secure evaluation out. With ``hot``
+    rounds are over hot rows.
     """
 
     update: UpdateParams
@@ -174,6 +215,12 @@ class RoundRules:
     bins: int = 256
     precision: Literal["float32", "float16"] = "float32"
     active: bool = False
+    hot: HotRules | None = None
+
+    @property
+    def sums(self) -> int:
+        """The sums of a session, for which a client checks in with keys."""
+        return 2 if self.hot is None else 1
 
     def update_in(self, number: int) -> UpdateParams:
         """Return the parameters of the update in round ``number``, counted from 1."""
@@ -230,8 +277,14 @@ def plan_round(
     )
 
 
+class Summed(Protocol):
+    """Parameters of any kind of round: they say what its session sums."""
+
+    def sums(self) -> tuple[SumParams, ...]: ...
+
+
 def plan_session(
-    rules: RoundRules, params: RoundParams, *, clients: int, round_id: bytes, threshold: int | None = None
+    rules: RoundRules, params: Summed, *, clients: int, round_id: bytes, threshold: int | None = None
 ) -> SessionParams:
     """Plan the session of a round for the clients that checked in; ``threshold`` None follows the rules."""
     return SessionParams(

@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from sfsl.arrays import Counts, Indices, Values
 from sfsl.crypto.ring import Words
+from sfsl.rounds.hot import HotState
 from sfsl.rounds.params import RoundParams, ScoreBins
 from sfsl.scores import auc_error_bound, auc_from_histograms, log_loss_from_histograms, rate_log_loss
 from sfsl.submodel import Applied, ModelSums, RowSet, RowStore, apply_sums, decode_sums
@@ -50,7 +51,7 @@ class RoundSums:
 @dataclass(frozen=True)
 class RoundOutcome:
     """What a finished round comes to. ``scores`` are the summed histograms (positives, negatives), in
-    ``bins``."""
+    ``bins``. ``hot`` is what a round over hot rows leaves for the next."""
 
     applied: Applied
     survivors: tuple[str, ...]
@@ -58,6 +59,7 @@ class RoundOutcome:
     contributors: dict[str, Counts]
     scores: Histograms | None
     bins: ScoreBins | None = None
+    hot: HotState | None = None
 
 
 def read_sums(

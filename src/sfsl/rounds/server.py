@@ -144,7 +144,9 @@ class RoundServer(Machine[states.ServerState]):
             raise TooFewClients(f"{len(names)} clients asked for rows, {self._threshold} are needed")
         dense = self._store.read_dense().values.astype("<f4").tobytes()
         tables = [
-            as_downloaded(self._store.read_rows(table.name, state.unions[table.name]).values, self._params)
+            as_downloaded(
+                self._store.read_rows(table.name, state.unions[table.name]).values, self._params.precision
+            )
             for table in self._params.model.summed
         ]
         context = digest("update", self._params.context(self._names), state.union, digest("dense", dense))
@@ -194,9 +196,9 @@ class RoundServer(Machine[states.ServerState]):
         return f"RoundServer({self.phase.name})"
 
 
-def as_downloaded(values: NDArray[np.float32], params: RoundParams) -> NDArray[Any]:
+def as_downloaded(values: NDArray[np.float32], precision: str) -> NDArray[Any]:
     """Return rows in the precision of the download; what half precision cannot hold is cut to its largest."""
-    kind = np.dtype(params.precision)
+    kind = np.dtype(precision)
     limit = np.finfo(kind).max
     return np.clip(values, -limit, limit).astype(kind.newbyteorder("<"))
 

@@ -6,7 +6,8 @@ What they know of the round's two sums is the state of their sessions.
 from enum import Enum
 
 from sfsl.arrays import Bits, Positions
-from sfsl.rounds.exchanges import Invitation, Request, Submodel
+from sfsl.rounds.exchanges import HotInvitation, Invitation, Request, Submodel
+from sfsl.rounds.hot import HotParams
 from sfsl.rounds.params import RoundParams
 from sfsl.rounds.record import RoundOutcome, RoundSums
 from sfsl.secagg import messages
@@ -28,6 +29,16 @@ CLIENT_MOVES = (
     Move(Phase.AWAITS_UNION, Union, (Phase.REQUESTED, Phase.LEFT)),
     Move(Phase.REQUESTED, Submodel, (Phase.TRAINING,)),
     Move(Phase.TRAINING, Start, (Phase.UPLOADED,)),
+    Move(Phase.UPLOADED, messages.Survivors, (Phase.UPLOADED,)),
+    Move(Phase.UPLOADED, messages.UnmaskRequest, (Phase.FINISHED,)),
+)
+
+
+HOT_MOVES = (
+    Move(Phase.NEW, messages.Keys, (Phase.CHECKED_IN,)),
+    Move(Phase.CHECKED_IN, HotInvitation, (Phase.SHARED,)),
+    Move(Phase.SHARED, messages.InboundShares, (Phase.TRAINING,)),
+    Move(Phase.TRAINING, Start, (Phase.UPLOADED, Phase.LEFT)),
     Move(Phase.UPLOADED, messages.Survivors, (Phase.UPLOADED,)),
     Move(Phase.UPLOADED, messages.UnmaskRequest, (Phase.FINISHED,)),
 )
@@ -77,6 +88,26 @@ class Training(State, frozen=True):
     params: RoundParams
     asked: dict[str, RowSet]
     start: Start
+
+
+class HotShared(State, frozen=True):
+    """A client of a round over hot rows, once it has joined; ``rho`` is what taking part costs it."""
+
+    phase = Phase.SHARED
+    params: HotParams
+    round_id: bytes
+    rho: float
+
+
+class HotTraining(State, frozen=True):
+    """It knows all that goes into its vector but what it learns; ``sets`` are the hot rows by table."""
+
+    phase = Phase.TRAINING
+    params: HotParams
+    round_id: bytes
+    rho: float
+    start: Start
+    sets: dict[str, RowSet]
 
 
 class Uploaded(State, frozen=True):

@@ -24,6 +24,18 @@ def choose_cohort(clients: Sequence[str], count: int, seed: int, number: int) ->
     return choose_uniformly(clients, count, SeededRandomness(_COHORT, seed, number))
 
 
+def choose_in_turn(
+    turns: Mapping[str, int], clients: Sequence[str], count: int, seed: int, number: int
+) -> tuple[str, ...]:
+    """Choose ``count`` of the clients that had the fewest ``turns``, uniformly where that leaves a choice."""
+    chosen: list[str] = []
+    for had in sorted({turns.get(name, 0) for name in clients}):
+        these = [name for name in clients if turns.get(name, 0) == had]
+        wanted = min(count - len(chosen), len(these))
+        chosen += choose_uniformly(these, wanted, SeededRandomness(_COHORT, seed, number, had))
+    return tuple(sorted(chosen))
+
+
 def choose_in_period(
     selection: PeriodSelection, clients: Sequence[str], count: int, period: int, seed: int, number: int
 ) -> tuple[tuple[str, ...], PeriodSelection]:

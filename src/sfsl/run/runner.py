@@ -15,11 +15,13 @@ import torch
 from sfsl.crypto.ring import Z32
 from sfsl.durable import Closing
 from sfsl.privacy import PeriodSelection
+from sfsl.privacy.accounting import rho_for
+from sfsl.rounds.hot_server import HotRound
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.best import BestModel
 from sfsl.run.fleet import Fleet
 from sfsl.run.folder import RunFolder
-from sfsl.run.planning import choose_cohort, choose_in_period
+from sfsl.run.planning import choose_cohort, choose_in_period, choose_in_turn
 from sfsl.run.setup import build_engine, open_store
 from sfsl.run.summary import Summary, summarize
 from sfsl.run.validation import TEST, VALID
@@ -27,6 +29,7 @@ from sfsl.scores import Evaluation
 from sfsl.secagg.facade import mask_seconds
 from sfsl.service.driver import Journal, next_bins
 from sfsl.service.folder import MetricsFile, recover_lines
+from sfsl.settings.rounds import hot_rules
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import Pool
 
@@ -62,7 +65,7 @@ class Runner(Closing):
 
     def run(self, *, stop: Callable[[], bool], seen: Callable[[RoundRecord], None]) -> Summary:
         """Run all rounds that are left, or until ``stop``, which is asked between rounds."""
-        while self.store.round < self.config.run.rounds and not self.out_of_patience and not stop():
+        while self.store.round < self.config.run.rounds and not self._done() and not stop():
             seen(self._round())
         summary = self.summary()
         self._folder.write_summary(summary)
@@ -77,6 +80,21 @@ class Runner(Closing):
         """Whether no model was better on validation devices for ``run.patience`` rounds."""
         patience = self.config.run.patience
         return bool(patience and self.lines and self._best.behind(self.lines[-1]) >= patience)
+
+    @property
+    def out_of_budget(self) -> bool:
+        """Whether too few clients are left that may take part in one more round over hot rows."""
+        return self.config.round.scheme == "hot" and len(self._solvent()) < self.config.round.clients
+
+    def _done(self) -> bool:
+        return self.out_of_patience or self.out_of_budget
+
+    def _solvent(self) -> list[str]:
+        """Return the clients whose budget one more round fits into."""
+        rules, kept, privacy = hot_rules(self.config), self._journal.kept, self.config.privacy
+        cost = rules.survey_rho if kept.hot.surveys < rules.surveys else rules.rho
+        most = rho_for(privacy.epsilon, privacy.delta) * (1 + 1e-9)
+        return [name for name in self._clients if kept.spent.get(name, 0.0) + cost <= most]
 
     def summary(self) -> Summary:
         report = self.fleet.report
@@ -102,16 +120,24 @@ class Runner(Closing):
     def _round(self) -> RoundRecord:
         start, number, kept = time.perf_counter(), self.store.round + 1, self._journal.kept
         cohort, period = self._cohort(number)
-        result = self._engine.run(cohort, scores=kept.scores)
+        result = self._engine.run(cohort, scores=kept.scores, hot=kept.hot)
         line = msgspec.structs.replace(result.record, wall_seconds=time.perf_counter() - start)
         if self.config.round.stands_in:  # what plain sums cost says nothing about the protocol
             line = msgspec.structs.replace(line, bytes_up={}, bytes_down={})
         if not self.fleet.task.chances:  # a server cannot know this; here it is known
             line = msgspec.structs.replace(line, log_loss_secure=None, log_loss_secure_error=None)
             line = msgspec.structs.replace(line, base_log_loss_secure=None)
-        scores = None if result.params is None else next_bins(result.params, result.outcome)
-        invited = kept.rounds | {name: kept.rounds.get(name, 0) + 1 for name in cohort}
-        self._journal.commit(result.commit, line, scores, rounds=invited, period=period)
+        changes: dict[str, object] = {"period": period}
+        changes["rounds"] = kept.rounds | {name: kept.rounds.get(name, 0) + 1 for name in cohort}
+        plan, scores = result.plan, None
+        if isinstance(plan, HotRound):
+            scores = next_bins(plan.params, result.outcome)
+            changes["hot"] = kept.hot if result.outcome is None else result.outcome.hot
+            cost = plan.rho(len(cohort))
+            changes["spent"] = kept.spent | {name: kept.spent.get(name, 0.0) + cost for name in cohort}
+        elif plan is not None:
+            scores = next_bins(plan, result.outcome)
+        self._journal.commit(result.commit, line, scores, **changes)
         line = self._evaluated(msgspec.structs.replace(line, wall_seconds=time.perf_counter() - start))
         self._best.consider(line, self.evaluation)
         self._metrics.append(line)
@@ -123,6 +149,9 @@ class Runner(Closing):
         if config.round.scheme == "centralized":
             return (), period
         count, seed = config.round.all_clients, config.run.seed
+        if config.round.scheme == "hot":
+            turns = self._journal.kept.rounds
+            return choose_in_turn(turns, self._solvent(), count, seed, number), period
         if config.run.selection == "uniform":
             return choose_cohort(self._clients, count, seed, number), period
         now = (number - 1) // config.run.period

@@ -1,5 +1,6 @@
 """From a run's settings to the parameters of the protocol, and to its store."""
 
+import math
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Protocol
@@ -43,7 +44,13 @@ def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
     if chosen.min_contributors == "auto":
         planned = plan_min_contributors(config, fleet) if config.round.scheme == "sfsl" else 1
         chosen = msgspec.structs.replace(chosen, min_contributors=planned)
-    return msgspec.structs.replace(config, round=chosen)
+    privacy = config.privacy
+    if config.round.scheme == "hot" and privacy.participations == "auto":
+        turns = math.ceil(
+            max(1, config.run.rounds - config.hot.surveys) * chosen.clients / len(fleet.devices)
+        )
+        privacy = msgspec.structs.replace(privacy, participations=turns)
+    return msgspec.structs.replace(config, round=chosen, privacy=privacy)
 
 
 def open_store(folder: RunFolder, config: RunConfig, fleet: Fleet) -> LmdbStore:

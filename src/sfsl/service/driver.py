@@ -35,7 +35,9 @@ from sfsl.errors import (
 )
 from sfsl.privacy import PeriodSelection, choose_uniformly
 from sfsl.rounds import RoundOutcome, RoundParams, RoundServer, ScoreBins
-from sfsl.rounds.exchanges import EXPOSES, MAY_DECLINE, STEP, Exchange, Step, Submodel, order
+from sfsl.rounds.exchanges import MAY_DECLINE, Exchange, Step, Submodel, course_of
+from sfsl.rounds.hot import HotParams, HotState
+from sfsl.rounds.hot_server import HotRound, HotServer, plan_hot
 from sfsl.rounds.params import RoundRules, plan_round, plan_session
 from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.secagg import SessionParams
@@ -59,8 +61,8 @@ def untold(round_id: bytes, clients: Collection[str]) -> None:
 
 
 class CohortRound:
-    """Drives one ``RoundServer``, in one thread. ``exchange`` is the one that is awaited, empty after
-    the last.
+    """Drives one ``RoundServer`` or ``HotServer``, in one thread. ``exchange`` is the one that is awaited,
+    empty after the last; ``course`` has all of them.
 
     ``answered`` are the clients that have answered it; ``declined`` said at the invitation that they take no
     part. Refused frames change nothing. ``exposed`` is told whose masked sets are here before anything of
@@ -69,16 +71,17 @@ class CohortRound:
 
     def __init__(
         self,
-        server: RoundServer,
+        server: RoundServer | HotServer,
         session: SessionParams,
-        params: RoundParams,
+        params: RoundParams | HotParams,
         tally: RoundTally,
         *,
         cpu: Callable[[], float],
         exposed: Exposed = untold,
     ) -> None:
         self.server, self.params, self.tally = server, params, tally
-        self.round_id, self.order = session.round_id, order(session.active)
+        self.course, self.round_id = course_of(params), session.round_id
+        self.order = self.course.order(session.active)
         self.answered: set[str] = set()
         self.declined: set[str] = set()
         self._session, self._cpu, self._exposed = session, cpu, exposed
@@ -121,7 +124,7 @@ class CohortRound:
             if isinstance(message, Decline) and exchange == MAY_DECLINE:
                 self._decline(client, message)
             else:
-                self._accept(STEP[Exchange(exchange)], client, message)
+                self._accept(self.course.step(Exchange(exchange)), client, message)
             self.tally.up(exchange, len(data))
 
     def _accept(self, step: Step, client: str, message: Message) -> None:
@@ -159,7 +162,7 @@ class CohortRound:
 
     def expose(self) -> None:
         """Tell whose masked sets are here, if they are what is awaited; telling it again changes nothing."""
-        if self.exchange == EXPOSES and self.answered:
+        if self.exchange == self.course.exposes and self.answered:
             self._exposed(self.round_id, self.answered)
 
     def _decline(self, client: str, message: Decline) -> None:
@@ -183,10 +186,10 @@ class CohortRound:
 
     def _answer_bytes(self, message: Message) -> int:
         """Return how many bytes its answer may have beyond the head."""
-        union, update = (ring_named(one.ring).word_bytes for one in self._session.sums)
+        first, *others = (ring_named(one.ring).word_bytes for one in self._session.sums)
         match message:
             case InboundShares():
-                return union * self._session.first_layout.dense
+                return first * self._session.first_layout.dense
             case Survivors():
                 return 0
             case UnmaskRequest():
@@ -195,13 +198,14 @@ class CohortRound:
                 rows = (min(table.rows, message.count) for table in self.params.model.summed)
                 return sum((count + 7) // 8 + _PER_PEER for count in rows)
             case Submodel():
-                return update * self._update_words(message.rows)
+                return others[0] * self._update_words(message.rows)
             case _:  # the invitation: a box for each of the others
                 box = 2 * SHARE_BYTES * len(self._session.sums) + 16
                 return self._session.clients * (box + _PER_PEER)
 
     def _update_words(self, rows: Sequence[bytes]) -> int:
         """Return the words of an update: the dense part, and each row that was asked for."""
+        assert isinstance(self.params, RoundParams)  # noqa: S101 -- no other round has submodels
         size = 4 if self.params.precision == "float32" else 2
         words = self.params.model.dense_words + 2 * self.params.bins
         for table, data in zip(self.params.model.summed, rows, strict=True):
@@ -215,6 +219,9 @@ class CohortRound:
             yield
         finally:
             seconds[exchange] = seconds.get(exchange, 0.0) + self._cpu() - start
+
+
+Plan = RoundParams | HotRound
 
 
 @dataclass(eq=False)
@@ -238,9 +245,18 @@ class Driver:
         return self.store.round + 1
 
     def plan(
-        self, clients: int, largest_set: int, *, seed: bytes | None = None, scores: ScoreBins | None = None
-    ) -> RoundParams:
-        """Plan the next round."""
+        self,
+        clients: int,
+        largest_set: int,
+        *,
+        seed: bytes | None = None,
+        scores: ScoreBins | None = None,
+        hot: HotState | None = None,
+    ) -> Plan:
+        """Plan the next round. ``scores`` and ``hot`` are what the last one left."""
+        if self.rules.hot is not None:
+            left = HotState() if hot is None else hot
+            return plan_hot(self.rules, self.model, self.store, clients=clients, state=left, scores=scores)
         return plan_round(
             self.rules,
             self.model,
@@ -253,7 +269,7 @@ class Driver:
 
     def open(
         self,
-        params: RoundParams,
+        plan: Plan,
         keys: Sequence[Keys],
         tally: RoundTally,
         *,
@@ -264,10 +280,14 @@ class Driver:
     ) -> CohortRound:
         """Open a round for the cohort with these keys. Not ``alone``, it is one of several cohorts."""
         round_id = self.randomness.bytes(16)
+        params = plan.params if isinstance(plan, HotRound) else plan
         session = plan_session(self.rules, params, clients=len(keys), round_id=round_id, threshold=threshold)
-        server = RoundServer(
-            session, params, keys, self.store, self.maps, identities, alone=alone, names=self.names
-        )
+        given = (keys, self.store, self.maps, identities)
+        server: RoundServer | HotServer
+        if isinstance(plan, HotRound):
+            server = HotServer(session, plan, *given, alone=alone, names=self.names)
+        else:
+            server = RoundServer(session, plan, *given, alone=alone, names=self.names)
         return CohortRound(server, session, params, tally, cpu=self.cpu, exposed=exposed)
 
 
@@ -275,15 +295,17 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     """Holds what survives a crash between two rounds.
 
     ``line`` is the last round's record, which a crash right after the commit so cannot lose. ``scores`` are
-    the bins of the next round's scores, which follow from the last one's; None before there were any. A
-    simulation also counts the ``rounds`` each client was invited to, and keeps who had a turn in its
-    ``period``.
+    the bins of the next round's scores, which follow from the last one's; None before there were any. ``hot``
+    is what rounds over hot rows know by now. A simulation also counts the ``rounds`` each client was invited
+    to, what it has ``spent`` in rounds over hot rows (rho), and keeps who had a turn in its ``period``.
     """
 
     rounds: dict[str, int] = {}
     line: bytes = b""
     scores: ScoreBins | None = None
     period: PeriodSelection = PeriodSelection()
+    hot: HotState = HotState()
+    spent: dict[str, float] = {}
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
@@ -352,8 +374,16 @@ class Service(Driver):
         self._journal = Journal(store)
         # What is wrong with the settings shows now, not when the first cohort is there.
         for clients in {settings.min_cohort, settings.cohort}:
-            params = self.plan(clients, settings.largest_set, scores=self._journal.kept.scores)
-            plan_session(self.rules, params, clients=clients, round_id=bytes(16))
+            plan_session(self.rules, self._planned(clients), clients=clients, round_id=bytes(16))
+
+    def next_plan(self, clients: int) -> Plan:
+        """Plan the next round for so many clients."""
+        kept = self._journal.kept
+        return self.plan(clients, self.settings.largest_set, scores=kept.scores, hot=kept.hot)
+
+    def _planned(self, clients: int) -> RoundParams | HotParams:
+        plan = self.next_plan(clients)
+        return plan.params if isinstance(plan, HotRound) else plan
 
     def choose(self, clients: Collection[str], most: int) -> tuple[str, ...]:
         """Choose ``most`` of these clients, or all if they are fewer; each such set is equally likely."""
@@ -369,8 +399,9 @@ class Service(Driver):
         """Open a round, and note durably who is invited, before any invitation leaves. A server does not know
         its clients' sets: it plans for the largest allowed."""
         tally.cohort = len(check_ins)
+        plan = self.next_plan(len(check_ins))
         cohort = self.open(
-            self.plan(len(check_ins), self.settings.largest_set, scores=self._journal.kept.scores),
+            plan,
             [one.keys for one in check_ins.values()],
             tally,
             identities=identities,
@@ -398,15 +429,16 @@ class Service(Driver):
     ) -> RoundRecord:
         """Commit a round, which took so long; one that was aborted only counts. A round is never repeated.
         What only clients know (losses, rows unknown to the model, seconds of theirs) is not in its record."""
-        number, outcome, scores = self.number, None, None
+        number, outcome, scores, changes = self.number, None, None, {}
         if cohort is not None and aborted is None:
             outcome = cohort.server.outcome
             scores = next_bins(cohort.params, outcome)
             tally.samples, tally.loss = outcome.applied.samples, math.nan
+            changes = {} if outcome.hot is None else {"hot": outcome.hot}
         elif cohort is not None:
             cohort.expose()  # cut short, but the masked sets that came are here
         record = tally.record(number, outcome, aborted=aborted, seconds=seconds)
-        self._journal.commit(outcome.applied.commit if outcome else Commit(number), record, scores)
+        self._journal.commit(outcome.applied.commit if outcome else Commit(number), record, scores, **changes)
         self._record(record)
         _log_end(record, tally)
         return record
@@ -427,7 +459,7 @@ def _log_end(line: RoundRecord, tally: RoundTally) -> None:
         log.warning("round %d aborted: %s; answered: %s", line.round, line.aborted, answered or "nobody")
 
 
-def next_bins(params: RoundParams, outcome: RoundOutcome | None) -> ScoreBins | None:
+def next_bins(params: RoundParams | HotParams, outcome: RoundOutcome | None) -> ScoreBins | None:
     """Return the bins of the next round's scores, where this one's say anything about them."""
     if outcome is None or outcome.scores is None or params.scores is None:
         return None

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 from sfsl.crypto.secret import require_contributory
 from sfsl.errors import ConflictingMessage, InvalidMessage, ParameterError, UnexpectedSender
-from sfsl.rounds.exchanges import SUMS, TRAINS
+from sfsl.rounds.exchanges import HOT, SUMS, TRAINS
 from sfsl.rounds.params import RoundRules
 from sfsl.secagg.messages import Keys, require_keys
 from sfsl.service.messages import CheckIn
@@ -64,18 +64,24 @@ class ServiceSettings:
 
     def deadline(self, exchange: str) -> float:
         """Return the seconds that clients have for their answer."""
-        return self.training_seconds if exchange == TRAINS else self.phase_seconds
+        trains = TRAINS if self.rules.hot is None else HOT.trains
+        return self.training_seconds if exchange == trains else self.phase_seconds
 
 
 def admit_keys(
-    client: str, keys: Keys, identities: Mapping[str, bytes] | None = None, taken: Set[bytes] = frozenset()
+    client: str,
+    keys: Keys,
+    identities: Mapping[str, bytes] | None = None,
+    taken: Set[bytes] = frozenset(),
+    *,
+    sums: int = SUMS,
 ) -> frozenset[bytes]:
-    """Return the public keys of a client's sound check-in; ``identities`` are given in active mode, by name.
-    Whatever could keep a round from going on is refused here, where it costs its sender alone: also a key
-    that is among those ``taken`` by others."""
+    """Return the public keys of a client's sound check-in to a session of so many ``sums``; ``identities``
+    are given in active mode, by name. Whatever could keep a round from going on is refused here, where it
+    costs its sender alone: also a key that is among those ``taken`` by others."""
     if keys.client != client:
         raise UnexpectedSender(f"client {client} checks in with keys in another name")
-    require_keys(keys, SUMS, identities)
+    require_keys(keys, sums, identities)
     publics = (keys.channel, *keys.masks)
     for public in publics:
         require_contributory(public)
@@ -92,11 +98,13 @@ def admit_check_in(
     model_digest: bytes,
     identities: Mapping[str, bytes] | None,
     taken: Set[bytes] = frozenset(),
+    *,
+    sums: int = SUMS,
 ) -> frozenset[bytes]:
     """Return the public keys of a sound check-in to a deployment, which must be for its model."""
     if message.model != model_digest:
         raise InvalidMessage("a check-in for another model than this server trains")
-    return admit_keys(client, message.keys, identities, taken)
+    return admit_keys(client, message.keys, identities, taken, sums=sums)
 
 
 @dataclass(eq=False)

@@ -8,7 +8,9 @@ import msgspec
 
 from sfsl.codec import Checked
 from sfsl.crypto.secret import digest
-from sfsl.rounds.params import RoundRules
+from sfsl.errors import ParameterError
+from sfsl.privacy.accounting import plan_noise
+from sfsl.rounds.params import HotRules, RoundRules
 from sfsl.service.members import ServiceSettings
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import Averaging, ModelSpec, Quantization, ServerStep, StoreSpec, UpdateParams
@@ -34,13 +36,40 @@ def round_rules(config: RunConfig, *, active: bool = False, threshold: int | Non
             dense_step=server_step(server.dense_step, config.dense_rate),
         ),
         training=lambda number: _hyperparameters(config, number),
+        hot=hot_rules(config) if one.scheme == "hot" else None,
         min_contributors=1 if one.min_contributors == "auto" else one.min_contributors,
         kappa_rounds=server.kappa_rounds,
         threshold=threshold,
         encoding="whole" if one.scheme in ("sfl", "fl") else one.encoding,
-        bins=one.bins,
-        precision=one.precision,
+        bins=config.hot.bins if one.scheme == "hot" else one.bins,
+        precision=config.hot.precision if one.scheme == "hot" else one.precision,
         active=active,
+    )
+
+
+def hot_rules(config: RunConfig) -> HotRules:
+    """Return how rounds over hot rows are planned. "auto" participations must be a number by now."""
+    hot, privacy = config.hot, config.privacy
+    if privacy.participations == "auto":
+        raise ParameterError(
+            'privacy.participations = "auto" is computed from how many clients there are, which is not known '
+            "here; write the number of rounds that a client takes part in at the most"
+        )
+    noise = plan_noise(
+        privacy.epsilon,
+        privacy.delta,
+        privacy.participations,
+        surveys=hot.surveys,
+        survey_share=hot.survey_share,
+    )
+    return HotRules(
+        rho=noise.rho_train,
+        survey_rho=noise.rho_survey,
+        marks=hot.marks,
+        surveys=hot.surveys,
+        megabytes=hot.megabytes,
+        corruption=privacy.corruption,
+        clip=hot.clip,
     )
 
 

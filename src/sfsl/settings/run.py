@@ -10,6 +10,7 @@ from sfsl.codec import Checked
 from sfsl.errors import ParameterError
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.secagg import default_threshold
+from sfsl.secagg.messages import MAX_COMPLETE
 from sfsl.settings.sections import explained, section_from
 
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -17,9 +18,10 @@ Positive = Annotated[float, Meta(gt=0, le=1e6)]
 Step = Literal["add", "adagrad", "adam"]
 RowStep = Literal["heat", "add", "adagrad", "adam"]
 Preset = Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"]
-Scheme = Literal["sfsl", "sfl", "fsl", "fl", "centralized"]
+Scheme = Literal["sfsl", "hot", "sfl", "fsl", "fl", "centralized"]
 # Schemes that hide something, for which plain sums are a stand-in; the others have no masks to begin with.
-SECURE = ("sfsl", "sfl")
+SECURE = ("sfsl", "hot", "sfl")
+MOST_CLIENTS = 10_000  # of a round over hot rows
 
 
 @explained
@@ -81,16 +83,26 @@ class ModelSettings(Checked, frozen=True):
 
 @explained
 class PrivacySettings(Checked, frozen=True):
-    """How clients answer which rows they have.
+    """How clients answer which rows they have, and how much noise covers what they learn.
 
     preset: The paper's choices: cpp1 asks for real rows only, cpp5 for the whole union.
     probabilities: Instead of a preset: [p1, p2, p3, p4]; empty takes the preset.
     mix: Each client its own choice: shares of clients by preset, { cpp2 = 0.7, cpp5 = 0.3 }.
+    epsilon: Scheme "hot": what everything that leaves a client may cost it over the whole run, as user-level
+        differential privacy (epsilon, delta); inf: no noise.
+    delta: Scheme "hot": the chance with which epsilon may not hold.
+    participations: Scheme "hot": rounds that train in which a client takes part at the most; noise is made
+        for so many. "auto": what it takes for all rounds, everybody in turn.
+    corruption: Scheme "hot": share of a cohort that may collude with the server and add no noise.
     """
 
     preset: Preset = "cpp2"
     probabilities: tuple[Share, ...] = ()
     mix: dict[Preset, Share] = msgspec.field(default_factory=dict)
+    epsilon: Annotated[float, Meta(gt=0)] = 8.0
+    delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-6
+    participations: Annotated[int, Meta(ge=1, le=10**6)] | Literal["auto"] = "auto"
+    corruption: Annotated[float, Meta(ge=0, lt=0.5)] = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,15 +128,39 @@ class PrivacySettings(Checked, frozen=True):
 
 
 @explained
+class HotSettings(Checked, frozen=True):
+    """Of the scheme "hot".
+
+    surveys: Rounds, before all others, in which clients mark rows that they have, under noise; rows that many
+        have are hot, and trained together.
+    marks: Rows that a client marks at the most, a choice at random if it has more.
+    survey_share: Share of the privacy budget that surveys take.
+    megabytes: What a client downloads and uploads in a round at the most, in MiB: so many rows are hot.
+    precision: Of downloaded rows.
+    bins: Of the score histograms, which noise covers too; 0 leaves them out.
+    clip: Norm to which a client's update is cut in the first round; it then follows the clients' updates.
+    """
+
+    surveys: Annotated[int, Meta(ge=1, le=1000)] = 1
+    marks: Annotated[int, Meta(ge=1, le=2**24)] = 64
+    survey_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1
+    megabytes: Annotated[float, Meta(gt=0, le=1024)] = 1.5
+    precision: Literal["float32", "float16"] = "float16"
+    bins: Annotated[int, Meta(ge=0, le=4096)] = 32
+    clip: Positive = 1.0
+
+
+@explained
 class RoundSettings(Checked, frozen=True):
     """One round of the protocol.
 
-    scheme: "sfsl": private submodels. To compare with: "sfl", the full model under secure sums; "fsl" and
-        "fl", submodels of real rows and the full model, nothing hidden; "centralized", everyone's samples in
-        one place.
+    scheme: "sfsl": the paper's private submodels, whose exact sums can be linked to their owners. "hot": rows
+        that many have are trained together under differential privacy, all others stay at home. To compare
+        with: "sfl", the full model under secure sums; "fsl" and "fl", submodels of real rows and the full
+        model, nothing hidden; "centralized", everyone's samples in one place.
     sums: "masked" runs the protocol; "plain" adds the same integers in the open, for fast experiments with
         the same result. "auto": masked where the scheme hides anything.
-    clients: Clients of a cohort, 2 to 512.
+    clients: Clients of a cohort, 2 to 512; with the scheme "hot" up to 10,000.
     cohorts: Of so many clients each, side by side in one round: each has keys, a union and sums of its own,
         and what they open is averaged together.
     min_contributors: Rows asked for by fewer clients are left out by everyone. "auto" computes what keeps the
@@ -141,10 +177,10 @@ class RoundSettings(Checked, frozen=True):
 
     scheme: Scheme = "sfsl"
     sums: Literal["auto", "masked", "plain"] = "auto"
-    clients: Annotated[int, Meta(ge=2, le=512)] = 100
+    clients: Annotated[int, Meta(ge=2, le=MOST_CLIENTS)] = 100
     cohorts: Annotated[int, Meta(ge=1, le=4096)] = 1
     min_contributors: Annotated[int, Meta(ge=1, le=65_535)] | Literal["auto"] = "auto"
-    threshold: Annotated[int, Meta(ge=2, le=512)] | Literal["auto"] = "auto"
+    threshold: Annotated[int, Meta(ge=2, le=MOST_CLIENTS)] | Literal["auto"] = "auto"
     encoding: Literal["auto", "identity", "bloom", "sketch"] = "auto"
     precision: Literal["float32", "float16"] = "float32"
     ring: Literal["z32", "z64"] = "z32"
@@ -155,6 +191,15 @@ class RoundSettings(Checked, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.scheme != "hot" and self.clients > MAX_COMPLETE:
+            raise ParameterError(
+                f"round.clients = {self.clients}: a cohort has at most {MAX_COMPLETE} clients; raise "
+                'round.cohorts, or take round.scheme = "hot"'
+            )
+        if self.cohorts > 1 and self.scheme == "hot":
+            raise ParameterError(
+                f"round.cohorts = {self.cohorts}: rounds over hot rows have one cohort; raise round.clients"
+            )
         if self.cohorts > 1 and self.scheme == "centralized":
             raise ParameterError(
                 f'round.cohorts = {self.cohorts} with round.scheme = "centralized", which has no clients'
@@ -366,6 +411,7 @@ class RunConfig(Checked, frozen=True):
     faults: FaultSettings = FaultSettings()
     run: LoopSettings = LoopSettings()
     ray: RaySettings = RaySettings()
+    hot: HotSettings = HotSettings()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -465,7 +511,7 @@ class RunConfig(Checked, frozen=True):
         if self.server.dense_step != "add":
             words = self.model.kind == "lstm"
             return 0.03 if self.server.dense_step == "adagrad" else 0.01 if words else 0.003
-        return 2.0 if self.round.scheme in ("sfsl", "fsl") else 1.0
+        return 2.0 if self.round.scheme in ("sfsl", "hot", "fsl") else 1.0
 
     @property
     def weights(self) -> Literal["owners", "samples", "dataset"]:

@@ -16,6 +16,7 @@ from torch.func import functional_call
 from sfsl.arrays import Indices
 from sfsl.errors import ParameterError
 from sfsl.rounds import ScoreBins
+from sfsl.rounds.hot import HotState
 from sfsl.rounds.record import RoundTally
 from sfsl.simulate.engine import Engine, Pool, RoundResult
 from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore
@@ -68,7 +69,9 @@ class CentralizedEngine(Engine):
         self.task, self.store = task, store
         self._pool, self._settings, self._seed = pool, settings, seed
 
-    def run(self, cohort: Sequence[str] = (), *, scores: ScoreBins | None = None) -> RoundResult:
+    def run(
+        self, cohort: Sequence[str] = (), *, scores: ScoreBins | None = None, hot: HotState | None = None
+    ) -> RoundResult:
         """Train on as many samples as a cohort would bring. There are no clients, and nobody to ask."""
         start, store = time.perf_counter(), self.store
         number = store.round + 1

@@ -30,7 +30,7 @@ class SeededRandomness:
 
 
 # Streams of a device's noise, told apart by their first number.
-_ANSWERS, _ROUNDING, _SHUFFLE = 1, 2, 3
+_ANSWERS, _ROUNDING, _SHUFFLE, _TOGETHER = 1, 2, 3, 4
 
 
 class SimulatedAnswers:
@@ -40,8 +40,14 @@ class SimulatedAnswers:
     its limits. ``noise`` makes its fresh answers, so that a seed repeats them.
     """
 
-    def __init__(self, perturber: Perturber, noise: Randomness) -> None:
-        self._perturber, self._noise = perturber, noise
+    def __init__(self, perturber: Perturber, noise: Randomness, real: Mapping[str, Indices]) -> None:
+        self._perturber, self._noise, self._real = perturber, noise, real
+
+    def spend(self, round_id: bytes, rho: float) -> None:
+        """Debit nothing: the run keeps the books."""
+
+    def owned(self) -> Mapping[str, Indices]:
+        return self._real
 
     def expose(self, round_id: bytes) -> Mapping[str, Indices]:
         return self._perturber.union_input()
@@ -72,11 +78,15 @@ class Chance:
         key = Secret(digest("simulated device", f"{self._seed} {period} {name}".encode()))
         real = {table: self._devices[name].needed[table] for table in self._tables.shared}
         perturber = Perturber(key, privacy, self._tables, real)
-        return SimulatedAnswers(perturber, self._noise(_ANSWERS, name, number))
+        return SimulatedAnswers(perturber, self._noise(_ANSWERS, name, number), real)
 
     def rounding(self, name: str, number: int) -> SeededRandomness:
         """Return the randomness by which a device rounds its update in a round."""
         return self._noise(_ROUNDING, name, number)
+
+    def noise(self, number: int) -> SeededRandomness:
+        """Return what draws the noise of all clients of a round together, where sums are plain."""
+        return SeededRandomness(_TOGETHER, self._seed, number)
 
     def union_seed(self, number: int) -> bytes:
         """Return the public randomness of a round, which a deployed server draws afresh."""

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from sfsl.arrays import Indices
 from sfsl.rounds import RoundOutcome, RoundParams, ScoreBins
+from sfsl.rounds.hot import HotState
+from sfsl.rounds.hot_server import HotRound
 from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.scores import Baselines, Evaluation, Scored, evaluate
 from sfsl.simulate.rebuilt import Rebuilt
@@ -35,14 +37,14 @@ class Pool(Protocol):
 @dataclass(frozen=True)
 class RoundResult:
     """What a simulated round came to. ``commit`` is for the caller to make, also after an abort, where it
-    only counts the round: a round is never repeated. ``record`` was made from ``tally``. ``params`` are those
+    only counts the round: a round is never repeated. ``record`` was made from ``tally``. ``plan`` is that
     of one cohort, where there was any."""
 
     record: RoundRecord
     tally: RoundTally
     commit: Commit
     outcome: RoundOutcome | None = None
-    params: RoundParams | None = None
+    plan: RoundParams | HotRound | None = None
 
 
 class Engine(ABC):
@@ -60,8 +62,11 @@ class Engine(ABC):
     baselines: Baselines | None = None
 
     @abstractmethod
-    def run(self, cohort: Sequence[str], *, scores: ScoreBins | None = None) -> RoundResult:
-        """Run one round up to its commit. ``scores``: the bins of the secure evaluation, if any were kept."""
+    def run(
+        self, cohort: Sequence[str], *, scores: ScoreBins | None = None, hot: HotState | None = None
+    ) -> RoundResult:
+        """Run one round up to its commit. ``scores``, the bins of the secure evaluation, and ``hot`` are what
+        the last round left, if anything was kept."""
 
     def evaluate(self, pool: str = "test") -> Evaluation:
         """Return what the model's scores of a pool are worth; of no samples where there is no such pool."""

@@ -4,13 +4,16 @@ Every choice is the one the protocol makes (who is left, which rows are left out
 so that the sums, and the model, are those of ``masked`` word for word. Nothing is hidden from anyone.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sfsl.crypto.ring import ring_named
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import NotFinite, Refused, TooFewClients
+from sfsl.privacy.noise import DiscreteGaussian
 from sfsl.rounds import (
     Download,
     RoundParams,
@@ -22,6 +25,9 @@ from sfsl.rounds import (
     require_rows,
 )
 from sfsl.rounds.exchanges import Exchange
+from sfsl.rounds.hot import Published
+from sfsl.rounds.hot_client import open_published, survey_vector, update_vector
+from sfsl.rounds.hot_server import HotRound, HotSums
 from sfsl.rounds.record import Learned, RoundTally
 from sfsl.simulate.population import Simulation
 from sfsl.submodel import RowSet, encode_update
@@ -29,18 +35,105 @@ from sfsl.submodel import RowSet, encode_update
 _INDEX_BYTES = 4
 
 
-class PlainCohort:
+class _Plain:
+    """Knows who of a cohort is still there, and tallies who is not."""
+
+    def __init__(self, simulation: Simulation, cohort: Sequence[str], number: int, tally: RoundTally) -> None:
+        self._simulation, self._number, self._tally = simulation, number, tally
+        self._there = list(cohort)
+        self._threshold = simulation.settings.rules.threshold_of(len(cohort))
+        self._groups = simulation.groups(cohort)
+        self.learned: dict[str, Learned] = {}
+
+    def _exchange(self, exchange: str) -> None:
+        self._vanish(exchange)
+        self._late(exchange)
+
+    def _vanish(self, exchange: str) -> None:
+        vanished = self._simulation.settings.faults.vanish(self._number, exchange, self._there)
+        self._tally.drop(exchange, len(vanished))
+        self._leave(vanished)
+
+    def _late(self, exchange: str) -> None:
+        """Leave out who is too slow; after that the phase is over, and enough must be left."""
+        slow = self._simulation.settings.faults.slow(self._number, exchange, self._there)
+        self._tally.late += len(slow)
+        self._leave(slow)
+        self._require_enough()
+
+    def _leave(self, gone: set[str]) -> None:
+        self._there = [name for name in self._there if name not in gone]
+
+    def _require_enough(self) -> None:
+        if len(self._there) < self._threshold:
+            raise TooFewClients(f"{len(self._there)} clients are left, {self._threshold} are needed")
+
+
+class PlainHot(_Plain):
+    """Runs a round over hot rows in the open: the vectors that clients would make, and the noise of all of
+    them drawn at once."""
+
+    def __init__(
+        self, simulation: Simulation, cohort: Sequence[str], plan: HotRound, tally: RoundTally
+    ) -> None:
+        super().__init__(simulation, cohort, plan.number, tally)
+        self._plan = plan
+
+    def sums(self) -> HotSums:
+        """Run the round up to its sum; ``learned`` is there afterwards."""
+        params, total = self._plan.params, np.zeros(self._plan.params.length, np.int64)
+        self._exchange(Exchange.INVITATION)
+        self._vanish(Exchange.INBOUND)
+        vectors = self._surveyed() if self._plan.published is None else self._trained(self._plan.published)
+        self._late(Exchange.INBOUND)
+        self._there = [name for name in self._there if name in vectors]
+        self._require_enough()
+        for name in self._there:
+            total += vectors[name]
+        if params.deviation:
+            noise = DiscreteGaussian(params.deviation * math.sqrt(len(self._there)))
+            total += noise.draw(len(total), self._simulation.population.chance.noise(self._number))
+        survivors = tuple(self._there)
+        self._exchange(Exchange.UNMASK_UPDATE)
+        self._tally.answered = dict.fromkeys((Exchange.INBOUND,), len(survivors))
+        return HotSums(total, survivors)
+
+    def _surveyed(self) -> dict[str, NDArray[np.int64]]:
+        population = self._simulation.population
+        return {
+            name: survey_vector(
+                self._plan.params,
+                population.answers(name, self._number).owned(),
+                population.rounding(name, self._number),
+            )
+            for name in self._there
+        }
+
+    def _trained(self, published: Published) -> dict[str, NDArray[np.int64]]:
+        params, population = self._plan.params, self._simulation.population
+        download = open_published(params, published)
+        trained, self.learned = self._simulation.train(
+            self._number, dict.fromkeys(self._there, download), self._tally, self._groups
+        )
+        vectors = {}
+        for name, one in trained.items():
+            try:
+                vectors[name] = update_vector(
+                    params, download.asked, one, population.rounding(name, self._number)
+                )
+            except NotFinite as reason:
+                self._tally.decline(reason)
+        return vectors
+
+
+class PlainCohort(_Plain):
     """Runs one cohort's round in the open, and tallies it as the protocol would."""
 
     def __init__(
         self, simulation: Simulation, cohort: Sequence[str], params: RoundParams, tally: RoundTally
     ) -> None:
-        self._simulation, self._params, self._tally = simulation, params, tally
-        self._there = list(cohort)
-        self._ring = ring_named(params.update.rows.ring)
-        self._threshold = simulation.settings.rules.threshold_of(len(cohort))
-        self._groups = simulation.groups(cohort)
-        self.learned: dict[str, Learned] = {}
+        super().__init__(simulation, cohort, params.number, tally)
+        self._params, self._ring = params, ring_named(params.update.rows.ring)
 
     def sums(self) -> RoundSums:
         """Run the round up to its sums; ``learned`` is there afterwards."""
@@ -59,29 +152,6 @@ class PlainCohort:
         )
         self._late(Exchange.SUBMODEL)
         return self._sum(unions, asked, {name: trained[name] for name in self._there})
-
-    def _exchange(self, exchange: str) -> None:
-        self._vanish(exchange)
-        self._late(exchange)
-
-    def _vanish(self, exchange: str) -> None:
-        vanished = self._simulation.settings.faults.vanish(self._params.number, exchange, self._there)
-        self._tally.drop(exchange, len(vanished))
-        self._leave(vanished)
-
-    def _late(self, exchange: str) -> None:
-        """Leave out who is too slow; after that the phase is over, and enough must be left."""
-        slow = self._simulation.settings.faults.slow(self._params.number, exchange, self._there)
-        self._tally.late += len(slow)
-        self._leave(slow)
-        self._require_enough()
-
-    def _leave(self, gone: set[str]) -> None:
-        self._there = [name for name in self._there if name not in gone]
-
-    def _require_enough(self) -> None:
-        if len(self._there) < self._threshold:
-            raise TooFewClients(f"{len(self._there)} clients are left, {self._threshold} are needed")
 
     def _unite(self) -> dict[str, RowSet]:
         simulation = self._simulation
@@ -121,7 +191,7 @@ class PlainCohort:
         store, params = self._simulation.store, self._params
         dense = store.read_dense().values
         values = {
-            name: as_downloaded(store.read_rows(name, rows).values, params).astype(np.float32)
+            name: as_downloaded(store.read_rows(name, rows).values, params.precision).astype(np.float32)
             for name, rows in unions.items()
         }
         downloads = {}

@@ -4,6 +4,7 @@ In a ``ClientPool`` the clients of a cohort live during a round: frames go in, f
 come out. ``MaskedCohort`` neither knows nor cares whether they are threads beside it or on other machines.
 """
 
+import math
 import os
 import time
 from abc import abstractmethod
@@ -17,16 +18,20 @@ from typing import Any, Protocol
 from sfsl.codec import Message
 from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import Aborted, Declined, InvalidMessage, NotFinite, Refused, RemoteError, TooFewClients
-from sfsl.rounds import RoundClient, RoundParams, RoundPolicy, RoundSums, ScoreBins, conclude
+from sfsl.rounds import Download, RoundClient, RoundOutcome, RoundPolicy, RoundSums, ScoreBins, conclude
 from sfsl.rounds.client import Own
-from sfsl.rounds.exchanges import CODEC, LAST, STEP, TRAINS, Exchange
+from sfsl.rounds.exchanges import CODEC, HOT, SUBMODELS, SURVEY, Course, Exchange
+from sfsl.rounds.hot import HotState, Published
+from sfsl.rounds.hot_client import HotClient, HotOwn
+from sfsl.rounds.hot_server import HotRound, HotSums
+from sfsl.rounds.params import HotLimits
 from sfsl.rounds.record import Learned, RoundTally
 from sfsl.secagg import Policy
 from sfsl.secagg.messages import Keys
-from sfsl.service.driver import CohortRound, Driver
+from sfsl.service.driver import CohortRound, Driver, Plan
 from sfsl.service.members import admit_keys
 from sfsl.simulate.engine import Engine, RoundResult
-from sfsl.simulate.plain import PlainCohort
+from sfsl.simulate.plain import PlainCohort, PlainHot
 from sfsl.simulate.population import Groups, Personal, Population, Simulation
 from sfsl.simulate.rebuilt import Rebuilt, rebuild_personal
 from sfsl.submodel import Commit
@@ -71,20 +76,22 @@ class ClientPool(Protocol):
 class LocalPool:
     """Has the clients of some groups, in this process, for one round. ``randomness`` makes keys and masks.
     They work side by side in the threads of ``workers``: ciphers and arrays, which take most of the time, run
-    in parallel."""
+    in parallel. ``course`` is the round's kind, ``published`` what clients of hot rows have downloaded."""
 
     population: Population
     number: int
     groups: Groups
     randomness: Randomness
     workers: Executor
-    _clients: dict[str, RoundClient] = field(default_factory=dict)
+    course: Course = SUBMODELS
+    published: Published | None = None
+    _clients: dict[str, Any] = field(default_factory=dict)
 
     def check_in(self) -> dict[str, Reply]:
         return self._side_by_side(chain.from_iterable(self.groups), self._keys)
 
     def answer(self, exchange: Exchange, frames: Mapping[str, bytes]) -> dict[str, Reply]:
-        handler = STEP[exchange].handler
+        handler = self.course.step(exchange).handler
         return self._side_by_side(
             frames, lambda name: getattr(self._clients[name], handler)(_decoded(frames[name]))
         )
@@ -93,7 +100,7 @@ class LocalPool:
         downloads, spent = {}, {}
         for name, frame in frames.items():
             start = time.thread_time()
-            downloads[name] = self._clients[name].handle_submodel(_decoded(frame))
+            downloads[name] = self._opened(self._clients[name], _decoded(frame))
             spent[name] = time.thread_time() - start
         began = time.perf_counter()
         trained, learned = self.population.train(self.number, self.groups, downloads, personal)
@@ -102,6 +109,12 @@ class LocalPool:
             frames, lambda name: self._clients[name].create_update(trained[name]), spent
         )
         return Lessons(replies, {name: learned[name] for name in frames}, seconds)
+
+    def _opened(self, client: RoundClient | HotClient, message: Any) -> Download:
+        if isinstance(client, RoundClient):
+            return client.handle_submodel(message)
+        assert self.published is not None  # noqa: S101 -- a round that trains has published
+        return client.handle_model(message, self.published)
 
     def _side_by_side(
         self, names: Iterable[str], act: Callable[[str], Message], spent: Mapping[str, float] | None = None
@@ -119,10 +132,20 @@ class LocalPool:
     def _keys(self, name: str) -> Message:
         population, number, task = self.population, self.number, self.population.task
         answers, rounding = population.answers(name, number), population.rounding(name, number)
-        policy = RoundPolicy(session=_SESSION, max_clip=_GENEROUS, max_rows=population.settings.max_rows)
-        own = Own(answers, task.spec, task.row_maps, policy, self.randomness, rounding)
-        self._clients[name] = RoundClient.join(name, own)
-        return self._clients[name].create_keys()
+        policy = RoundPolicy(
+            session=_SESSION,
+            max_clip=_GENEROUS,
+            max_rows=population.settings.max_rows,
+            hot=HotLimits(max_rho=math.inf),
+        )
+        client: RoundClient | HotClient
+        if self.course is SUBMODELS:
+            own = Own(answers, task.spec, task.row_maps, policy, self.randomness, rounding)
+            client = RoundClient.join(name, own)
+        else:
+            client = HotClient.join(name, HotOwn(answers, task.spec, policy, self.randomness, rounding))
+        self._clients[name] = client
+        return client.create_keys()
 
 
 def _decoded(frame: bytes) -> Any:
@@ -138,13 +161,13 @@ class MaskedCohort:
 
     simulation: Simulation
     names: Sequence[str]
-    params: RoundParams
+    plan: Plan
     tally: RoundTally
     driver: Driver
     pool: ClientPool
     learned: dict[str, Learned] = field(default_factory=dict)
 
-    def sums(self) -> RoundSums:
+    def sums(self) -> RoundSums | HotSums:
         """Run all exchanges, and return what the cohort opened, to be added to that of the others."""
         cohort = self._check_in()
         outbound: Mapping[str, bytes] = cohort.begin()
@@ -164,14 +187,14 @@ class MaskedCohort:
                 self.tally.drop(Exchange.CHECK_IN)
                 continue
             try:
-                keys.append(_admitted(name, reply.frame, seen))
+                keys.append(_admitted(name, reply.frame, seen, self.driver.rules.sums))
             except RemoteError as error:
                 self.tally.decline(error)
         threshold = self.driver.rules.threshold_of(len(self.names))
         if len(keys) < threshold:
             raise TooFewClients(f"{len(keys)} clients are left, {threshold} are needed")
         self._charge(Exchange.CHECK_IN, {}, replies)
-        cohort = self.driver.open(self.params, keys, self.tally, threshold=threshold, alone=False)
+        cohort = self.driver.open(self.plan, keys, self.tally, threshold=threshold, alone=False)
         self.tally.server_seconds[Exchange.CHECK_IN] = self.driver.cpu() - start
         return cohort
 
@@ -181,11 +204,12 @@ class MaskedCohort:
         """Let clients answer, and close the phase; return what the server sends next. A client that declines,
         or whose update is not finite, is a dropout. Messages of slow clients come after the phase was closed,
         and are refused."""
-        faults, number = self.simulation.settings.faults, self.params.number
+        faults, number = self.simulation.settings.faults, self.plan.number
         vanished = faults.vanish(number, exchange, outbound)
         self.tally.drop(exchange, 0)  # so that every exchange is in the record
         frames = {name: frame for name, frame in outbound.items() if name not in vanished}
-        replies = self._train(frames) if exchange is TRAINS else self.pool.answer(exchange, frames)
+        trains = exchange is cohort.course.trains
+        replies = self._train(frames) if trains else self.pool.answer(exchange, frames)
         slow = faults.slow(number, exchange, frames)
         late: dict[str, bytes] = {}
         for name in frames:
@@ -225,15 +249,17 @@ class MaskedCohort:
         tally.answered[exchange] = len(sizes)
         tally.bytes_up[exchange] = sum(sizes)
         tally.bytes_down[exchange] = sum(map(len, frames.values()))
+        if exchange is Exchange.INBOUND and isinstance(self.plan, HotRound) and self.plan.published:
+            tally.bytes_down[exchange] += len(frames) * len(self.plan.published.blob)
         tally.client_seconds[exchange] = sum(reply.seconds for reply in replies.values())
 
 
-def _admitted(name: str, frame: bytes, seen: set[bytes]) -> Keys:
+def _admitted(name: str, frame: bytes, seen: set[bytes], sums: int) -> Keys:
     """Return a client's own keys, which no other client has; else the whole roster would be refused."""
     keys = CODEC.decode(frame, limit=MESSAGE_LIMIT)
     if not isinstance(keys, Keys):
         raise InvalidMessage(f"client {name!r} checks in with something else than its keys")
-    seen |= admit_keys(name, keys, taken=seen)
+    seen |= admit_keys(name, keys, taken=seen, sums=sums)
     return keys
 
 
@@ -243,16 +269,22 @@ class Cohort:
     None where it aborted, and ``aborted`` says why."""
 
     names: Sequence[str]
-    params: RoundParams
+    plan: Plan
     tally: RoundTally
-    sums: RoundSums | None = None
+    sums: RoundSums | HotSums | None = None
     aborted: str = ""
     learned: Mapping[str, Learned] = field(default_factory=dict)
 
     def run(self, simulation: Simulation, driver: Driver, pool: ClientPool | None) -> None:
         """Run on the protocol, with clients where ``pool`` has them; without a pool, with plain sums."""
-        task = (simulation, self.names, self.params, self.tally)
-        running = PlainCohort(*task) if pool is None else MaskedCohort(*task, driver, pool)
+        plan = self.plan
+        running: PlainCohort | PlainHot | MaskedCohort
+        if pool is not None:
+            running = MaskedCohort(simulation, self.names, plan, self.tally, driver, pool)
+        elif isinstance(plan, HotRound):
+            running = PlainHot(simulation, self.names, plan, self.tally)
+        else:
+            running = PlainCohort(simulation, self.names, plan, self.tally)
         try:
             self.sums, self.learned = running.sums(), running.learned
         except Aborted as reason:
@@ -274,13 +306,15 @@ class PopulationEngine(Engine):
     def _run_all(self, number: int, cohorts: Sequence[Cohort], tally: RoundTally) -> None:
         """Bring each cohort of round ``number`` to its end. ``tally`` is the round's own, beside theirs."""
 
-    def run(self, cohort: Sequence[str], *, scores: ScoreBins | None = None) -> RoundResult:
+    def run(
+        self, cohort: Sequence[str], *, scores: ScoreBins | None = None, hot: HotState | None = None
+    ) -> RoundResult:
         """Run one round, up to the commit; or an abort, whose commit leaves the model as it is. Clients are
         dealt out to the cohorts in turn. A cohort that aborts adds nothing, and the round goes on without it;
         if all do, the round is aborted."""
         number, count = self.driver.number, self.simulation.settings.cohorts
         dealt = [cohort[place::count] for place in range(count)]
-        cohorts = [Cohort(names, self._plan(names, scores), RoundTally(len(names))) for names in dealt]
+        cohorts = [Cohort(names, self._plan(names, scores, hot), RoundTally(len(names))) for names in dealt]
         tally = RoundTally()
         self._run_all(number, cohorts, tally)
         for one in cohorts:
@@ -312,18 +346,35 @@ class PopulationEngine(Engine):
 
     def _conclude(self, number: int, done: Sequence[Cohort], tally: RoundTally) -> RoundResult:
         start = time.thread_time()
-        first, *others = (one.sums for one in done if one.sums is not None)
-        outcome = conclude(self.store, done[0].params, sum(others, start=first))
+        plan, outcome = done[0].plan, self._outcome(done)
         if tally.server_seconds:
-            tally.server_seconds[LAST] += time.thread_time() - start
+            last = list(tally.server_seconds)[-1]
+            tally.server_seconds[last] += time.thread_time() - start
         learned = {name: one for part in done for name, one in part.learned.items()}
         commit = self.simulation.with_personal(outcome.applied.commit, learned)
-        return RoundResult(tally.record(number, outcome), tally, commit, outcome, done[0].params)
+        return RoundResult(tally.record(number, outcome), tally, commit, outcome, plan)
 
-    def _plan(self, cohort: Sequence[str], scores: ScoreBins | None) -> RoundParams:
+    def _outcome(self, done: Sequence[Cohort]) -> RoundOutcome:
+        plan, sums = done[0].plan, [one.sums for one in done]
+        if isinstance(plan, HotRound):  # which has one cohort
+            assert isinstance(sums[0], HotSums)  # noqa: S101
+            return plan.conclude(self.store, self.task.row_maps, sums[0])
+        first, *others = (one for one in sums if isinstance(one, RoundSums))
+        return conclude(self.store, plan, sum(others, start=first))
+
+    def _plan(self, cohort: Sequence[str], scores: ScoreBins | None, hot: HotState | None) -> Plan:
         simulation = self.simulation
+        if self.driver.rules.hot is not None:
+            return self.driver.plan(len(cohort), 0, scores=scores, hot=hot)
         seed = simulation.union_seed(self.driver.number)
         return self.driver.plan(len(cohort), simulation.largest_set(cohort), seed=seed, scores=scores)
+
+
+def course(plan: Plan) -> tuple[Course, Published | None]:
+    """Return how a planned round goes, and what its clients download first."""
+    if not isinstance(plan, HotRound):
+        return SUBMODELS, None
+    return (SURVEY if plan.published is None else HOT), plan.published
 
 
 class LocalEngine(PopulationEngine):
@@ -336,5 +387,7 @@ class LocalEngine(PopulationEngine):
                 pool = None
                 if simulation.settings.sums == "masked":
                     groups = simulation.groups(one.names)
-                    pool = LocalPool(simulation.population, number, groups, SystemRandomness(), workers)
+                    pool = LocalPool(
+                        simulation.population, number, groups, SystemRandomness(), workers, *course(one.plan)
+                    )
                 one.run(simulation, self.driver, pool)

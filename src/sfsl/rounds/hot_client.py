@@ -1,0 +1,265 @@
+"""A client of a round over hot rows: a state machine without I/O, and what it adds to the sum (spec hot)."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sfsl.arrays import Indices, Reals, Values
+from sfsl.crypto.ring import Z32, Words
+from sfsl.crypto.secret import Identity, Randomness
+from sfsl.errors import InputError, InvalidMessage, NotFinite, Refused, WrongPhase
+from sfsl.privacy.accounting import honest_survivors
+from sfsl.privacy.noise import DiscreteGaussian
+from sfsl.rounds import states
+from sfsl.rounds.client import Download, Trained
+from sfsl.rounds.exchanges import HotInvitation
+from sfsl.rounds.hot import (
+    CUT_SHARE,
+    SAMPLE_SHARE,
+    SCORES_SHARE,
+    UPDATE_SHARE,
+    HotParams,
+    Published,
+    blob_bytes,
+    blob_digest,
+)
+from sfsl.rounds.params import IndexSpace, RoundPolicy
+from sfsl.secagg import messages
+from sfsl.secagg.client import Client, Start
+from sfsl.secagg.messages import Keys, SessionParams
+from sfsl.secagg.states import Machine, State
+from sfsl.submodel import ModelSpec, RowSet
+from sfsl.submodel.quantize import round_stochastic
+from sfsl.submodel.store import initial_rows
+
+
+class HotMemory(Protocol):
+    """What a client of these rounds remembers. ``ClientState`` debits durably before anything leaves."""
+
+    def spend(self, round_id: bytes, rho: float) -> None:
+        """Debit what taking part costs, or raise: once for each round."""
+
+    def owned(self) -> Mapping[str, Indices]:
+        """Return the rows of its data, by shared table."""
+
+
+@dataclass(frozen=True)
+class HotOwn:
+    """What a client has of its own, as ``rounds.client.Own``. ``limits`` are its owner's for these rounds."""
+
+    memory: HotMemory
+    model: ModelSpec
+    policy: RoundPolicy
+    randomness: Randomness
+    rounding: Randomness | None = None
+    names: bytes = b""
+    identity: Identity | None = None
+    identities: Mapping[str, bytes] | None = None
+
+
+class HotClient(Machine[State]):
+    """Takes part in one round over hot rows. ``state`` is that of a client that was put away."""
+
+    moves = states.HOT_MOVES
+
+    def __init__(self, session: Client, own: HotOwn, state: State | None = None) -> None:
+        super().__init__(state or states.New())
+        self.session, self._own = session, own
+        self._rounding = own.rounding or own.randomness
+
+    @classmethod
+    def join(cls, name: str, own: HotOwn, kept: State | None = None, state: State | None = None) -> Self:
+        """Return a client with a session of its own: a new one, or that which was ``kept``."""
+        session = Client(
+            name,
+            own.policy.session,
+            own.randomness,
+            identity=own.identity,
+            identities=own.identities,
+            state=kept,
+        )
+        return cls(session, own, state)
+
+    def create_keys(self) -> Keys:
+        self._due(Keys, states.New)
+        keys = self.session.create_keys()
+        self._enter(states.CheckedIn())
+        return keys
+
+    def handle_invitation(self, invitation: HotInvitation) -> messages.SealedShares:
+        """Share secrets, if the round is one that this client's owner allows."""
+        self._due(HotInvitation, states.CheckedIn)
+        params, session = invitation.round, invitation.roster.params
+        if params.model != self._own.model:
+            raise Refused("the round is for another model than this client has")
+        if session.sums != params.sums():
+            raise Refused("the sum that was announced is not that of this round")
+        rho = require_hot(self._own.policy, params, session)
+        answer = self.session.handle_roster(invitation.roster)
+        self._enter(states.HotShared(params, session.round_id, rho))
+        return answer
+
+    def handle_survey(self, inbound: messages.InboundShares) -> messages.MaskedVector:
+        """Send marks of the own rows, under noise and masks; debited before they leave."""
+        state = self._due(messages.InboundShares, states.HotShared)
+        if state.params.kind != "survey":
+            raise WrongPhase("this round trains, and is no survey")
+        start = self.session.handle_inbound(inbound, state.params.context(self._own.names))
+        self._enter(states.HotTraining(state.params, state.round_id, state.rho, start, {}))
+        return self._leave(survey_vector(state.params, self._own.memory.owned(), self._rounding))
+
+    def handle_model(self, inbound: messages.InboundShares, published: Published) -> Download:
+        """Check what was downloaded and hand it over for training."""
+        state = self._due(messages.InboundShares, states.HotShared)
+        if state.params.kind != "train":
+            raise WrongPhase("this round is a survey, in which nobody trains")
+        download = open_published(state.params, published)
+        start = self.session.handle_inbound(inbound, state.params.context(self._own.names))
+        self._enter(states.HotTraining(state.params, state.round_id, state.rho, start, download.asked))
+        return download
+
+    def create_update(self, trained: Trained) -> messages.MaskedVector:
+        """Send what was learned, under noise and masks; debited before it leaves."""
+        state = self._due(Start, states.HotTraining)
+        return self._leave(update_vector(state.params, state.sets, trained, self._rounding))
+
+    def _leave(self, vector: NDArray[np.int64]) -> messages.MaskedVector:
+        """Nothing is made twice: whoever fails from here on is a dropout."""
+        state = self._due(Start, states.HotTraining)
+        try:
+            self._own.memory.spend(state.round_id, state.rho)
+            answer = self.session.create_masked(
+                state.start, with_noise(state.params, vector, self._own.randomness)
+            )
+        except BaseException:
+            self._enter(states.Left())
+            raise
+        self._enter(states.Uploaded())
+        return answer
+
+    def handle_survivors(self, lists: messages.Survivors) -> messages.Consistency:
+        self._due(messages.Survivors, State)
+        return self.session.handle_survivors(lists)
+
+    def handle_unmask(self, request: messages.UnmaskRequest) -> messages.UnmaskShares:
+        self._due(messages.UnmaskRequest, State)
+        answer = self.session.handle_unmask(request)
+        self._enter(states.Finished())
+        return answer
+
+    def __repr__(self) -> str:
+        return f"HotClient({self.phase.name})"
+
+
+def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) -> float:
+    """Return what the round costs a client by its own count of who is honest; refuse what it does not allow.
+
+    A client trusts neither the server's claims about noise nor all others: those that may collude with the
+    server add no noise for it.
+    """
+    limits = policy.hot
+    if limits is None:
+        raise Refused("a round over hot rows, which this client does not take part in")
+    rho = params.rho(honest_survivors(least_survivors(session), session.clients, limits.corruption))
+    if rho > limits.max_rho:
+        raise Refused(
+            f"a round that costs rho = {rho:.4g}; this client's owner allows {limits.max_rho:.4g} a round"
+        )
+    if params.kind == "train" and params.clip > policy.max_clip:
+        raise Refused(f"updates of a norm up to {params.clip:g}, this client allows {policy.max_clip:g}")
+    return rho
+
+
+def least_survivors(session: SessionParams) -> int:
+    """Return how many must have answered before a sum can open."""
+    return session.threshold
+
+
+def open_published(params: HotParams, published: Published) -> Download:
+    """Read what was downloaded, once it has proved to be what everyone was promised."""
+    if published.hot.digest() != params.hot or blob_digest(published.blob) != params.blob:
+        raise InvalidMessage("the model that was downloaded is not the one that the round was announced with")
+    if len(published.blob) != blob_bytes(params):
+        raise InvalidMessage(f"a model of {len(published.blob)} bytes where {blob_bytes(params)} are due")
+    sets = published.hot.sets(params.model)
+    start, rows = 4 * params.model.dense, {}
+    dense = np.frombuffer(published.blob, "<f4", count=params.model.dense).astype(np.float32)
+    kind = np.dtype(params.precision).newbyteorder("<")
+    for table in params.model.summed:
+        count = len(sets[table.name])
+        if count != params.rows[table.name]:
+            raise InvalidMessage(
+                f"{count} hot rows of table {table.name!r}, {params.rows[table.name]} are due"
+            )
+        part = np.frombuffer(published.blob, kind, count=count * table.width, offset=start)
+        rows[table.name] = part.astype(np.float32).reshape(count, table.width)
+        start += part.nbytes
+    if not all(np.isfinite(one).all() for one in (dense, *rows.values())):
+        raise InvalidMessage("NaN or infinity in a downloaded model")
+    cold = partial(_initial, params.model, params.seed)
+    return Download(sets, rows, dense, dict(params.training), params.scores, cold)
+
+
+def _initial(model: ModelSpec, seed: bytes, table: str, rows: Indices) -> Values:
+    return initial_rows(seed, model.table(table), rows)
+
+
+def survey_vector(params: HotParams, own: Mapping[str, Indices], randomness: Randomness) -> NDArray[np.int64]:
+    """Mark the client's rows; of more than ``marks``, so many, each choice of them equally likely."""
+    space = IndexSpace(params.model)
+    indices = np.unique(space.indices(own))
+    if len(indices) > params.marks:
+        tickets = np.frombuffer(randomness.bytes(16 * len(indices)), ">u8").reshape(-1, 2)
+        indices = indices[np.lexsort((tickets[:, 1], tickets[:, 0]))[: params.marks]]
+    vector = np.zeros(params.length, np.int64)
+    vector[indices] = params.levels
+    return vector
+
+
+def update_vector(
+    params: HotParams, sets: Mapping[str, RowSet], trained: Trained, randomness: Randomness
+) -> NDArray[np.int64]:
+    """Return a client's update in words: its norm is at most ``params.sensitivity``, whatever it learned."""
+    parts = [_finite(trained.dense)]
+    if parts[0].shape != (params.model.dense,):
+        raise InputError(f"a dense part of shape {parts[0].shape}; the model has {params.model.dense}")
+    for table in params.model.summed:
+        own, moves = trained.rows[table.name], np.zeros((len(sets[table.name]), table.width))
+        moves[sets[table.name].positions_of(own.rows.rows)] = _finite(own.deltas)
+        parts.append(moves.ravel())
+    update, cut = _within(np.concatenate(parts), UPDATE_SHARE * params.clip)
+    scores = np.zeros(2 * params.bins)
+    if trained.scores is not None:
+        scores[:] = np.concatenate([np.asarray(one, np.float64) for one in trained.scores])
+    counted, _ = _within(SAMPLE_SHARE * params.clip * scores, SCORES_SHARE * params.clip)
+    vector = np.concatenate([update, counted, [CUT_SHARE * params.clip if cut else 0.0]])
+    # Rounding errors of floating point must not lead beyond the norm that noise is for.
+    words = round_stochastic(vector * (params.levels / params.clip) * (1 - 1e-9), randomness)
+    if math.sqrt(float(np.square(words.astype(np.float64)).sum())) > params.sensitivity:
+        raise InputError("an update longer than it may be after rounding")
+    return words
+
+
+def with_noise(params: HotParams, vector: NDArray[np.int64], randomness: Randomness) -> Words:
+    """Add the client's noise, and return words of the ring."""
+    if params.deviation:
+        vector = vector + DiscreteGaussian(params.deviation).draw(len(vector), randomness)
+    return vector.astype(Z32.dtype)
+
+
+def _finite(given: ArrayLike) -> Reals:
+    values = np.asarray(given, np.float64)
+    if not np.isfinite(values).all():
+        raise NotFinite("this update has numbers that are NaN or infinite; nothing was encoded")
+    return values
+
+
+def _within(vector: Reals, longest: float) -> tuple[Reals, bool]:
+    """Cut a vector to a norm, and say whether that was needed."""
+    norm = float(np.linalg.norm(vector))
+    return (vector * (longest / norm), True) if norm > longest else (vector, False)
