@@ -15,11 +15,24 @@ from sfsl.arrays import Reals
 from sfsl.errors import ParameterError
 from sfsl_research.audit.intervals import lower_bound, upper_bound
 
-# Observes one trial: whether the canary is there, and a seed; returns a statistic that should grow with it.
+# Observes so many trials with the canary or without it, from a seed; each statistic should grow with it.
+Observer = Callable[[bool, int, int], Reals]
+# One trial at a time: whether the canary is there, and a seed.
 Trial = Callable[[bool, int], float]
 
 _LEAST_TRIALS = 40
+_AT_ONCE = 1000
+# Of Rényi divergences that are looked at.
 _ORDERS = np.concatenate([1 + np.geomspace(1e-3, 10, 60), np.geomspace(12, 1000, 30)])
+
+
+def one_by_one(trial: Trial) -> Observer:
+    """Observe by trials that are made one at a time."""
+
+    def observe(present: bool, seed: int, count: int) -> Reals:
+        return np.array([trial(present, seed * _AT_ONCE + number) for number in range(count)])
+
+    return observe
 
 
 @dataclass(frozen=True)
@@ -28,7 +41,7 @@ class CanaryBound:
 
     ``epsilon`` is at ``delta``, of one sum. ``rho`` is the zCDP cost: it bounds every Rényi divergence of the
     observer's verdicts, so trials bound it from below as well. ``told``: the share of the canaries that the
-    observer finds; ``mistaken``: of those it finds where there is none.
+    observer finds with the line that tells most; ``mistaken``: how often it finds one where there is none.
     """
 
     trials: int
@@ -47,7 +60,7 @@ class CanaryBound:
 
 
 def bound_by_canaries(
-    trial: Trial,
+    observe: Observer,
     *,
     trials: int,
     claimed_epsilon: float,
@@ -55,7 +68,6 @@ def bound_by_canaries(
     delta: float,
     confidence: float = 0.999,
     seed: int = 0,
-    progress: Callable[[int], None] = lambda done: None,
 ) -> CanaryBound:
     """Try so many sums with the canary and as many without it, and bound what one sum costs.
 
@@ -66,37 +78,41 @@ def bound_by_canaries(
         raise ParameterError(f"{trials} trials of each kind: an even number from {_LEAST_TRIALS} up is needed")
     if not 0 <= delta < 1:
         raise ParameterError(f"a delta of {delta} is not a probability below 1")
-    found = np.zeros((2, trials))
-    for number in range(trials):
-        for present in (False, True):
-            found[int(present), number] = trial(present, seed + 2 * number + present)
-        progress(number + 1)
-    choosing, testing = found[:, : trials // 2], found[:, trials // 2 :]
-    line = _best_line(choosing, delta)
-    # Two proportions are bounded, each on one side; epsilon and rho follow from the same two.
-    one_side = 1 - (1 - confidence) / 2
+    found = np.stack([_observed(observe, present, trials, seed) for present in (False, True)])
     half = trials // 2
-    absent, present = (int(np.count_nonzero(side >= line)) for side in testing)
+    choosing, testing = found[:, :half], found[:, half:]
+    # Two lines, one for epsilon and one for rho, and two proportions at each, bounded on one side.
+    each = 1 - (1 - confidence) / 4
     epsilon = rho = 0.0
-    for often, seldom in ((present, absent), (half - absent, half - present)):
-        least, most = lower_bound(often, half, one_side), upper_bound(seldom, half, one_side)
-        epsilon = max(epsilon, _epsilon(least, most, delta))
-        rho = max(rho, _rho(least, most))
+    for line in _lines(choosing):
+        absent, present = (int(np.count_nonzero(side >= line)) for side in testing)
+        for often, seldom in ((present, absent), (half - absent, half - present)):
+            least, most = lower_bound(often, half, each), upper_bound(seldom, half, each)
+            epsilon = max(epsilon, _epsilon(least, most, delta))
+            rho = max(rho, _rho(least, most))
     return CanaryBound(
         trials, confidence, delta, claimed_epsilon, claimed_rho, epsilon, rho, present / half, absent / half
     )
 
 
-def _best_line(choosing: Reals, delta: float) -> float:
-    """Return the line that tells most, in either direction, beyond chance."""
+def _observed(observe: Observer, present: bool, trials: int, seed: int) -> Reals:
+    parts = range(0, trials, _AT_ONCE)
+    place = 2 * len(parts) * seed + len(parts) * present
+    return np.concatenate(
+        [observe(present, place + n, min(_AT_ONCE, trials - at)) for n, at in enumerate(parts)]
+    )
+
+
+def _lines(choosing: Reals) -> tuple[float, float]:
+    """Return the line at which the odds are farthest apart, beyond chance, and the one that tells most."""
     lines = np.unique(choosing)
     absent, present = (len(side) - np.searchsorted(np.sort(side), lines) for side in choosing)
     size = choosing.shape[1]
-    scores = []
+    odds = []
     for often, seldom in ((present, absent), (size - absent, size - present)):
         spread = np.sqrt(1 / (often + 1) + 1 / (seldom + 1))
-        scores.append(np.log((often + 1) / (seldom + 1)) - 2 * spread)
-    return float(lines[np.max(scores, axis=0).argmax()])
+        odds.append(np.log((often + 1) / (seldom + 1)) - 2 * spread)
+    return float(lines[np.max(odds, axis=0).argmax()]), float(lines[(present - absent).argmax()])
 
 
 def _epsilon(often: float, seldom: float, delta: float) -> float:
@@ -107,13 +123,9 @@ def _epsilon(often: float, seldom: float, delta: float) -> float:
 def _rho(often: float, seldom: float) -> float:
     """Return the least rho at which it is: rho-zCDP bounds the divergence of order a of any verdict by a rho."""
     if not 0 < seldom < often < 1:
-        # A bound is 1 only where nothing was tried.
-        often = min(often, 1 - 1e-12)
-        if not 0 < seldom < often:
-            return 0.0
-    with np.errstate(over="ignore"):
-        terms = np.logaddexp(
-            _ORDERS * math.log(often) + (1 - _ORDERS) * math.log(seldom),
-            _ORDERS * math.log1p(-often) + (1 - _ORDERS) * math.log1p(-seldom),
-        )
+        return 0.0
+    terms = np.logaddexp(
+        _ORDERS * math.log(often) + (1 - _ORDERS) * math.log(seldom),
+        _ORDERS * math.log1p(-often) + (1 - _ORDERS) * math.log1p(-seldom),
+    )
     return float(np.max(terms / (_ORDERS - 1) / _ORDERS))

@@ -85,10 +85,18 @@ def _with_source(own: Named, source: Named, places: Positions) -> Named:
     at = places[source.places]
     where = np.minimum(np.searchsorted(own.places, at), len(own.places) - 1)
     there = own.places[where] == at
-    # A name that is wrong must not rule out the right one.
-    told = np.zeros_like(own.beliefs)
-    np.add.at(told, where[there], np.log(source.beliefs[there] + 0.01))
-    return Named(own.places, _normalized(np.log(own.beliefs + _TINY) + told), own.by_requests)
+
+    def joined(beliefs: Beliefs, known: Beliefs) -> Beliefs:
+        told = np.zeros_like(beliefs)
+        # A name that is wrong must not rule out the right one.
+        np.add.at(told, where[there], np.log(known[there] + 0.01))
+        return _normalized(np.log(beliefs + _TINY) + told)
+
+    return Named(
+        own.places,
+        joined(own.beliefs, source.beliefs),
+        joined(own.by_requests, source.by_requests),
+    )
 
 
 # -- how alike two rows are --------------------------------------------------------------------
