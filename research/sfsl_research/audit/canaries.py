@@ -1,8 +1,8 @@
-"""Epsilon from below by canaries: a client whose vector an observer knows is in a sum or is not, many times over.
+"""Epsilon from below by canaries: a client whose vector is known is in a sum or is not, many times over.
 
-The observer is the one of the definition: it knows everything but whether the canary is there, and looks at the
-opened sum. How well it tells the two apart bounds what the sum costs from below, with a confidence; a claim below
-that bound is false. Whatever makes the sums, a trial is a function of ``present`` and of a seed.
+The observer is the one of the definition: it knows everything but whether the canary is there, and looks at
+the opened sum. How well it tells the two apart bounds what the sum costs from below, with a confidence; a
+claim below that bound is false.
 """
 
 import math
@@ -75,7 +75,9 @@ def bound_by_canaries(
     tested on the same ones, a line would be found in any noise.
     """
     if trials < _LEAST_TRIALS or trials % 2:
-        raise ParameterError(f"{trials} trials of each kind: an even number from {_LEAST_TRIALS} up is needed")
+        raise ParameterError(
+            f"{trials} trials of each kind: an even number from {_LEAST_TRIALS} up is needed"
+        )
     if not 0 <= delta < 1:
         raise ParameterError(f"a delta of {delta} is not a probability below 1")
     found = np.stack([_observed(observe, present, trials, seed) for present in (False, True)])
@@ -121,7 +123,7 @@ def _epsilon(often: float, seldom: float, delta: float) -> float:
 
 
 def _rho(often: float, seldom: float) -> float:
-    """Return the least rho at which it is: rho-zCDP bounds the divergence of order a of any verdict by a rho."""
+    """Return the least rho at which it is: rho-zCDP bounds a verdict's divergence of order a by a rho."""
     if not 0 < seldom < often < 1:
         return 0.0
     terms = np.logaddexp(

@@ -1,13 +1,14 @@
 """Who is behind a row: an attack on the opened sums of one round by its own, honest server.
 
-A row that one client moved is that client's change, exactly. The changes of one client's rows are alike, since
-they come from the same samples and the same local model. So rows whose changes are alike are linked, and whoever
-asked for all of a group of linked rows is its owner: decoys are drawn row by row and do not repeat.
+A row that one client moved is that client's change, exactly. The changes of one client's rows are alike,
+since they come from the same samples and the same local model. So rows whose changes are alike are linked,
+and whoever asked for all of a group of linked rows is its owner: decoys are drawn row by row and do not
+repeat.
 
-Nothing is learned from the truth. How likely two rows are one client's, given how alike they are, is fitted to
-the requests themselves: rows of one client have an asker in common more often than others. So the attack knows how
-far to trust its links, on any data and under any noise, and where sums say nothing it names nobody with
-certainty.
+Nothing is learned from the truth. How likely two rows are one client's, given how alike they are, is fitted
+to the requests themselves: rows of one client have an asker in common more often than others. So the attack
+knows how far to trust its links, on any data and under any noise, and where sums say nothing it names nobody
+with certainty.
 """
 
 from dataclasses import dataclass
@@ -25,9 +26,10 @@ _LEAST_LINK = 0.05
 _MOST_LINK = 0.98
 _SWEEPS = 15
 _DAMPING = 0.3
-_PASSES = 2
+_FEW_SWEEPS = 7  # enough to choose by, and to learn from
+_PASSES = 1  # with what was learned
 _KNOWN = 0.8  # from here on a name is trusted enough to learn from
-_TEMPERS = (1.0, 0.7, 0.5, 0.35)  # weaker ones would be surer, and name fewer
+_TEMPERS = (0.7, 0.5, 0.35)  # weaker ones would be surer, and name fewer
 _HELD_BACK = 0.2
 _AT_ONCE = 1024
 _TINY = 1e-30
@@ -69,17 +71,18 @@ def _link_table(table: SeenTable, rng: np.random.Generator) -> Named:
     beliefs = by_requests
     if len(places) > 2 * _NEIGHBOURS:
         spaces = [_directions(changes), _whitened(_directions(changes)), _whitened(changes)]
+        links = _likely_links(spaces, changes, asked)
+        temper = _fitted_temper(links, asked, rng)
+        beliefs = _propagate(links, asked, temper=temper, sweeps=_FEW_SWEEPS)
         for _ in range(_PASSES):
-            links = _likely_links(spaces, changes, asked)
-            beliefs = _propagate(links, asked, temper=_fitted_temper(links, asked, rng))
-            spaces = spaces[:3] + [
-                _told_apart(one, beliefs) for one in (_directions(changes), changes)
-            ]
+            learned = [_told_apart(one, beliefs) for one in (_directions(changes), changes)]
+            links = _likely_links([*spaces, *learned], changes, asked)
+            beliefs = _propagate(links, asked, temper=temper)
     return Named(places, beliefs, by_requests)
 
 
 def _with_source(own: Named, source: Named, places: Positions) -> Named:
-    """Add what follows from the source: if one client moved a row, all moved rows it follows from are its own."""
+    """Add what follows from the source: where one client moved a row, the rows that led to it are its own."""
     if not len(own.places):
         return own
     at = places[source.places]
@@ -103,7 +106,8 @@ def _with_source(own: Named, source: Named, places: Positions) -> Named:
 
 
 def _directions(changes: Reals) -> Reals:
-    return changes / np.maximum(np.linalg.norm(changes, axis=1, keepdims=True), _TINY)
+    directions: Reals = changes / np.maximum(np.linalg.norm(changes, axis=1, keepdims=True), _TINY)
+    return directions
 
 
 def _whitened(changes: Reals) -> Reals:
@@ -209,10 +213,10 @@ def _fitted_chances(likeness: Reals, ratio: Reals) -> Reals:
         optimizer.zero_grad()
         chance = torch.sigmoid(inputs @ weights)
         found = (weights[1:] ** 2).sum() + (weights[0] + 3) ** 2 / 10 - torch.log1p(chance * gain).sum()
-        found.backward()
+        found.backward()  # type: ignore[no-untyped-call]
         return found
 
-    optimizer.step(loss)
+    optimizer.step(loss)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         chances: Reals = torch.sigmoid(inputs @ weights).numpy()
     return chances
@@ -242,7 +246,7 @@ def _propagate(links: _Links, asked: Bits, *, temper: float = 1.0, sweeps: int =
     rows each client has is learned on the way. ``temper`` weakens what neighbours say, who repeat one
     another.
     """
-    rows, clients = asked.shape
+    clients = asked.shape[1]
     pairs = len(links.first)
     source = np.concatenate([links.first, links.second])
     target = np.concatenate([links.second, links.first])
@@ -279,7 +283,7 @@ def _fitted_temper(links: _Links, asked: Bits, rng: np.random.Generator) -> floa
     without = asked | held[:, None]
     fits = []
     for temper in _TEMPERS:
-        beliefs = _propagate(links, without, temper=temper, sweeps=_SWEEPS // 2)
+        beliefs = _propagate(links, without, temper=temper, sweeps=_FEW_SWEEPS)
         asking = np.where(asked[held], beliefs[held], 0).sum(axis=1)
         fits.append(float(np.log(asking + 1e-4).mean()))
     return _TEMPERS[int(np.argmax(fits))]

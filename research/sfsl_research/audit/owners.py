@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from sfsl.arrays import Reals
 from sfsl.errors import InputError
+from sfsl.privacy import PRESETS
 from sfsl.run.fleet import Fleet
 from sfsl.run.planning import choose_cohort
-from sfsl.settings.run import RunConfig
+from sfsl.settings.run import SECURE, RunConfig
 from sfsl.submodel import RowStore
 from sfsl_research.audit.linking import CERTAIN, Beliefs, Named, link
 from sfsl_research.audit.watched import WatchedRound, watch_round
@@ -23,9 +25,9 @@ class OwnersNamed:
     """What became of the rows of one table that a single client moved, over all rounds attacked.
 
     ``guess``: the chance of naming a row's owner by drawing one of those who asked for it (all clients, where
-    nobody asks). ``by_requests``: named from requests alone, without the sums: clients that have many rows are
-    the likelier owners. ``named``: with the sums. ``certain``: named with a certainty of at least 95 %, and
-    ``certain_right``, how many of those rightly. Errors are standard errors by bootstrap over clients;
+    nobody asks). ``by_requests``: named from requests alone, without the sums: clients that have many rows
+    are the likelier owners. ``named``: with the sums. ``certain``: named with a certainty of at least 95 %,
+    and ``certain_right``, how many of those rightly. Errors are standard errors by bootstrap over clients;
     ``gain_error`` is that of named - by_requests.
     """
 
@@ -54,6 +56,22 @@ class OwnersNamed:
         )
 
 
+@dataclass(frozen=True)
+class Linking:
+    """What the attack finds in one ``case``: the run as it is, or one that is made easier for the server."""
+
+    case: str
+    tables: list[OwnersNamed]
+
+    @property
+    def found(self) -> bool:
+        return any(one.found for one in self.tables)
+
+
+AS_IT_IS = "as it runs"
+EASIER = "every row hot, and requests as of cpp2 handed to the server"
+
+
 def attack_owners(
     config: RunConfig,
     fleet: Fleet,
@@ -62,22 +80,32 @@ def attack_owners(
     rounds: int,
     seed: int,
     progress: Callable[[str], None] = lambda stage: None,
-) -> list[OwnersNamed]:
-    """Run the next round of a run with ``rounds`` different cohorts, attack each, and commit none."""
-    if config.round.scheme not in ("sfsl", "sfl"):
+) -> list[Linking]:
+    """Run the next round of a run with ``rounds`` different cohorts, attack each, and commit none.
+
+    A run over hot rows is also attacked where all rows are hot and the server has requests to go by: nobody
+    makes any there, so that names are guesses however much the sums give away.
+    """
+    if config.round.scheme not in SECURE:
         raise InputError(
             f'round.scheme = "{config.round.scheme}" hides nothing from its server, so there is nothing to '
-            "attack; sfsl and sfl do"
+            f"attack; {', '.join(SECURE)} do"
         )
-    rng, names = np.random.default_rng(seed), sorted(fleet.devices)
-    attacked: list[tuple[WatchedRound, dict[str, Named]]] = []
-    for number in range(1, rounds + 1):
-        progress(f"round {number} of {rounds}: clients train")
-        cohort = choose_cohort(names, config.round.all_clients, config.run.seed, store.round + number)
-        for seen in watch_round(config, fleet, store, cohort):
-            progress(f"round {number} of {rounds}: the server links rows")
-            attacked.append((seen, link(seen, rng)))
-    return owners_named(attacked, rng)
+    easier = {"everything": True, "given": PRESETS["cpp2"]}
+    cases: dict[str, dict[str, Any]] = {AS_IT_IS: {}}
+    if config.round.scheme == "hot":
+        cases[EASIER] = easier
+    rng, names, found = np.random.default_rng(seed), sorted(fleet.devices), []
+    for case, how in cases.items():
+        attacked: list[tuple[WatchedRound, dict[str, Named]]] = []
+        for number in range(1, rounds + 1):
+            progress(f"{case}: round {number} of {rounds}, clients train")
+            cohort = choose_cohort(names, config.round.all_clients, config.run.seed, store.round + number)
+            for seen in watch_round(config, fleet, store, cohort, **how):
+                progress(f"{case}: round {number} of {rounds}, the server links rows")
+                attacked.append((seen, link(seen, rng)))
+        found.append(Linking(case, owners_named(attacked, rng)))
+    return found
 
 
 def owners_named(
@@ -114,7 +142,7 @@ def _score(
         tallies.append(np.stack([np.bincount(owner, column, clients) for column in columns], axis=1))
         moved += int((seen.trained[table].sum(axis=0) > 0).sum())
         opened += int((seen.trained[table].sum(axis=0) == 1).sum())
-    tally = np.concatenate(tallies)
+    tally = np.concatenate(tallies).astype(np.float64)
     rows, total = max(1.0, tally[:, 0].sum()), tally.sum(axis=0)
     errors = _errors(tally, rng)
     return OwnersNamed(

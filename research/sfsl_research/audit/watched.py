@@ -1,7 +1,7 @@
 """One round of a run as its server sees it, and beside that what really happened.
 
-The round is a real one, on the same objects as any other: the server's half is read off the frames that clients
-send it and off the sums it opens, the truth off the simulated clients.
+The round is a real one, on the same objects as any other: the server's half is read off the frames that
+clients send it and off the sums it opens, the truth off the simulated clients.
 """
 
 import os
@@ -33,9 +33,9 @@ from sfsl.submodel import RowSet, RowStore
 @dataclass(frozen=True)
 class SeenTable:
     """What a server sees of one table in one round: the opened ``rows``, which client ``asked`` for which
-    [clients, rows], and each row's sum [rows, width] and ``weights``, which may tell how many clients moved it
-    (``counted``). A scheme in which nobody asks has ``asked`` true everywhere: any client may be behind any
-    row. Where no weights are opened they are 1.
+    [clients, rows], and each row's sum [rows, width] and ``weights``, which may tell how many clients moved
+    it (``counted``). A scheme in which nobody asks has ``asked`` true everywhere: any client may be behind
+    any row. Where no weights are opened they are 1.
 
     ``follows``: the table whose rows these follow from, and the place here of each of its rows.
     """
@@ -80,11 +80,9 @@ class _WatchedPool(LocalPool):
     def answer(self, exchange: Exchange, frames: Mapping[str, bytes]) -> dict[str, Reply]:
         replies = super().answer(exchange, frames)
         if exchange is Exchange.UNION:
-            self.requests = {
-                name: CODEC.decode(reply.frame, limit=MESSAGE_LIMIT)
-                for name, reply in replies.items()
-                if reply.frame is not None
-            }
+            frames_up = {name: reply.frame for name, reply in replies.items() if reply.frame is not None}
+            messages = {name: CODEC.decode(up, limit=MESSAGE_LIMIT) for name, up in frames_up.items()}
+            self.requests = {name: one for name, one in messages.items() if isinstance(one, Request)}
         return replies
 
 
@@ -139,7 +137,7 @@ class _WatchedEngine(PopulationEngine):
         """Read the opened vector as the server does: dense part, hot rows by table, histograms."""
         assert plan.published is not None  # noqa: S101 -- only rounds that train are watched
         params, tables = plan.params, {}
-        values = sums.words * (params.clip / params.levels)
+        values: Reals = (sums.words * (params.clip / params.levels)).astype(np.float64)
         sets, start = plan.published.hot.sets(params.model), params.model.dense
         asked = self._as_if_asked(sets, sums.survivors)
         for table in params.model.summed:
