@@ -110,7 +110,8 @@ def verdict(audit: RunAudit) -> str:
     said = (
         f"Of {worst.rows:,} rows of table {worst.table!r} that one client alone moved{made_easier}, the "
         f"server names the owner of {worst.named:.1%} in one round; {worst.by_requests:.1%} from requests "
-        f"alone, {worst.guess:.1%} by guessing. {worst.certain:.1%} are named with a certainty of 95 % or more"
+        f"alone, {worst.guess:.1%} by guessing. {worst.certain:.1%} are named with a certainty of 95 % or "
+        "more"
         + ("" if worst.certain_right is None else f", and of these {worst.certain_right:.1%} rightly")
         + "."
     )
