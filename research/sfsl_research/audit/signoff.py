@@ -20,9 +20,10 @@ p { margin: 0.3rem 0; } .note { color: #555; font-size: 0.85em; }
 code { font-size: 0.9em; overflow-wrap: anywhere; }
 .sign td { height: 2.2rem; border: 1px solid #999; width: 33%; color: #555; }
 @media print {
-  @page { size: A4; margin: 12mm; }
-  body { font-size: 10px; max-width: none; padding: 0; }
-  h2, .verdict, tr { break-inside: avoid; } h2 { break-after: avoid; }
+  @page { size: A4; margin: 10mm; }
+  body { font-size: 9px; line-height: 1.3; max-width: none; padding: 0; }
+  th, td { padding: 0.1rem 0.4rem; } h2 { margin: 0.6rem 0 0.2rem; break-after: avoid; }
+  .verdict, tr { break-inside: avoid; }
   .verdict { background: none; border: 1px solid; border-left-width: 0.4rem; }
 }
 """
@@ -57,7 +58,7 @@ _COVERED = {
 _ADVERSARY = {
     "hot": "A server that follows the protocol and is curious, with up to the stated share of a cohort that "
     "tells it everything and adds no noise; any dropouts with which a sum still opens. A server that lies is "
-    "covered in active mode only, as far as the specification says.",
+    "covered in active mode only, with up to 512 clients in a round, as far as the specification says.",
     "sfsl": "A server that follows the protocol and is curious: it keeps the requests, the union and the "
     "opened sums of one round. Active mode adds signatures against a lying server and changes nothing on "
     "this page.",
@@ -105,7 +106,7 @@ def page(audit: RunAudit, command: str) -> str:
 def verdict(audit: RunAudit) -> str:
     """Say in a few sentences what was found."""
     first, hardest = audit.linking[0], audit.linking[-1]
-    worst = max(hardest.tables, key=lambda one: one.named)
+    worst = max(hardest.tables, key=lambda one: one.rows)
     made_easier = f" ({hardest.case})" if hardest is not first else ""
     said = (
         f"Of {worst.rows:,} rows of table {worst.table!r} that one client alone moved{made_easier}, the "
@@ -145,7 +146,8 @@ def _linking(audit: RunAudit) -> str:
     note = (
         "Rows that one client alone moved. Guess: one of those who asked. By requests: without the sums. "
         "Named: rows linked by how alike their changes are, and by askers in common; with standard errors "
-        "over clients. Certain: at 95 % or more; right: how many of those."
+        "over clients. Certain: at 95 % or more; right: how many of those. What an attack does not find, "
+        "another may."
     )
     return _section("Attack 1: whose row is it?", _table(heads, rows) + _note(note))
 
@@ -160,7 +162,7 @@ def _owner_cells(name: str, one: OwnersNamed) -> tuple[str, ...]:
         f"{one.named:.1%} ± {100 * one.named_error:.1f}",
         f"{one.certain:.1%}",
         "–" if one.certain_right is None else f"{one.certain_right:.1%}",
-        "OWNERS NAMED" if one.found else "no better than guessing",
+        "OWNERS NAMED" if one.found else "no better than without sums",
     )
 
 
