@@ -6,7 +6,6 @@ the server knows in each. An open sum is followed by ``start_sum`` where the ses
 abort is final.
 """
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -115,7 +114,7 @@ class Server(Machine[at.ServerState]):
         require_round(message.round_id, self.round_id, f"what client {client!r} answers")
         number = 0 if isinstance(message, messages.SealedShares) else message.sum
         slot = (at.PHASE_OF[type(message)], number, position)
-        fingerprint = hashlib.sha256(messages.CODEC.encode(message)).digest()
+        fingerprint = messages.CODEC.fingerprint(message)
         if slot in self._state.accepted:
             require_same(fingerprint, self._state.accepted[slot], client)
             return
