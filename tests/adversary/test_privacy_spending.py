@@ -1,4 +1,4 @@
-"""Old copies, power cuts and kills around noisy rounds: what has left a device is never under-counted."""
+"""Old copies, power cuts and kills around hot rounds: what has left a device is never under-counted."""
 
 import itertools
 import math
@@ -109,7 +109,7 @@ def test_lost_rounds_of_a_client_of_both_kinds_are_charged_as_both(path: Path) -
         assert state.rho == pytest.approx(0.08)  # one more: 5 against 1 noisy, 1 exposed, 2 lost before
 
 
-def test_a_client_that_allows_no_noisy_rounds_is_charged_for_none(path: Path) -> None:
+def test_a_client_that_allows_no_hot_rounds_is_charged_for_none(path: Path) -> None:
     with create(path, Budget(3.0, 100.0)) as state:
         with pytest.raises(StateError, match="remembers 2"):
             begin(state, date(2026, 2, 3), 2)

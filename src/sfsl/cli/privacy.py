@@ -52,7 +52,7 @@ def show(
         typer.Option("--state", metavar="FILE", help="Show instead what a client has given away so far."),
     ] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="With --state: the owner's limit for all noisy rounds.")
+        float | None, typer.Option(help="With --state: the owner's limit for all hot rounds.")
     ] = None,
     delta: Annotated[float, typer.Option(help="With --state: the delta of that limit.")] = 1e-6,
     plot: Plot = None,
@@ -127,7 +127,7 @@ def tune(
 
 
 def _spent_figures(record: StateRecord, limit: float | None, delta: float) -> dict[str, Any]:
-    """What a state says. ``noisy_rounds_left`` is at the mean cost so far, None where that is unknown."""
+    """What a state says. ``hot_rounds_left`` is at the mean cost so far, None where that is unknown."""
     hot, ledger = record.hot, record.ledger
     left = None
     if limit is not None and 0 < hot.rho < math.inf and limit < math.inf:
@@ -135,13 +135,13 @@ def _spent_figures(record: StateRecord, limit: float | None, delta: float) -> di
         left = max(0, math.floor(room / (hot.rho / hot.rounds) + 1e-6))
     return {
         "client": record.client,
-        "noisy_rounds": hot.rounds,
-        "noisy_rounds_lost": hot.lost,
+        "hot_rounds": hot.rounds,
+        "hot_rounds_lost": hot.lost,
         "rho": plain(hot.rho),
         "epsilon": plain(epsilon_of(hot.rho, delta)),
         "delta": delta,
         "epsilon_limit": plain(limit),
-        "noisy_rounds_left": left,
+        "hot_rounds_left": left,
         "rounds_begun": ledger.begun,
         "rounds_lost": ledger.lost,
         "epsilon_per_index": plain(record.epsilon_total),
@@ -149,14 +149,14 @@ def _spent_figures(record: StateRecord, limit: float | None, delta: float) -> di
 
 
 def _spent_lines(spent: Mapping[str, Any]) -> dict[str, object]:
-    left, limit = spent["noisy_rounds_left"], spent["epsilon_limit"]
+    left, limit = spent["hot_rounds_left"], spent["epsilon_limit"]
     return {
-        "noisy rounds": spent["noisy_rounds"],
-        "… known from the server only": spent["noisy_rounds_lost"],
+        "hot rounds": spent["hot_rounds"],
+        "… known from the server only": spent["hot_rounds_lost"],
         "rho of all of them": spent["rho"],
         f"epsilon at delta {spent['delta']:g}": spent["epsilon"],
         "… allowed (--epsilon)": "not said" if limit is None else limit,
-        "noisy rounds left at that": "unknown" if left is None else left,
+        "hot rounds left at that": "unknown" if left is None else left,
         "rounds of any kind": spent["rounds_begun"],
         "… known from the server only ": spent["rounds_lost"],
         "epsilon per index in requests": spent["epsilon_per_index"],

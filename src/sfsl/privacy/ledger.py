@@ -129,7 +129,7 @@ class ClosedPeriod(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Counts of the current period, one line for each closed one, and two counters that never go back.
-    ``begun`` counts every exposure and every noisy round ever debited. ``lost`` counts rounds that the server
+    ``begun`` counts every exposure and every hot round ever debited. ``lost`` counts rounds that the server
     has seen and this ledger has not, and ``lost_epsilon`` is what they are charged with."""
 
     exposures: int = 0
@@ -220,9 +220,9 @@ class HotLedger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def check(self, budget: Budget, rho: float) -> None:
         """Raise unless one more round at this cost fits the budget."""
         if not rho > 0:
-            raise InputError(f"a noisy round costs more than nothing, not rho {rho!r}")
+            raise InputError(f"a hot round costs more than nothing, not rho {rho!r}")
         if budget.epsilon_hot == 0:
-            raise BudgetExhausted("this client's owner allows no noisy rounds (epsilon_hot is 0)")
+            raise BudgetExhausted("this client's owner allows no hot rounds (epsilon_hot is 0)")
         if rho > budget.rho_per_round * (1 + _ROUNDING):
             raise BudgetExhausted(
                 f"the round costs rho {rho:.4g}, where the owner allows {budget.rho_per_round:.4g} at most; "
@@ -242,7 +242,7 @@ class HotLedger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def after_loss(self, missing: int, budget: Budget) -> "HotLedger":
         """Own up to rounds that only the server remembers, each at the most that it can have cost. Where the
-        owner allows no noisy round, none of them was one."""
+        owner allows no hot round, none of them was one."""
         most = min(budget.rho_per_round, budget.rho)
         if most == 0:
             return self

@@ -12,7 +12,7 @@ A step that fails raises, and then nothing may be sent. A client that restarts w
 dropout: the new process has not exposed that round and refuses to answer it. Where each message has a
 process of its own, ``keep`` and ``go_on`` hand a round over from one to the next, and to no other.
 
-A noisy round needs no period::
+A hot round needs no period::
 
     with ClientState.open(path, client="alice", budget=budget) as state:
         state.catch_up(server_count)
@@ -94,7 +94,7 @@ def freeze(
 class StateRecord(Message, frozen=True, tag="client-state", omit_defaults=True):
     """All that a client keeps from round to round. ``going_on``: the digest of what another keeps of a round
     under way, the last thing that was kept of it (``ClientState.keep``). ``hot`` is left out of the bytes
-    while no noisy round was paid for."""
+    while no hot round was paid for."""
 
     client: ClientName
     calendar: Calendar
@@ -207,16 +207,16 @@ class ClientState(Closing):
 
     @property
     def rho(self) -> float:
-        """What noisy rounds have cost so far."""
+        """What hot rounds have cost so far."""
         return self._record.hot.rho
 
     @property
     def hot_rounds(self) -> int:
-        """The number of noisy rounds that were paid for."""
+        """The number of hot rounds that were paid for."""
         return self._record.hot.rounds
 
     def epsilon_hot(self, delta: float) -> float:
-        """Epsilon of all noisy rounds together, at ``delta``."""
+        """Epsilon of all hot rounds together, at ``delta``."""
         return epsilon_of(self.rho, delta)
 
     def begin(
@@ -302,9 +302,9 @@ class ClientState(Closing):
         )
 
     def catch_up(self, acknowledged: int | None) -> int:
-        """Own up to rounds that the server remembers and this state does not, before a noisy round; return
+        """Own up to rounds that the server remembers and this state does not, before a hot round; return
         how many. Each is charged with the most that the owner allows for one. Noise has no permanent answers
-        that could be drawn twice, so noisy rounds go on while the budget lasts; others wait for a new
+        that could be drawn twice, so hot rounds go on while the budget lasts; others wait for a new
         period."""
         _require_count(acknowledged)
         missing = (acknowledged or 0) - self.ledger.begun
@@ -316,11 +316,11 @@ class ClientState(Closing):
         return missing
 
     def require_spend(self, rho: float) -> None:
-        """Raise unless ``spend`` would allow one more noisy round at this cost. Nothing is debited."""
+        """Raise unless ``spend`` would allow one more hot round at this cost. Nothing is debited."""
         self._record.hot.check(self._budget, rho)
 
     def spend(self, round_id: bytes, rho: float) -> None:
-        """Debit a noisy round, durably; only then may its masked vector leave."""
+        """Debit a hot round, durably; only then may its masked vector leave."""
         name = digest("round spent", round_id)
         if name == self._record.hot.last:
             raise Refused(

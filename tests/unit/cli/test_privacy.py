@@ -122,14 +122,14 @@ def spent_state(path: Path, rounds: int) -> Path:
 def test_show_says_what_a_client_has_spent(tmp_path: Path) -> None:
     path = spent_state(tmp_path / "alice.state", 3)
     shown = figures("show", "--state", str(path), "--epsilon", "8")
-    assert (shown["client"], shown["noisy_rounds"], shown["rounds_begun"]) == ("alice", 3, 3)
+    assert (shown["client"], shown["hot_rounds"], shown["rounds_begun"]) == ("alice", 3, 3)
     assert shown["rho"] == pytest.approx(0.6)
     assert shown["epsilon"] == pytest.approx(epsilon_of(0.6, 1e-6))
-    assert shown["noisy_rounds_left"] == 2  # 1.05 in all
-    assert figures("show", "--state", str(path), "--epsilon", "5")["noisy_rounds_left"] == 0
-    assert figures("show", "--state", str(path))["noisy_rounds_left"] is None
+    assert shown["hot_rounds_left"] == 2  # 1.05 in all
+    assert figures("show", "--state", str(path), "--epsilon", "5")["hot_rounds_left"] == 0
+    assert figures("show", "--state", str(path))["hot_rounds_left"] is None
     people = run("show", "--state", str(path), "--epsilon", "8").stdout
-    for expected in ("What alice has given away", "epsilon at delta 1e-06", "noisy rounds left", "5.791"):
+    for expected in ("What alice has given away", "epsilon at delta 1e-06", "hot rounds left", "5.791"):
         assert expected in people
 
 

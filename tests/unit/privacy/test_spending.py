@@ -1,4 +1,4 @@
-"""Noisy rounds in a client's durable ledger: what is debited and refused, what older states look like."""
+"""Hot rounds in a client's durable ledger: what is debited and refused, what older states look like."""
 
 import math
 from datetime import date
@@ -16,7 +16,7 @@ from sfsl.testing import SeededRandomness
 CALENDAR = Calendar(start=date(2026, 1, 1), days=30)
 PLAN = plan_noise(8.0, 1e-6, 5)
 BUDGET = Budget(0.0, 0.0, epsilon_hot=8.0)
-# A state as it was written before there were noisy rounds: one period, one round, answered.
+# A state as it was written before there were hot rounds: one period, one round, answered.
 BEFORE = bytes.fromhex(
     "7366736c2073746174650d0a1a0a0000d95926b0048d7053c0ecbb5ea07330ff938ec13a1197b3b030b1f0e8571cf62e0185"
     "a474797065ac636c69656e742d7374617465a6636c69656e74a5616c696365a863616c656e64617282a57374617274aa3230"
@@ -88,10 +88,10 @@ def test_the_owner_limits_a_single_round(tmp_path: Path) -> None:
             state.spend(b"r2", math.inf)
 
 
-def test_noisy_rounds_are_a_choice(tmp_path: Path) -> None:
+def test_hot_rounds_are_a_choice(tmp_path: Path) -> None:
     with (
         create(tmp_path / "state", Budget(1.0, 1.0)) as state,
-        pytest.raises(BudgetExhausted, match="no noisy"),
+        pytest.raises(BudgetExhausted, match="no hot"),
     ):
         state.spend(b"r1", 1e-6)
 
