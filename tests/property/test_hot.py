@@ -155,4 +155,6 @@ def test_noise_comes_to_every_word_or_to_none() -> None:
     noise = noisy.view(np.int32).astype(np.int64) - vector
     assert abs(noise.std() / 50 - 1) < 5 / math.sqrt(2 * 4000)
     assert abs(noise.mean()) < 5 * 50 / math.sqrt(4000)
-    np.testing.assert_array_equal(with_noise(TRAIN.params, vector, SeededRandomness("")).view(np.int32), vector)
+    np.testing.assert_array_equal(
+        with_noise(TRAIN.params, vector, SeededRandomness("")).view(np.int32), vector
+    )
