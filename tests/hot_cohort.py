@@ -144,6 +144,7 @@ class HotCohort:
         self.order = list(self.course.order(active))
         self.trained: dict[str, Trained] = {}
         self.sent: dict[str, list[bytes]] = {name: [] for name in self.names}
+        self.current = ""  # who is at work
         self._drop, self._meddle, self._gone = drop or {}, meddle, set[str]()
 
     def until(self, exchange: str) -> "HotCohort":
@@ -170,6 +171,7 @@ class HotCohort:
 
     def answer(self, name: str, exchange: str, message: Any) -> Any:
         received, client = CODEC.decode(CODEC.encode(message), limit=LIMIT), self.clients[name]
+        self.current = name
         step = self.course.step(Exchange(exchange))
         if step.handler != "handle_model":
             return getattr(client, step.handler)(received)

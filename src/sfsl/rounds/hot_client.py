@@ -232,7 +232,7 @@ def update_vector(
     parts = [_finite(trained.dense, (params.model.dense,), "the dense part")]
     for table in params.model.summed:
         if (own := trained.rows.get(table.name)) is None:
-            raise InputError(f"an update without rows of table {table.name!r}; an empty set is one")
+            raise InputError(f"table {table.name!r} is not in this update; an empty set of rows would be")
         moves = np.zeros((len(sets[table.name]), table.width))
         places = sets[table.name].positions_of(own.rows.rows)
         moves[places] = _finite(own.deltas, (len(places), table.width), f"table {table.name!r}")
