@@ -34,7 +34,7 @@ SAMPLE_SHARE = 0.02
 _LARGEST = 1 << 28
 LONGEST = 1 << 40  # words of a vector, as a layout may have them
 # Rows whose counts may well be noise alone are not hot.
-_LEAST_DEVIATIONS = 3.0
+LEAST_DEVIATIONS = 3.0
 
 
 class HotParams(Checked, frozen=True):
@@ -223,7 +223,7 @@ def choose_hot(
     A derived row has about as many owners as the rows that lead to it have together, and no more than there
     are clients. Derived rows come first: they are few, and what is known of cold rows is in them.
     """
-    space, least = IndexSpace(model), max(1.0, _LEAST_DEVIATIONS * deviation)
+    space, least = IndexSpace(model), max(1.0, LEAST_DEVIATIONS * deviation)
     all_rows = space.rows(np.arange(space.domain))
     start, by_table = 0, dict[str, Reals]()
     for table in (one for one in model.tables if one.kind == "shared"):

@@ -167,9 +167,10 @@ def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) 
     if limits is None:
         raise Refused("a round over hot rows, which this client does not take part in")
     try:
-        rho = params.rho(honest_survivors(least_survivors(session), session.clients, limits.corruption))
-    except ParameterError as error:
-        raise Refused(f"a round whose noise protects nobody: {error}") from None
+        honest = honest_survivors(session.fewest, session.clients, limits.corruption)
+        rho = params.rho(honest)
+    except ParameterError as error:  # of the server's choosing
+        raise Refused(f"noise that covers nothing: {error}") from None
     if rho > limits.max_rho:
         raise Refused(
             f"a round that costs rho = {rho:.4g}; this client's owner allows {limits.max_rho:.4g} a round"
@@ -177,11 +178,6 @@ def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) 
     if params.kind == "train" and params.clip > policy.max_clip:
         raise Refused(f"updates of a norm up to {params.clip:g}, this client allows {policy.max_clip:g}")
     return rho
-
-
-def least_survivors(session: SessionParams) -> int:
-    """Return how many must have answered before a sum can open."""
-    return session.threshold
 
 
 def open_published(params: HotParams, published: Published) -> Download:
@@ -242,8 +238,8 @@ def update_vector(
     if trained.scores is not None:
         both = [_finite(one, (params.bins,), "a histogram of scores") for one in trained.scores]
         scores[:] = np.concatenate(both)
-    counted, _ = _within(SAMPLE_SHARE * params.clip * scores, SCORES_SHARE * params.clip)
-    vector = np.concatenate([update, counted, [CUT_SHARE * params.clip if cut else 0.0]])
+    counted, _ = _within(SAMPLE_SHARE * scores, SCORES_SHARE)
+    vector = np.concatenate([update, params.clip * counted, [CUT_SHARE * params.clip if cut else 0.0]])
     # Rounding errors of floating point must not lead beyond the norm that noise is for.
     words = round_stochastic(vector * (params.levels / params.clip) * (1 - 1e-9), randomness)
     if math.sqrt(float(np.square(words.astype(np.float64)).sum())) > params.sensitivity:
