@@ -69,7 +69,8 @@ def _link_table(table: SeenTable, rng: np.random.Generator) -> Named:
     none = _Links(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
     by_requests = _propagate(none, asked)
     beliefs = by_requests
-    if len(places) > 2 * _NEIGHBOURS:
+    # Where everyone asks for everything, rows may be linked, and nothing says to whom they belong.
+    if len(places) > 2 * _NEIGHBOURS and not asked.all():
         spaces = [_directions(changes), _whitened(_directions(changes)), _whitened(changes)]
         links = _likely_links(spaces, changes, asked)
         temper = _fitted_temper(links, asked, rng)
@@ -278,7 +279,7 @@ def _fitted_temper(links: _Links, asked: Bits, rng: np.random.Generator) -> floa
     sure it may be of them, without knowing the truth.
     """
     held = rng.random(len(asked)) < _HELD_BACK
-    if not held.any() or asked.all():
+    if not held.any():
         return 1.0
     without = asked | held[:, None]
     fits = []
