@@ -127,7 +127,7 @@ class HotClient(Machine[State]):
     def create_update(self, trained: Trained) -> messages.MaskedVector:
         """Send what was learned, under noise and masks; debited before it leaves."""
         state = self._due(Start, states.HotTraining)
-        return self._leave(update_vector(state.params, state.sets, trained, self._rounding))
+        return self._leave(learned_vector(state.params, state.sets, trained, self._rounding))
 
     def _leave(self, vector: NDArray[np.int64]) -> messages.MaskedVector:
         """Nothing is made twice: whoever fails from here on is a dropout."""
@@ -245,6 +245,17 @@ def update_vector(
     if math.sqrt(float(np.square(words.astype(np.float64)).sum())) > params.sensitivity:
         raise InputError("an update longer than it may be after rounding")
     return words
+
+
+def learned_vector(
+    params: HotParams, sets: Mapping[str, RowSet], trained: Trained, randomness: Randomness
+) -> NDArray[np.int64]:
+    """Return a client's update, or zeros where training went beyond all numbers. A client that stayed away
+    because of what it learned would tell the server so, and nothing accounts for that."""
+    try:
+        return update_vector(params, sets, trained, randomness)
+    except NotFinite:
+        return np.zeros(params.length, np.int64)
 
 
 def with_noise(params: HotParams, vector: NDArray[np.int64], randomness: Randomness) -> Words:

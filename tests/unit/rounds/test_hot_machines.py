@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from cohort import CATEGORY_OF, DENSE, GOODS
 from hot_cohort import HOT_GOODS, HotCohort, Purse, train
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import InputError, Refused, RemoteError, TooFewClients, WrongPhase
 from sfsl.rounds.exchanges import HotInvitation
-from sfsl.rounds.hot_client import HotClient
+from sfsl.rounds.hot_client import HotClient, learned_vector
 from sfsl.rounds.params import HotLimits
 from sfsl.rounds.states import HOT_MOVES, Phase
 from sfsl.secagg.messages import Survivors
@@ -129,12 +130,14 @@ def test_a_survey_of_rows_that_cannot_be_read_changes_nothing(monkeypatch: pytes
 
 
 BAD: dict[str, dict[str, Any]] = {
-    "NaN": {"dense": np.full(DENSE, math.nan)},
-    "infinity": {"dense": np.array([math.inf, 0, 0, 0])},
     "another shape": {"dense": np.zeros(DENSE + 1)},
     "text": {"dense": "many"},
     "no rows": {"rows": {}},
     "histograms of another size": {"scores": (np.zeros(3), np.zeros(3))},
+}
+BEYOND: dict[str, dict[str, Any]] = {
+    "NaN": {"dense": np.full(DENSE, math.nan)},
+    "infinity": {"dense": np.array([math.inf, 0, 0, 0])},
     "histograms that are none": {"scores": (np.full(8, math.nan), np.zeros(8))},
 }
 
@@ -153,6 +156,21 @@ def test_an_update_that_cannot_be_changes_nothing(name: str) -> None:
     assert frozen(client) == picture
     assert not cohort.purses[NAME].spent
     client.create_update(good)
+    assert client.phase is Phase.UPLOADED
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_who_learned_beyond_all_numbers_adds_nothing_and_is_not_missed(name: str) -> None:
+    cohort = HotCohort(6, rho=math.inf).until("inbound")
+    assert cohort.plan.published is not None
+    client = cohort.clients[NAME]
+    download = client.handle_model(cohort.outbound[NAME], cohort.plan.published)
+    good = train(0, cohort.real[NAME], download)
+    args = (cohort.plan.params, download.asked)
+    assert learned_vector(*args, good, SystemRandomness()).any()
+    assert not learned_vector(*args, with_(good, **BEYOND[name]), SystemRandomness()).any()
+    answer = client.create_update(with_(good, **BEYOND[name]))
+    assert len(answer.words) == 4 * cohort.plan.params.length
     assert client.phase is Phase.UPLOADED
 
 
