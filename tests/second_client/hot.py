@@ -114,9 +114,9 @@ def updated(
             moves[rows.index(row)] = move
         parts.append(moves.reshape(-1))
     moved = np.concatenate(parts)
-    require(
-        bool(np.isfinite(moved).all()) and len(parts[0]) == params["model"]["dense"], "not such an update"
-    )
+    require(len(parts[0]) == params["model"]["dense"], "not such an update")
+    if not np.isfinite(moved).all():
+        return np.zeros(length(params), np.int64)
     moved, cut = shortened(moved, math.sqrt(1 - 0.1**2 - 0.05**2) * clip)
     counts = np.zeros(2 * bins(params)) if update.histograms is None else update.histograms
     scores, _ = shortened(0.02 * clip * counts, 0.1 * clip)
