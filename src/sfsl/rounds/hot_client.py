@@ -31,6 +31,7 @@ from sfsl.rounds.hot import (
 from sfsl.rounds.params import IndexSpace, RoundPolicy
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client, Start
+from sfsl.secagg.graph import default_graph
 from sfsl.secagg.messages import Keys, SessionParams
 from sfsl.secagg.states import Machine, State
 from sfsl.submodel import ModelSpec, RowSet
@@ -171,6 +172,13 @@ def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) 
         rho = params.rho(honest)
     except ParameterError as error:  # of the server's choosing
         raise Refused(f"noise that covers nothing: {error}") from None
+    if session.neighbours is not None:
+        graph = default_graph(session.clients, corruption=limits.corruption)
+        if session.neighbours < graph.neighbours or session.threshold < graph.threshold:
+            raise Refused(
+                f"{session.neighbours} neighbours, of whom {session.threshold} open a secret; among "
+                f"{session.clients} clients this one wants {graph.neighbours} and {graph.threshold}"
+            )
     if rho > limits.max_rho:
         raise Refused(
             f"a round that costs rho = {rho:.4g}; this client's owner allows {limits.max_rho:.4g} a round"

@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from cohort import CATEGORY_OF, DENSE, GOODS
-from hot_cohort import HOT_GOODS, HotCohort, Purse, train
+from hot_cohort import HOT_GOODS, HotCohort, Purse, plan, train
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import InputError, Refused, RemoteError, TooFewClients, WrongPhase
 from sfsl.rounds.exchanges import HotInvitation
-from sfsl.rounds.hot_client import HotClient, learned_vector
+from sfsl.rounds.hot_client import HotClient, learned_vector, require_hot
 from sfsl.rounds.params import HotLimits
 from sfsl.rounds.states import HOT_MOVES, Phase
-from sfsl.secagg.messages import Survivors
+from sfsl.secagg.messages import SessionParams, Survivors
 from world import frozen
 
 NAME = "c000"
@@ -317,3 +317,15 @@ def test_the_table_leads_from_the_first_phase_to_every_other() -> None:
         reached.update(move.after)  # type: ignore[arg-type]
     unused = {Phase.UNITING, Phase.AWAITS_UNION, Phase.REQUESTED}
     assert reached == set(Phase) - unused
+
+
+@pytest.mark.parametrize(("neighbours", "threshold"), [(2, 2), (40, 36), (92, 20)])
+def test_a_graph_thinner_than_its_plan_is_refused(neighbours: int, threshold: int) -> None:
+    """Few neighbours, or few of them enough to open a secret: those who collude could open it alone."""
+    params = plan("train", 6, rho=0.5).params
+    policy = HotCohort(4).clients[NAME]._own.policy
+    policy = replace(policy, hot=HotLimits(max_rho=9.0, corruption=0.1))
+    session = SessionParams(bytes(16), 1000, threshold, neighbours, False, params.sums(), 800)
+    with pytest.raises(Refused, match="neighbours"):
+        require_hot(policy, params, session)
+    assert require_hot(policy, params, replace(session, neighbours=92, threshold=36)) < 9
