@@ -443,7 +443,7 @@ def test_the_package_is_one_that_our_code_builds_the_same_model_from() -> None:
 @pytest.mark.parametrize("rho", [math.inf, 0.5])
 def test_a_survey_and_two_rounds_over_hot_rows(tmp_path: Path, tls: Path, rho: float) -> None:
     """The model and the hot rows are fetched by digest; without noise the sums are what the spec says."""
-    hot = HotRules(rho=rho, survey_rho=rho, marks=20, corruption=0.0)
+    hot = HotRules(rho=rho, survey_rho=rho, marks=20, corruption=0.0, clip=1.0)
     limits = Limits(rho=rho, corrupt=0.0)
     people = PEOPLE
 
