@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from cohort import MAPS, MODEL, Cohort
 from sfsl.crypto.secret import Identity
 from sfsl.rounds import RoundClient, RoundServer
-from sfsl.rounds.client import Own, decode_client, encode_client, revive
+from sfsl.rounds.client import Own
 from sfsl.rounds.exchanges import CODEC
+from sfsl.rounds.snapshots import decode_client, encode_client, revive
 from sfsl.secagg import Client
 from sfsl.testing import SeededRandomness
 

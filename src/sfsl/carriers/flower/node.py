@@ -40,7 +40,8 @@ from sfsl.errors import (
 )
 from sfsl.privacy import ClientState
 from sfsl.rounds import RoundClient, RoundPolicy
-from sfsl.rounds.client import Own, Phase, RoundSnapshot, decode_client, encode_client, revive
+from sfsl.rounds.client import Own, Phase
+from sfsl.rounds.snapshots import Snapshot, decode_client, encode_client, revive
 from sfsl.service.messages import CheckIn, Decline
 from sfsl.settings import terms
 from sfsl.settings.sections import about, section_from
@@ -209,7 +210,7 @@ def answer(member: Member, frame: bytes, kept: bytes | None) -> Answer:
     return Answer(answered, kept)
 
 
-def _read(kept: bytes | None) -> tuple[RoundSnapshot | None, bytes | None]:
+def _read(kept: bytes | None) -> tuple[Snapshot | None, bytes | None]:
     """Read what was kept. What cannot be read is of no round: the next call begins another."""
     try:
         return (None, None) if kept is None else (decode_client(kept), kept)
@@ -232,7 +233,7 @@ def _checked_in(member: Member, call: Call) -> Answer:
     return Answer(frame, kept)
 
 
-def _dismissed(member: Member, before: RoundSnapshot | None, over: Over, kept: bytes | None) -> Answer:
+def _dismissed(member: Member, before: Snapshot | None, over: Over, kept: bytes | None) -> Answer:
     """Forget the round that is over. Again changes nothing."""
     if before is not None and kept is not None:
         if before.session.keys.channel != over.channel:
@@ -242,7 +243,7 @@ def _dismissed(member: Member, before: RoundSnapshot | None, over: Over, kept: b
     return Answer(CODEC.encode(over), None)
 
 
-def _go_on(member: Member, before: RoundSnapshot, kept: bytes) -> None:
+def _go_on(member: Member, before: Snapshot, kept: bytes) -> None:
     """Have the client's memory go on with the round. If it has gone on without these secrets, they can go."""
     roster = before.session.roster
     exposed = roster.params.round_id if roster is not None and before.phase in _EXPOSED else None
@@ -252,13 +253,13 @@ def _go_on(member: Member, before: RoundSnapshot, kept: bytes) -> None:
         raise SatOut(reason, None) from None
 
 
-def _revived(member: Member, before: RoundSnapshot) -> ClientRound:
+def _revived(member: Member, before: Snapshot) -> ClientRound:
     chance = Chance(member.randomness)
     client = revive(before, member.own(chance))
     return ClientRound(client, member.memory, member.trainer, member.personal, chance, _number(before))
 
 
-def _number(before: RoundSnapshot) -> int | None:
+def _number(before: Snapshot) -> int | None:
     return None if before.params is None else before.params.number
 
 
