@@ -177,7 +177,7 @@ class HotRules:
 
     rho: float
     survey_rho: float
-    marks: int = 64
+    marks: int = 256
     surveys: int = 1
     megabytes: float = 1.5
     corruption: float = 0.1
