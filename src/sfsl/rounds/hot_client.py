@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfsl.arrays import Indices, Reals, Values
 from sfsl.crypto.ring import Z32, Words
 from sfsl.crypto.secret import Identity, Randomness
-from sfsl.errors import InputError, InvalidMessage, NotFinite, Refused, WrongPhase
+from sfsl.errors import InputError, InvalidMessage, NotFinite, ParameterError, Refused, WrongPhase
 from sfsl.privacy.accounting import honest_survivors
 from sfsl.privacy.noise import DiscreteGaussian
 from sfsl.rounds import states
@@ -165,13 +165,22 @@ def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) 
     limits = policy.hot
     if limits is None:
         raise Refused("a round over hot rows, which this client does not take part in")
-    rho = params.rho(honest_survivors(least_survivors(session), session.clients, limits.corruption))
+    try:
+        honest = honest_survivors(least_survivors(session), session.clients, limits.corruption)
+        rho = params.rho(honest)
+    except ParameterError as error:  # of the server's choosing
+        raise Refused(f"noise that covers nothing: {error}") from None
     if rho > limits.max_rho:
         raise Refused(
             f"a round that costs rho = {rho:.4g}; this client's owner allows {limits.max_rho:.4g} a round"
         )
     if params.kind == "train" and params.clip > policy.max_clip:
         raise Refused(f"updates of a norm up to {params.clip:g}, this client allows {policy.max_clip:g}")
+    if params.kind == "survey" and params.marks > limits.max_marks:
+        raise Refused(f"a survey of {params.marks} marks, this client allows {limits.max_marks}")
+    size = 4 * params.length + (blob_bytes(params) if params.kind == "train" else 0)
+    if size > limits.max_bytes:
+        raise Refused(f"a round that takes {size:,} bytes, this client allows {limits.max_bytes:,}")
     return rho
 
 

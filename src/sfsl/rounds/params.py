@@ -142,11 +142,14 @@ class RoundParams(Checked, frozen=True):
 
 
 class HotLimits(Checked, frozen=True):
-    """What a client's owner allows of rounds over hot rows: the most that one of them may cost (rho), and
-    which share of a cohort it thinks may collude with the server and add no noise."""
+    """What a client's owner allows of rounds over hot rows: the most that one of them may cost (rho), which
+    share of a cohort it thinks may collude with the server and add no noise, how many rows a survey may ask
+    for, and how many bytes a round may take, down and up."""
 
     max_rho: Annotated[float, Meta(gt=0)]
     corruption: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    max_marks: Annotated[int, Meta(ge=1)] = 2**24
+    max_bytes: Annotated[int, Meta(ge=1)] = 2**40
 
 
 class RoundPolicy(Checked, frozen=True):
