@@ -295,7 +295,9 @@ def test_every_client_on_a_cluster_adds_noise_of_its_own(cluster: Cluster, fleet
         (noisy,) = rounds(engine, spread, 1)
     local = simulated(tiny(round={"scheme": "hot"}, hot={"surveys": 2}, privacy={"epsilon": math.inf}), fleet)
     (exact,) = rounds(LocalEngine(local), local, 1)
-    counts = [np.frombuffer(one.outcome.hot.counts) for one in (noisy, exact) if one.outcome and one.outcome.hot]
+    counts = [
+        np.frombuffer(one.outcome.hot.counts) for one in (noisy, exact) if one.outcome and one.outcome.hot
+    ]
     added, plan = counts[0] - counts[1], noisy.plan
     assert isinstance(plan, HotRound)
     deviation = plan.params.deviation / plan.params.levels * math.sqrt(CLIENTS)

@@ -18,7 +18,7 @@ from sfsl.crypto.secret import Identity, Randomness, digest
 from sfsl.errors import InputError, InvalidMessage, Refused
 from sfsl.rounds import states
 from sfsl.rounds.exchanges import SUMS, Invitation, Request, Submodel
-from sfsl.rounds.params import IndexSpace, RoundParams, RoundPolicy, ScoreBins
+from sfsl.rounds.params import IndexSpace, RoundPolicy, ScoreBins
 from sfsl.rounds.states import Phase as Phase
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client, Start

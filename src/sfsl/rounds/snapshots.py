@@ -1,6 +1,8 @@
 """Clients of rounds between two messages, as bytes (spec 4.5). What a snapshot is for, and that it is used
 once, ``secagg.states`` says."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -72,18 +74,23 @@ def decode_client(data: bytes) -> Snapshot:
     return kept
 
 
-def revive(kept: Snapshot, own: Own | HotOwn) -> RoundClient | HotClient:
-    """Return the client that was; ``own`` is of its kind."""
-    name = kept.session.keys.client
+def revive(kept: RoundSnapshot, own: Own) -> RoundClient:
+    """Return the client that was."""
+    with _usable():
+        return RoundClient.join(kept.session.keys.client, own, restored(kept.session), _state(kept))
+
+
+def revive_hot(kept: HotSnapshot, own: HotOwn) -> HotClient:
+    with _usable():
+        return HotClient.join(kept.session.keys.client, own, restored(kept.session), _hot_state(kept))
+
+
+@contextmanager
+def _usable() -> Iterator[None]:
     try:
-        session = restored(kept.session)
-        if isinstance(kept, HotSnapshot) and isinstance(own, HotOwn):
-            return HotClient.join(name, own, session, _hot_state(kept))
-        if isinstance(kept, RoundSnapshot) and isinstance(own, Own):
-            return RoundClient.join(name, own, session, _state(kept))
+        yield
     except RemoteError as error:
         raise StateError(f"what was kept of a round cannot be used: {error}") from None
-    raise StateError("what was kept is of another kind of round")
 
 
 def _hot_state(kept: HotSnapshot) -> State:

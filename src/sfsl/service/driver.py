@@ -36,7 +36,7 @@ from sfsl.errors import (
 from sfsl.privacy import PeriodSelection, choose_uniformly
 from sfsl.rounds import RoundOutcome, RoundParams, RoundServer, ScoreBins
 from sfsl.rounds.exchanges import MAY_DECLINE, Exchange, Step, Submodel, course_of
-from sfsl.rounds.hot import HotParams, HotState
+from sfsl.rounds.hot import HotParams, HotState, Published
 from sfsl.rounds.hot_server import HotRound, HotServer, plan_hot
 from sfsl.rounds.params import RoundRules, plan_round, plan_session
 from sfsl.rounds.record import RoundRecord, RoundTally
@@ -104,6 +104,16 @@ class CohortRound:
     def expected(self) -> frozenset[str]:
         """Those who were sent the present exchange's message."""
         return frozenset(self._limits)
+
+    @property
+    def published(self) -> Published | None:
+        """What clients need beside the present exchange's message; None where that is all they need."""
+        server = self.server
+        return (
+            server.published
+            if isinstance(server, HotServer) and self.exchange == self.course.trains
+            else None
+        )
 
     def begin(self) -> dict[str, bytes]:
         """Return the invitations."""

@@ -25,6 +25,7 @@ from sfsl.carriers.flower.node import Member, Node, SatOut, answer, model_of, op
 from sfsl.carriers.flower.rounds import Post, Rounds, Take
 from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import DecodeError, SfslError
+from sfsl.rounds.hot import Published, decode_hot_set
 from sfsl.service.driver import Service
 from sfsl.service.folder import open_server_folder
 from sfsl.settings.flower import FlowerConfig, read_config
@@ -36,6 +37,8 @@ log = logging.getLogger(__name__)
 ACTION = "sfsl"
 TYPE = f"train.{ACTION}"
 RECORD, FRAME = "sfsl", "frame"
+# What everybody downloads has a record of its own: Flower takes it for one object, whoever it is sent to.
+PUBLISHED, HOT, BLOB = "sfsl-published", "hot", "blob"
 # Seconds that a message which needs no answer may wait for its node, and that a client is silent where a
 # server leaves no time for an answer, or says nonsense.
 _A_WHILE = 60.0
@@ -44,18 +47,35 @@ _LONGEST_SILENCE, _SHORTEST = 3600.0, 0.1
 Join = Callable[[Node], AbstractContextManager[Member]]
 
 
-def packed(frame: bytes) -> RecordDict:
-    return RecordDict({RECORD: ConfigRecord({FRAME: frame})})
+def packed(frame: bytes, published: Published | None = None) -> RecordDict:
+    content = RecordDict({RECORD: ConfigRecord({FRAME: frame})})
+    if published is not None:
+        content[PUBLISHED] = ConfigRecord({HOT: published.hot.encode(), BLOB: published.blob})
+    return content
 
 
-def unpacked(content: RecordDict) -> bytes:
-    """Return the frame of one record and nothing else, or raise ``DecodeError``."""
-    record = content.get(RECORD)
-    if len(content) != 1 or not isinstance(record, ConfigRecord) or len(record) != 1:
+def unpacked(content: RecordDict, *beside: str) -> bytes:
+    """Return the frame, which has no other record with it than those ``beside``; or raise ``DecodeError``."""
+    if content.keys() != {RECORD, *beside}:
         raise DecodeError("a message that is not one frame")
-    if not isinstance(frame := record.get(FRAME), bytes):
-        raise DecodeError("a frame that is not bytes")
-    return frame
+    return _parts(content[RECORD], FRAME)[0]
+
+
+def unpacked_for_node(content: RecordDict) -> tuple[bytes, Published | None]:
+    """Return the frame, and what was published, where that came beside it."""
+    if PUBLISHED not in content:
+        return unpacked(content), None
+    hot, blob = _parts(content[PUBLISHED], HOT, BLOB)
+    return unpacked(content, PUBLISHED), Published(decode_hot_set(hot), blob)
+
+
+def _parts(record: object, *names: str) -> list[bytes]:
+    if not isinstance(record, ConfigRecord) or record.keys() != set(names):
+        raise DecodeError("a record with something else in it than is due")
+    found = [one for name in names if isinstance(one := record[name], bytes)]
+    if len(found) != len(names):
+        raise DecodeError("a record that is not bytes")
+    return found
 
 
 @dataclass(eq=False)
@@ -72,9 +92,11 @@ class GridPost:
     def nodes(self) -> Iterable[int]:
         return list(self.grid.get_node_ids())
 
-    def exchange(self, frames: Mapping[int, bytes], seconds: float, take: Take) -> None:
+    def exchange(
+        self, frames: Mapping[int, bytes], seconds: float, take: Take, published: Published | None = None
+    ) -> None:
         deadline = self.clock() + seconds
-        awaited = self._push(frames, seconds)
+        awaited = self._push(frames, seconds, published)
         while awaited:
             for identity, node in list(awaited.items()):
                 for reply in self._pulled(identity, node):
@@ -88,13 +110,15 @@ class GridPost:
     def tell(self, frames: Mapping[int, bytes]) -> None:
         self._push(frames, _A_WHILE)
 
-    def _push(self, frames: Mapping[int, bytes], seconds: float) -> dict[str, int]:
+    def _push(
+        self, frames: Mapping[int, bytes], seconds: float, published: Published | None = None
+    ) -> dict[str, int]:
         """Send, and return which node each message is for, by id. One that the SuperLink does not take is one
         not answered. A SuperLink takes a reply from whoever knows the id of the message, which is a digest of
         it. So each has something in it that only its own node sees."""
         messages = [
             Message(
-                packed(frame),
+                packed(frame, published),
                 dst_node_id=node,
                 message_type=TYPE,
                 ttl=seconds,
@@ -195,11 +219,11 @@ def client_app(join: Join, *, sleep: Callable[[float], None] = time.sleep) -> Cl
         the SuperLink."""
         simulated, aloud, start = False, False, time.monotonic()
         try:
-            frame = unpacked(message.content)
+            frame, published = unpacked_for_node(message.content)
             node = open_node(context.node_id, context.run_id, context.node_config, context.run_config)
             simulated = node.simulated
             with join(node) as member:
-                answered = answer(member, frame, _kept(context))
+                answered = answer(member, frame, _kept(context), published)
             _keep(context, answered.kept)
             return Message(packed(answered.frame), reply_to=message)
         except SatOut as reason:

@@ -17,6 +17,8 @@ from typing import Protocol
 from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name, node_token
 from sfsl.errors import ConflictingMessage, RemoteError, SfslError, StoreError, TooFewClients, WrongPhase
 from sfsl.rounds.exchanges import Exchange
+from sfsl.rounds.hot import Published
+from sfsl.rounds.hot_server import HotRound
 from sfsl.rounds.record import RoundTally
 from sfsl.service.driver import CohortRound, Service
 from sfsl.service.members import admit_check_in
@@ -35,8 +37,11 @@ class Post(Protocol):
     def nodes(self) -> Iterable[int]:
         """Return those that are there now."""
 
-    def exchange(self, frames: Mapping[int, bytes], seconds: float, take: Take) -> None:
-        """Send, and give each reply to ``take`` as it comes; until all have replied or time is up."""
+    def exchange(
+        self, frames: Mapping[int, bytes], seconds: float, take: Take, published: Published | None = None
+    ) -> None:
+        """Send, and give each reply to ``take`` as it comes; until all have replied or time is up. What is
+        ``published`` goes beside every frame."""
 
     def tell(self, frames: Mapping[int, bytes]) -> None:
         """Send, and wait for nothing."""
@@ -93,10 +98,12 @@ class Rounds:
     def _call(self, called: Mapping[str, int], tally: RoundTally) -> dict[str, CheckIn]:
         start, service, registry = self.service.clock(), self.service, self.service.registry
         frames: dict[str, bytes] = {}
+        plan = service.next_plan(service.settings.cohort)
+        rho = plan.rho(service.settings.cohort) if isinstance(plan, HotRound) else None
         for name, node in called.items():
             with suppress(RemoteError):  # revoked
                 registry.enrol(node_token(node), service.today())
-                call = Call(registry.deployment, service.model_digest, registry.acknowledged(name))
+                call = Call(registry.deployment, service.model_digest, registry.acknowledged(name), rho)
                 frames[name] = CODEC.encode(call)
         came: dict[str, CheckIn] = {}
         used: set[bytes] = set()
@@ -107,7 +114,11 @@ class Rounds:
                 raise WrongPhase(f"{type(message).__name__} is no check-in")
             if client in came:
                 raise ConflictingMessage(f"client {client} checks in twice")
-            used.update(admit_check_in(client, message, service.model_digest, self.identities, used))
+            used.update(
+                admit_check_in(
+                    client, message, service.model_digest, self.identities, used, sums=service.rules.sums
+                )
+            )
             came[client] = message
             tally.up(Exchange.CHECK_IN, len(data))
 
@@ -137,7 +148,8 @@ class Rounds:
         outbound = cohort.begin()
         while exchange := cohort.exchange:
             began = self.service.clock()
-            self._exchange(exchange, outbound, nodes, partial(cohort.receive, exchange), cohort.tally)
+            take = partial(cohort.receive, exchange)
+            self._exchange(exchange, outbound, nodes, take, cohort.tally, cohort.published)
             outbound = cohort.close()
             cohort.tally.exchange_seconds[exchange] = self.service.clock() - began
 
@@ -148,6 +160,7 @@ class Rounds:
         nodes: Mapping[str, int],
         take: Callable[[str, bytes], None],
         tally: RoundTally,
+        published: Published | None = None,
     ) -> None:
         """Bring each client its frame, and give each answer that comes in time to ``take``."""
         names = {nodes[name]: name for name in frames}
@@ -158,11 +171,13 @@ class Rounds:
             except RemoteError as error:  # refused; its node is one that did not answer
                 log.warning("client %s, %s: %s: %s", names[node], exchange, type(error).__name__, error)
 
+        beside = 0 if published is None else len(published.blob) + len(published.hot.encode())
         for frame in frames.values():
-            tally.down(exchange, len(frame))
+            tally.down(exchange, len(frame) + beside)
         settings = self.service.settings
         seconds = settings.check_in_seconds if exchange is Exchange.CHECK_IN else settings.deadline(exchange)
-        self.post.exchange({nodes[name]: frame for name, frame in frames.items()}, seconds, careful)
+        sent = {nodes[name]: frame for name, frame in frames.items()}
+        self.post.exchange(sent, seconds, careful, published)
 
     def _dismiss(
         self, cohort: CohortRound, nodes: Mapping[str, int], check_ins: Mapping[str, CheckIn]
