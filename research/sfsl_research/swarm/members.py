@@ -3,6 +3,7 @@
 Never for people: they have no ledger.
 """
 
+import math
 from collections.abc import Mapping
 from datetime import date
 
@@ -14,6 +15,7 @@ from sfsl.crypto.secret import Randomness
 from sfsl.errors import StateError
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds import RoundPolicy
+from sfsl.rounds.params import HotLimits
 from sfsl.secagg import Policy
 from sfsl.simulate.chance import Chance, SimulatedAnswers
 
@@ -23,6 +25,7 @@ TOLERANT = RoundPolicy(
     session=Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=_GENEROUS),
     max_clip=_GENEROUS,
     max_rows=_GENEROUS,
+    hot=HotLimits(max_rho=math.inf),
 )
 
 

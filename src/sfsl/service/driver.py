@@ -108,12 +108,8 @@ class CohortRound:
     @property
     def published(self) -> Published | None:
         """What clients need beside the present exchange's message; None where that is all they need."""
-        server = self.server
-        return (
-            server.published
-            if isinstance(server, HotServer) and self.exchange == self.course.trains
-            else None
-        )
+        due = self.exchange == self.course.trains
+        return self.server.published if due and isinstance(self.server, HotServer) else None
 
     def begin(self) -> dict[str, bytes]:
         """Return the invitations."""

@@ -24,7 +24,7 @@ from sfsl.settings.flower import FlowerSettings, read_config
 from sfsl.submodel import RowSet
 from small_federation import NODES, Small
 
-RUN = {"round.clients": 5, "round.min_contributors": 2}
+RUN = {"round.scheme": "sfsl", "round.clients": 5, "round.min_contributors": 2}
 
 
 def test_settings_are_sections_of_the_runs_configuration() -> None:
@@ -43,7 +43,7 @@ def test_settings_are_sections_of_the_runs_configuration() -> None:
         ({"flower.speed": 1}, "no key flower.speed"),
         ({"flower.phase_seconds": -1.0}, "phase_seconds"),
         ({"round.min_contributors": "auto"}, "give a number"),
-        ({"round.scheme": "fl"}, 'round.scheme = "sfsl"'),
+        ({"round.scheme": "fl"}, 'round.scheme = "hot" or "sfsl"'),
         ({"round.sums": "plain"}, "masked sums"),
         ({"round.clients": "many"}, "round.clients"),
     ],
