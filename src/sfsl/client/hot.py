@@ -36,6 +36,9 @@ class Purse(HotMemory, Protocol):
     def rounding(self, number: int) -> Randomness | None:
         """What draws how the numbers of its update are rounded; None: what draws its keys."""
 
+    def account(self) -> str:
+        """Say, for people, what was spent by now."""
+
     @property
     def rests_until(self) -> date | None:
         """The day from which a declined client may try again, where that is known."""
@@ -55,10 +58,11 @@ class PassingPurse(Purse, Protocol):
 class DurablePurse:
     """A deployed client's: what a round costs is debited on disk before anything of it leaves. ``real`` are
     the rows of its data by shared table. Whoever could not pay once stays away: it would only take the place
-    of others. Not for use by two threads at once."""
+    of others. ``delta`` is what it states its epsilon at. Not for use by two threads at once."""
 
     state: ClientState
     real: Mapping[str, ArrayLike]
+    delta: float = 1e-6
     _empty: str = ""
 
     def prepare(self, acknowledged: int | None) -> None:
@@ -87,6 +91,10 @@ class DurablePurse:
 
     def rounding(self, number: int) -> Randomness | None:
         return None
+
+    def account(self) -> str:
+        epsilon, rounds = self.state.epsilon_hot(self.delta), self.state.hot_rounds
+        return f"epsilon {epsilon:.3g} at delta {self.delta:g} is spent, in {rounds} rounds"
 
     @property
     def rests_until(self) -> date | None:

@@ -212,7 +212,7 @@ def _seconds(
     return client, noise, server
 
 
-def _problems(share: float, rounds: int, covered: float, rho: float, words: int, clients: int) -> list[str]:
+def _problems(share: float, rounds: int, covered: float, clients: int) -> list[str]:
     """Say what keeps this from working, and what it would take."""
     found = []
     if share > MOST_NOISE:

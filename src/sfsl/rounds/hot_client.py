@@ -166,7 +166,7 @@ def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) 
     if limits is None:
         raise Refused("a round over hot rows, which this client does not take part in")
     try:
-        honest = honest_survivors(least_survivors(session), session.clients, limits.corruption)
+        honest = honest_survivors(session.fewest, session.clients, limits.corruption)
         rho = params.rho(honest)
     except ParameterError as error:  # of the server's choosing
         raise Refused(f"noise that covers nothing: {error}") from None
@@ -182,11 +182,6 @@ def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) 
     if size > limits.max_bytes:
         raise Refused(f"a round that takes {size:,} bytes, this client allows {limits.max_bytes:,}")
     return rho
-
-
-def least_survivors(session: SessionParams) -> int:
-    """Return how many must have answered before a sum can open."""
-    return session.threshold
 
 
 def open_published(params: HotParams, published: Published) -> Download:

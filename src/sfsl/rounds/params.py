@@ -15,7 +15,8 @@ from sfsl.codec import Checked
 from sfsl.crypto.secret import digest
 from sfsl.errors import ParameterError, Refused
 from sfsl.secagg import SessionParams, default_threshold
-from sfsl.secagg.messages import Layout, Policy, SumParams, TableShape
+from sfsl.secagg.graph import GraphPlan, default_graph
+from sfsl.secagg.messages import MAX_COMPLETE, Layout, Policy, SumParams, TableShape
 from sfsl.submodel import ModelSpec, RowSet, UpdateParams
 from sfsl.union import UnionParams, choose, planned_capacity
 
@@ -180,7 +181,8 @@ class HotRules:
     """How rounds over hot rows are planned. The first ``surveys`` rounds count owners, each client marking
     ``marks`` rows at the most. A client pays ``survey_rho`` for a survey and ``rho`` for a round that trains;
     infinite: no noise. ``corruption``: the share of a cohort that may collude with the server. Hot rows have
-    to fit a download and upload of ``megabytes``. ``clip`` is the first one; it follows the clients."""
+    to fit a download and upload of ``megabytes``. ``clip`` is the first one; it follows the clients.
+    ``delta`` is what costs are stated at."""
 
     rho: float
     survey_rho: float
@@ -189,6 +191,7 @@ class HotRules:
     megabytes: float = 1.5
     corruption: float = 0.1
     clip: float = 1.0
+    delta: float = 1e-6
 
     def words(self, model: ModelSpec, bins: int, precision: str) -> int:
         """Return how many parameters of rows there is room for, down and up, beside everything else."""
@@ -225,6 +228,10 @@ class RoundRules:
     hot: HotRules | None = None
 
     @property
+    def scheme(self) -> str:
+        return "sfsl" if self.hot is None else "hot"
+
+    @property
     def sums(self) -> int:
         """The sums of a session, for which a client checks in with keys."""
         return 2 if self.hot is None else 1
@@ -239,10 +246,18 @@ class RoundRules:
 
     def threshold_of(self, clients: int) -> int:
         """Return how many of so many clients must last through a round."""
-        least = default_threshold(clients)
+        least = self.graph(clients).survivors if self.sparse(clients) else default_threshold(clients)
         if self.threshold is None:
             return least
         return max(self.threshold, least) if self.active else self.threshold
+
+    def sparse(self, clients: int) -> bool:
+        """Whether so many clients are too many for each to share masks with every other."""
+        return self.hot is not None and clients > MAX_COMPLETE
+
+    def graph(self, clients: int) -> GraphPlan:
+        """Return the sparse graph of a cohort of so many."""
+        return default_graph(clients, corruption=self.hot.corruption if self.hot else 0.0)
 
     def score_bins(self, kept: ScoreBins | None) -> ScoreBins | None:
         """Return the bins of the next round: those that were kept, unless the rules want another number."""
@@ -293,12 +308,18 @@ class Summed(Protocol):
 def plan_session(
     rules: RoundRules, params: Summed, *, clients: int, round_id: bytes, threshold: int | None = None
 ) -> SessionParams:
-    """Plan the session of a round for the clients that checked in; ``threshold`` None follows the rules."""
+    """Plan the session of a round for the clients that checked in. ``threshold``, of whom must last, follows
+    the rules where it is None."""
+    least, neighbours, survivors = rules.threshold_of(clients) if threshold is None else threshold, None, None
+    if rules.sparse(clients):
+        graph = rules.graph(clients)
+        least, neighbours, survivors = graph.threshold, graph.neighbours, max(least, graph.survivors)
     return SessionParams(
         round_id=round_id,
         clients=clients,
-        threshold=rules.threshold_of(clients) if threshold is None else threshold,
-        neighbours=None,
+        threshold=least,
+        neighbours=neighbours,
         active=rules.active,
         sums=params.sums(),
+        least_survivors=survivors,
     )

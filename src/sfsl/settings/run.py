@@ -10,6 +10,7 @@ from sfsl.codec import Checked
 from sfsl.errors import ParameterError
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.secagg import default_threshold
+from sfsl.secagg.graph import default_graph
 from sfsl.secagg.messages import MAX_COMPLETE
 from sfsl.settings.sections import explained, section_from
 
@@ -227,7 +228,10 @@ class RoundSettings(Checked, frozen=True):
 
     @property
     def threshold_clients(self) -> int:
-        return default_threshold(self.clients) if self.threshold == "auto" else self.threshold
+        if self.threshold != "auto":
+            return self.threshold
+        large = self.clients > MAX_COMPLETE
+        return default_graph(self.clients).survivors if large else default_threshold(self.clients)
 
 
 @explained
