@@ -77,6 +77,9 @@ class _OpenPurse:
     def rounding(self, number: int) -> Randomness:
         return self.chance.rounding(self.name, number)
 
+    def account(self) -> str:
+        return "no books are kept"
+
     @property
     def rests_until(self) -> date | None:
         return None

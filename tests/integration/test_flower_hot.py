@@ -41,7 +41,7 @@ def world(tmp_path: Path) -> tuple[FlowerConfig, RunConfig, Fleet]:
     sections = SECTIONS | {"flower": FLOWER | {"state": str(tmp_path / "server")}}
     flat = {f"{name}.{key}": value for name, part in sections.items() for key, value in part.items()}
     del flat["round.scheme"]  # it is what a server on Flower does unless told otherwise
-    run = from_sections(SECTIONS | {"data": {"users": CLIENTS, "scale": 0.03}})
+    run = from_sections(SECTIONS | {"data": {"users": CLIENTS, "scale": 0.03, "world": "films"}})
     return read_config(flat), run, build_fleet(run)
 
 
@@ -61,7 +61,7 @@ def test_a_survey_and_two_rounds_are_the_local_engines_word_for_word(tmp_path: P
     for line in lines:
         assert list(line.exchange_seconds) == [Exchange.CHECK_IN, *HOT.order()]
     survey, *trained = lines
-    beside = local.store.spec.model.dense * 4 * CLIENTS  # of what is published the dense part alone
+    beside = 4 * local.store.spec.model.dense  # of what is published the dense part alone
     for line in trained:
         assert line.bytes_down["inbound"] > beside > survey.bytes_down["inbound"]
     assert all(not context.state for context in grid.contexts.values())  # nothing of a round is left

@@ -16,7 +16,7 @@ from sfsl.errors import BudgetExhausted, Declined, Refused, WrongPhase
 from sfsl.privacy import ClientState
 from sfsl.rounds import Download
 from sfsl.rounds.exchanges import SURVEY, Course, HotInvitation, Step, course_of
-from sfsl.rounds.hot import HotParams, Published
+from sfsl.rounds.hot import HotParams, Published, decode_hot_set
 from sfsl.rounds.hot_client import HotClient, HotMemory
 from sfsl.rounds.states import HotShared, HotTraining
 from sfsl.secagg.messages import InboundShares
@@ -107,15 +107,18 @@ class HotClientRound(InRound[HotClient, Purse]):
 
     params: HotParams | None = None
 
-    def answer(self, message: Message, training: Callable[[], None], published: Published | None) -> Message:
-        """Answer, or raise and then nothing may be sent. ``training`` is called before it trains."""
+    def answer(
+        self, message: Message, training: Callable[[], None], published: Mapping[bytes, bytes]
+    ) -> Message:
+        """Answer, or raise and then nothing may be sent. ``training`` is called before it trains.
+        ``published`` is what came with the message, by digest."""
         if isinstance(message, HotInvitation):
             return self.join(message)
         if not isinstance(message, InboundShares) or not self.trains(message):
             return self.step(message)
-        if published is None:
-            raise WrongPhase("a round that trains, without the model")
-        download = self.open(message, published)
+        assert self.params is not None  # noqa: S101 -- else it is no round that trains
+        hot, blob = (published.get(digest, b"") for digest in (self.params.hot, self.params.blob))
+        download = self.open(message, Published(decode_hot_set(hot, self.params.hot), blob))
         training()
         return self.upload(self.train(download))
 

@@ -236,11 +236,6 @@ class HotServer:
         self._sums: HotSums | None = None
         self._outcome: RoundOutcome | None = None
 
-    @property
-    def published(self) -> Published | None:
-        """What everybody downloads, in a round that trains."""
-        return self._plan.published
-
     def invitations(self) -> dict[str, HotInvitation]:
         return self._session.invitations(lambda roster: HotInvitation(roster, self._plan.params))
 

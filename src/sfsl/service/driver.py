@@ -36,7 +36,7 @@ from sfsl.errors import (
 from sfsl.privacy import PeriodSelection, choose_uniformly, epsilon_of
 from sfsl.rounds import RoundOutcome, RoundParams, RoundServer, ScoreBins
 from sfsl.rounds.exchanges import MAY_DECLINE, Exchange, Step, Submodel, course_of
-from sfsl.rounds.hot import HotParams, HotState, Published
+from sfsl.rounds.hot import HotParams, HotState
 from sfsl.rounds.hot_server import HotRound, HotServer, plan_hot
 from sfsl.rounds.params import RoundRules, plan_round, plan_session
 from sfsl.rounds.record import RoundRecord, RoundTally
@@ -107,12 +107,6 @@ class CohortRound:
     def expected(self) -> frozenset[str]:
         """Those who were sent the present exchange's message."""
         return frozenset(self._limits)
-
-    @property
-    def published(self) -> Published | None:
-        """What clients need beside the present exchange's message; None where that is all they need."""
-        due = self.exchange == self.course.trains
-        return self.server.published if due and isinstance(self.server, HotServer) else None
 
     def begin(self) -> dict[str, bytes]:
         """Return the invitations."""
@@ -356,13 +350,14 @@ class Journal:
 @dataclass(frozen=True)
 class Told:
     """What anyone may know of the next round: the scheme and, where it is "hot", which kind of round is due,
-    what it costs a client in epsilon at ``delta``, and how many rows are hot."""
+    what it costs a client in epsilon at ``delta``, also as ``rho``, and how many rows are hot."""
 
     scheme: str
     kind: str = ""
     epsilon: float | None = None
     delta: float | None = None
     hot_rows: int = 0
+    rho: float | None = None
 
     def __str__(self) -> str:
         if self.scheme != "hot":
@@ -421,12 +416,14 @@ class Service(Driver):
         if rules is None:
             return Told(self.rules.scheme)
         survey, hot = state.surveys < rules.surveys, state.hot_set()
+        rho = rules.survey_rho if survey else rules.rho
         return Told(
             self.rules.scheme,
             "survey" if survey else "train",
-            epsilon_of(rules.survey_rho if survey else rules.rho, rules.delta),
+            epsilon_of(rho, rules.delta),
             rules.delta,
             0 if hot is None else sum(map(len, hot.rows.values())) // 8,
+            rho,
         )
 
     def choose(self, clients: Collection[str], most: int) -> tuple[str, ...]:

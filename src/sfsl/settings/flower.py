@@ -15,8 +15,7 @@ from sfsl.service.members import ServiceSettings
 from sfsl.settings.rounds import service_settings
 from sfsl.settings.run import MOST_CLIENTS, RunConfig, from_sections
 from sfsl.settings.sections import explained, section_from
-from sfsl.settings.serve import least_cohort
-from sfsl.settings.terms import Terms
+from sfsl.settings.serve import PARTICIPATIONS, least_cohort
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 SECTION = "flower"
@@ -90,7 +89,7 @@ def read_config(run_config: Mapping[str, Any]) -> FlowerConfig:
         if dot:
             sections.setdefault(section, {})[name] = value
     if sections.setdefault("round", {}).setdefault("scheme", "hot") == "hot":
-        # As many as a node's own terms reckon with.
-        sections.setdefault("privacy", {}).setdefault("participations", Terms().participations)
+        sections.setdefault("privacy", {}).setdefault("participations", PARTICIPATIONS)
+        sections.setdefault("hot", {}).setdefault("surveys", 1)
     run = from_sections({name: sections[name] for name in _OF_A_RUN if name in sections})
     return FlowerConfig(run=run, flower=section_from(SECTION, FlowerSettings, sections.get(SECTION, {})))

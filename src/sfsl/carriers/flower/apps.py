@@ -22,10 +22,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from sfsl.carriers.flower.messages import read_roster
 from sfsl.carriers.flower.node import Member, Node, SatOut, answer, model_of, open_node
-from sfsl.carriers.flower.rounds import Post, Rounds, Take
+from sfsl.carriers.flower.rounds import Post, Published, Rounds, Take
 from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import DecodeError, SfslError
-from sfsl.rounds.hot import Published, decode_hot_set
 from sfsl.service.driver import Service
 from sfsl.service.folder import open_server_folder
 from sfsl.settings.flower import FlowerConfig, read_config
@@ -38,7 +37,7 @@ ACTION = "sfsl"
 TYPE = f"train.{ACTION}"
 RECORD, FRAME = "sfsl", "frame"
 # What everybody downloads has a record of its own: Flower takes it for one object, whoever it is sent to.
-PUBLISHED, HOT, BLOB = "sfsl-published", "hot", "blob"
+PUBLISHED = "sfsl-published"
 # Seconds that a message which needs no answer may wait for its node, and that a client is silent where a
 # server leaves no time for an answer, or says nonsense.
 _A_WHILE = 60.0
@@ -48,34 +47,33 @@ Join = Callable[[Node], AbstractContextManager[Member]]
 
 
 def packed(frame: bytes, published: Published | None = None) -> RecordDict:
+    """Put a frame into a record of its own, and what is ``published`` into one beside it, by digest."""
     content = RecordDict({RECORD: ConfigRecord({FRAME: frame})})
-    if published is not None:
-        content[PUBLISHED] = ConfigRecord({HOT: published.hot.encode(), BLOB: published.blob})
+    if published:
+        content[PUBLISHED] = ConfigRecord({digest.hex(): data for digest, data in published.items()})
     return content
 
 
 def unpacked(content: RecordDict, *beside: str) -> bytes:
     """Return the frame, which has no other record with it than those ``beside``; or raise ``DecodeError``."""
-    if content.keys() != {RECORD, *beside}:
+    record = content.get(RECORD)
+    if content.keys() != {RECORD, *beside} or not isinstance(record, ConfigRecord) or len(record) != 1:
         raise DecodeError("a message that is not one frame")
-    return _parts(content[RECORD], FRAME)[0]
+    if not isinstance(frame := record.get(FRAME), bytes):
+        raise DecodeError("a frame that is not bytes")
+    return frame
 
 
-def unpacked_for_node(content: RecordDict) -> tuple[bytes, Published | None]:
-    """Return the frame, and what was published, where that came beside it."""
-    if PUBLISHED not in content:
-        return unpacked(content), None
-    hot, blob = _parts(content[PUBLISHED], HOT, BLOB)
-    return unpacked(content, PUBLISHED), Published(decode_hot_set(hot), blob)
-
-
-def _parts(record: object, *names: str) -> list[bytes]:
-    if not isinstance(record, ConfigRecord) or record.keys() != set(names):
-        raise DecodeError("a record with something else in it than is due")
-    found = [one for name in names if isinstance(one := record[name], bytes)]
-    if len(found) != len(names):
-        raise DecodeError("a record that is not bytes")
-    return found
+def unpacked_at_node(content: RecordDict) -> tuple[bytes, Published]:
+    """Return the frame, and by digest what came beside it; nothing of that is checked yet."""
+    record = content.get(PUBLISHED)
+    if not isinstance(record, ConfigRecord):
+        return unpacked(content), {}
+    try:
+        found = {bytes.fromhex(name): data for name, data in record.items() if isinstance(data, bytes)}
+    except ValueError:
+        raise DecodeError("something published under no digest") from None
+    return unpacked(content, PUBLISHED), found
 
 
 @dataclass(eq=False)
@@ -219,7 +217,7 @@ def client_app(join: Join, *, sleep: Callable[[float], None] = time.sleep) -> Cl
         the SuperLink."""
         simulated, aloud, start = False, False, time.monotonic()
         try:
-            frame, published = unpacked_for_node(message.content)
+            frame, published = unpacked_at_node(message.content)
             node = open_node(context.node_id, context.run_id, context.node_config, context.run_config)
             simulated = node.simulated
             with join(node) as member:

@@ -42,7 +42,6 @@ from sfsl.errors import (
 from sfsl.privacy import ClientState
 from sfsl.rounds import RoundClient, RoundPolicy
 from sfsl.rounds.client import Own, Phase
-from sfsl.rounds.hot import Published
 from sfsl.rounds.hot_client import HotClient, HotOwn
 from sfsl.rounds.snapshots import HotSnapshot, Snapshot, decode_client, encode_client, revive, revive_hot
 from sfsl.service.messages import CheckIn, Decline
@@ -192,8 +191,10 @@ class SatOut(SfslError):
         self.kept, self.aloud = kept, aloud
 
 
-def answer(member: Member, frame: bytes, kept: bytes | None, published: Published | None = None) -> Answer:
-    """Return the answer to one message, or raise ``SatOut``. ``published`` came beside it."""
+def answer(
+    member: Member, frame: bytes, kept: bytes | None, published: Mapping[bytes, bytes] | None = None
+) -> Answer:
+    """Return the answer to one message, or raise ``SatOut``. ``published`` came beside it, by digest."""
     before, kept = _read(kept)
     large = before is not None and before.phase in ("AWAITS_UNION", "REQUESTED")
     message = None
@@ -217,7 +218,7 @@ def answer(member: Member, frame: bytes, kept: bytes | None, published: Publishe
         # A client trains once in a round, and if that fails, be it by a crash, it is out: whether training on
         # another submodel fails would tell a server which of the rows it spoiled there are this client's.
         if isinstance(round_, HotClientRound):
-            said = round_.answer(message, lambda: keep(None), published)
+            said = round_.answer(message, lambda: keep(None), published or {})
         else:
             said = round_.answer(message, lambda: keep(None))
         over = isinstance(said, Decline) or round_.client.phase is Phase.FINISHED

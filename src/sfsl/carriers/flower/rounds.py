@@ -17,8 +17,6 @@ from typing import Protocol
 from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name, node_token
 from sfsl.errors import ConflictingMessage, RemoteError, SfslError, StoreError, TooFewClients, WrongPhase
 from sfsl.rounds.exchanges import Exchange
-from sfsl.rounds.hot import Published
-from sfsl.rounds.hot_server import HotRound
 from sfsl.rounds.record import RoundTally
 from sfsl.service.driver import CohortRound, Service
 from sfsl.service.members import admit_check_in
@@ -29,6 +27,7 @@ log = logging.getLogger(__name__)
 _LARGEST_CHECK_IN = 4096
 
 Take = Callable[[int, bytes], None]
+Published = Mapping[bytes, bytes]  # what clients download besides, by digest
 
 
 class Post(Protocol):
@@ -98,8 +97,7 @@ class Rounds:
     def _call(self, called: Mapping[str, int], tally: RoundTally) -> dict[str, CheckIn]:
         start, service, registry = self.service.clock(), self.service, self.service.registry
         frames: dict[str, bytes] = {}
-        plan = service.next_plan(service.settings.cohort)
-        rho = plan.rho(service.settings.cohort) if isinstance(plan, HotRound) else None
+        rho = service.told.rho
         for name, node in called.items():
             with suppress(RemoteError):  # revoked
                 registry.enrol(node_token(node), service.today())
@@ -148,8 +146,10 @@ class Rounds:
         outbound = cohort.begin()
         while exchange := cohort.exchange:
             began = self.service.clock()
-            take = partial(cohort.receive, exchange)
-            self._exchange(exchange, outbound, nodes, take, cohort.tally, cohort.published)
+            take, published = partial(cohort.receive, exchange), None
+            if exchange is cohort.course.trains:
+                published = cohort.published
+            self._exchange(exchange, outbound, nodes, take, cohort.tally, published)
             outbound = cohort.close()
             cohort.tally.exchange_seconds[exchange] = self.service.clock() - began
 
@@ -171,7 +171,7 @@ class Rounds:
             except RemoteError as error:  # refused; its node is one that did not answer
                 log.warning("client %s, %s: %s: %s", names[node], exchange, type(error).__name__, error)
 
-        beside = 0 if published is None else len(published.blob) + len(published.hot.encode())
+        beside = sum(map(len, (published or {}).values()))
         for frame in frames.values():
             tally.down(exchange, len(frame) + beside)
         settings = self.service.settings
