@@ -26,7 +26,7 @@ from sfsl.rounds.hot import (
     blob_digest,
     choose_hot,
 )
-from sfsl.rounds.params import HotRules, RoundRules, ScoreBins
+from sfsl.rounds.params import HotRules, IndexSpace, RoundRules, ScoreBins
 from sfsl.rounds.record import RoundOutcome
 from sfsl.rounds.server import as_downloaded
 from sfsl.secagg.messages import Keys, SessionParams
@@ -148,6 +148,8 @@ def plan_hot(
     """Plan the next round of so many clients: a survey, until there were as many as the rules want."""
     own, number = _hot(rules), store.round + 1
     honest = honest_of(rules, clients)
+    if state.counts and len(state.counts) != 8 * IndexSpace(model).domain:
+        state = HotState(clip=state.clip)  # the catalogue grew between two surveys: they begin anew
     if state.surveys < own.surveys:
         # A mark is so many words that noise of a few words is not too coarse for it.
         levels = (
