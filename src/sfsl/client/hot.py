@@ -124,7 +124,8 @@ class HotClientRound(InRound[HotClient, Purse]):
 
     def join(self, invitation: HotInvitation) -> Message:
         try:
-            self.trainer.require(invitation.round.training)
+            if invitation.round.kind == "train":
+                self.trainer.require(invitation.round.training)
             answer = self.client.handle_invitation(invitation)
             self.memory.afford(self.cost)
         except (Refused, BudgetExhausted) as reason:
