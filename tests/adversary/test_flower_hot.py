@@ -17,7 +17,7 @@ from crowd import POLICY, Counting
 from sfsl.carriers.flower.apps import PUBLISHED, TYPE, packed, unpacked_at_node
 from sfsl.carriers.flower.messages import CODEC, Call, node_name
 from sfsl.client.hot import DurablePurse
-from sfsl.errors import SfslError, TooFewClients
+from sfsl.errors import NotFinite, TooFewClients
 from sfsl.privacy import ClientState
 from sfsl.rounds.exchanges import HotInvitation
 from sfsl.rounds.params import HotLimits, HotRules
@@ -261,8 +261,9 @@ def test_a_folder_from_a_backup_owns_up_and_goes_on(tmp_path: Path) -> None:
     assert charged > honest
 
 
+@pytest.mark.parametrize("how", [NotFinite("as a gradient of a spoiled model is"), RuntimeError("a crash")])
 def test_a_client_trains_once_in_a_round_also_if_that_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, how: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small, tried = hot(tmp_path), []
     honest = Counting.train
@@ -270,7 +271,7 @@ def test_a_client_trains_once_in_a_round_also_if_that_fails(
     def train(self: Counting, *given: Any) -> Any:
         if self.move == 2 / 1024:
             tried.append(self)
-            raise SfslError("as a gradient of a spoiled model is")
+            raise how
         return honest(self, *given)
 
     monkeypatch.setattr(Counting, "train", train)
