@@ -217,6 +217,8 @@ def choose_hot(
     surveyed: int,
     deviation: float,
     words: int,
+    *,
+    version: int = 1,
 ) -> HotSet:
     """Choose the rows with the largest noisy counts: those that are not likely to be noise alone, and fit.
 
@@ -242,4 +244,4 @@ def choose_hot(
         found = np.sort(found[np.argsort(-total[found], kind="stable")[:room]])
         rows[table.name], owners[table.name] = found, np.minimum(total[found], surveyed)
         left -= len(found) * table.width
-    return HotSet.of(1, max(1, surveyed), rows, owners)
+    return HotSet.of(version, max(1, surveyed), rows, owners)

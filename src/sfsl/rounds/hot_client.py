@@ -31,6 +31,7 @@ from sfsl.rounds.hot import (
 from sfsl.rounds.params import IndexSpace, RoundPolicy
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client, Start
+from sfsl.secagg.graph import default_graph
 from sfsl.secagg.messages import Keys, SessionParams
 from sfsl.secagg.states import Machine, State
 from sfsl.submodel import ModelSpec, RowSet
@@ -127,7 +128,7 @@ class HotClient(Machine[State]):
     def create_update(self, trained: Trained) -> messages.MaskedVector:
         """Send what was learned, under noise and masks; debited before it leaves."""
         state = self._due(Start, states.HotTraining)
-        return self._leave(update_vector(state.params, state.sets, trained, self._rounding))
+        return self._leave(learned_vector(state.params, state.sets, trained, self._rounding))
 
     def _leave(self, vector: NDArray[np.int64]) -> messages.MaskedVector:
         """Nothing is made twice: whoever fails from here on is a dropout."""
@@ -171,6 +172,13 @@ def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) 
         rho = params.rho(honest)
     except ParameterError as error:  # of the server's choosing
         raise Refused(f"noise that covers nothing: {error}") from None
+    if session.neighbours is not None:
+        graph = default_graph(session.clients, corruption=limits.corruption)
+        if session.neighbours < graph.neighbours or session.threshold < graph.threshold:
+            raise Refused(
+                f"{session.neighbours} neighbours, of whom {session.threshold} open a secret; among "
+                f"{session.clients} clients this one wants {graph.neighbours} and {graph.threshold}"
+            )
     if rho > limits.max_rho:
         raise Refused(
             f"a round that costs rho = {rho:.4g}; this client's owner allows {limits.max_rho:.4g} a round"
@@ -250,6 +258,17 @@ def update_vector(
     if math.sqrt(float(np.square(words.astype(np.float64)).sum())) > params.sensitivity:
         raise InputError("an update longer than it may be after rounding")
     return words
+
+
+def learned_vector(
+    params: HotParams, sets: Mapping[str, RowSet], trained: Trained, randomness: Randomness
+) -> NDArray[np.int64]:
+    """Return a client's update, or zeros where training went beyond all numbers. A client that stayed away
+    because of what it learned would tell the server so, and nothing accounts for that."""
+    try:
+        return update_vector(params, sets, trained, randomness)
+    except NotFinite:
+        return np.zeros(params.length, np.int64)
 
 
 def with_noise(params: HotParams, vector: NDArray[np.int64], randomness: Randomness) -> Words:

@@ -9,13 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from cohort import CATEGORY_OF, DENSE, GOODS
-from hot_cohort import HOT_GOODS, HotCohort, Purse, train
+from hot_cohort import HOT_GOODS, HotCohort, Purse, plan, train
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import InputError, Refused, RemoteError, TooFewClients, WrongPhase
 from sfsl.rounds.exchanges import HotInvitation
-from sfsl.rounds.hot_client import HotClient
+from sfsl.rounds.hot_client import HotClient, learned_vector, require_hot
 from sfsl.rounds.params import HotLimits
 from sfsl.rounds.states import HOT_MOVES, Phase
-from sfsl.secagg.messages import Survivors
+from sfsl.secagg.messages import SessionParams, Survivors
 from world import frozen
 
 NAME = "c000"
@@ -129,12 +130,14 @@ def test_a_survey_of_rows_that_cannot_be_read_changes_nothing(monkeypatch: pytes
 
 
 BAD: dict[str, dict[str, Any]] = {
-    "NaN": {"dense": np.full(DENSE, math.nan)},
-    "infinity": {"dense": np.array([math.inf, 0, 0, 0])},
     "another shape": {"dense": np.zeros(DENSE + 1)},
     "text": {"dense": "many"},
     "no rows": {"rows": {}},
     "histograms of another size": {"scores": (np.zeros(3), np.zeros(3))},
+}
+BEYOND: dict[str, dict[str, Any]] = {
+    "NaN": {"dense": np.full(DENSE, math.nan)},
+    "infinity": {"dense": np.array([math.inf, 0, 0, 0])},
     "histograms that are none": {"scores": (np.full(8, math.nan), np.zeros(8))},
 }
 
@@ -153,6 +156,21 @@ def test_an_update_that_cannot_be_changes_nothing(name: str) -> None:
     assert frozen(client) == picture
     assert not cohort.purses[NAME].spent
     client.create_update(good)
+    assert client.phase is Phase.UPLOADED
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_who_learned_beyond_all_numbers_adds_nothing_and_is_not_missed(name: str) -> None:
+    cohort = HotCohort(6, rho=math.inf).until("inbound")
+    assert cohort.plan.published is not None
+    client = cohort.clients[NAME]
+    download = client.handle_model(cohort.outbound[NAME], cohort.plan.published)
+    good = train(0, cohort.real[NAME], download)
+    args = (cohort.plan.params, download.asked)
+    assert learned_vector(*args, good, SystemRandomness()).any()
+    assert not learned_vector(*args, with_(good, **BEYOND[name]), SystemRandomness()).any()
+    answer = client.create_update(with_(good, **BEYOND[name]))
+    assert len(answer.words) == 4 * cohort.plan.params.length
     assert client.phase is Phase.UPLOADED
 
 
@@ -299,3 +317,15 @@ def test_the_table_leads_from_the_first_phase_to_every_other() -> None:
         reached.update(move.after)  # type: ignore[arg-type]
     unused = {Phase.UNITING, Phase.AWAITS_UNION, Phase.REQUESTED}
     assert reached == set(Phase) - unused
+
+
+@pytest.mark.parametrize(("neighbours", "threshold"), [(2, 2), (40, 36), (92, 20)])
+def test_a_graph_thinner_than_its_plan_is_refused(neighbours: int, threshold: int) -> None:
+    """Few neighbours, or few of them enough to open a secret: those who collude could open it alone."""
+    params = plan("train", 6, rho=0.5).params
+    policy = HotCohort(4).clients[NAME]._own.policy
+    policy = replace(policy, hot=HotLimits(max_rho=9.0, corruption=0.1))
+    session = SessionParams(bytes(16), 1000, threshold, neighbours, False, params.sums(), 800)
+    with pytest.raises(Refused, match="neighbours"):
+        require_hot(policy, params, session)
+    assert require_hot(policy, params, replace(session, neighbours=92, threshold=36)) < 9

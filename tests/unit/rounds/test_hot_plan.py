@@ -110,12 +110,14 @@ def test_two_surveys_add_up() -> None:
             6, seed=f"{number}", planned=plan_hot(own, MODEL, store, clients=6, state=state), real=None
         )
         state = cohort.finish().hot
-        assert (state.surveys, state.surveyed) == (number, 6 * number)
+        assert state.surveys == number
         assert bool(state.hot) == (number == 2)
-    # Twice the noise, in marks: levels and six clients.
-    params = cohort.params
-    assert state.variance == pytest.approx(2 * 6 * (params.deviation / params.levels) ** 2)
-    assert not state.counts  # only what is published is kept
+        if number == 1:  # noise in marks: levels and six clients
+            params = cohort.params
+            assert state.surveyed == 6
+            assert state.variance == pytest.approx(6 * (params.deviation / params.levels) ** 2)
+    assert state.hot_set().surveyed == 12
+    assert (state.counts, state.surveyed, state.variance) == (b"", 0, 0)  # only what is published is kept
 
 
 def test_a_catalogue_that_grows_between_surveys_is_surveyed_anew() -> None:
@@ -229,3 +231,29 @@ def test_tables_of_any_order() -> None:
         "a": [1],
         "b": [0, 5],
     }
+
+
+def test_a_second_survey_counts_afresh_and_makes_a_new_version() -> None:
+    once = plan("survey", 6, survey_rho=math.inf)
+    marks = np.zeros(once.params.length, np.int64)
+    marks[3] = 6
+    first = once.conclude(new_store(), MAPS, HotSums(marks, tuple("abcdef"))).hot
+    assert first is not None
+    assert (first.surveys, first.surveyed, first.counts) == (1, 0, b"")
+    again = plan_hot(rules(surveys=2, survey_rho=math.inf), MODEL, new_store(), clients=6, state=first)
+    assert again.params.kind == "survey"
+    moved = np.roll(marks, 1)
+    second = again.conclude(new_store(), MAPS, HotSums(moved, tuple("abcdef"))).hot
+    assert second is not None
+    hot, old = second.hot_set(), first.hot_set()
+    assert hot is not None
+    assert old is not None
+    assert (old.version, hot.version, hot.surveyed) == (1, 2, 6)
+    shared = next(table.name for table in MODEL.tables if table.kind == "shared")
+    assert [one.sets(MODEL)[shared].rows.tolist() for one in (old, hot)] == [[3], [4]]
+
+
+def test_tables_with_room_for_billions_cannot_be_surveyed() -> None:
+    large = ModelSpec(tables=(Table(name="word", rows=2**31, width=2),), dense=1)
+    with pytest.raises(ParameterError, match="as large as the catalogue is"):
+        plan_hot(rules(), large, new_store(), clients=6, state=HotState())
