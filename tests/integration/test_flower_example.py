@@ -97,7 +97,9 @@ def test_nodes_with_files_and_folders_of_their_own(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow  # a SuperLink, Ray and six processes, for what test_flower_rounds does in one
-def test_flwr_run_with_simulated_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("scheme", ["sfsl", "hot"])
+def test_flwr_run_with_simulated_nodes(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over hot rows without noise, of which five nodes could not bear any: a survey, and a round."""
     monkeypatch.syspath_prepend(str(ROOT / "bench"))
     from flower_parts import Federation, wait_until
 
@@ -105,7 +107,8 @@ def test_flwr_run_with_simulated_nodes(tmp_path: Path, monkeypatch: pytest.Monke
     environment = {"PYTHONPATH": os.pathsep.join(sys.path), "RAY_USAGE_STATS_ENABLED": "0"}
     overrides = (
         f'flower.state="{tmp_path / "server"}" flower.rounds={ROUNDS} flower.poll_seconds=0.1 '
-        f'simulation.folder="{tmp_path / "nodes"}"'
+        f'simulation.folder="{tmp_path / "nodes"}" round.scheme="{scheme}" '
+        f"privacy.epsilon=inf node.hot-epsilon=inf"
     )
     simulated = f"num-supernodes={NODES} client-resources-num-cpus=1 init-args-num-cpus=2"
     with Federation(tmp_path, environment, simulation=True) as federation:
@@ -114,7 +117,7 @@ def test_flwr_run_with_simulated_nodes(tmp_path: Path, monkeypatch: pytest.Monke
         wait_until(lambda: len(read_lines(metrics)) >= ROUNDS, 400, "two rounds")
     for line in read_lines(metrics):
         assert (line.aborted, line.survivors) == (None, NODES)
-        assert line.moved["film"] > 0
+        assert line.moved.get("film", 0) > 0 or (scheme, line.round) == ("hot", 1)
     folders = sorted((tmp_path / "nodes").iterdir())
     assert [one.name for one in folders] == [f"partition-{place}" for place in range(NODES)]
     for one in folders:
