@@ -4,7 +4,6 @@ import json
 import math
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -132,4 +131,8 @@ def test_the_command_says_what_was_spent_and_warns_of_noise(tmp_path: Path) -> N
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["privacy"] is None
     assert summary["hot_privacy"]["epsilon"] <= 8
-    assert msgspec.json.encode(summary)
+    shown = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(tmp_path / "page")])
+    assert shown.exit_code == 0, shown.output
+    page = (tmp_path / "page" / "report.html").read_text()
+    spent = summary["hot_privacy"]["epsilon"]
+    assert f"<td>{spent:.3f}</td><td>8.000</td><td>1e-06</td>" in page

@@ -171,9 +171,12 @@ class Participant:
         ``InputError`` where it has another mode than this client, and ``AuthenticationFailed`` where one
         side does not trust the other.
         """
+        if self.purse is None:  # exact sums or none: whoever has nothing left asks for nothing
+            await self._steadily(self.memory.prepare, None)
         try:
             hot = await self._require_same_model()
-            await self._steadily(self._paying(hot).prepare, None)
+            if self.purse is not None:
+                await self._steadily(self._paying(hot).prepare, None)
             return await self._checked_in(hot)
         except (AuthenticationFailed, WrongVersion, WrongModel):
             raise

@@ -177,12 +177,14 @@ Given = ServeConfig | Mapping[str, Any] | str | Path
 
 def from_all_sections(sections: Mapping[str, object]) -> ServeConfig:
     """Read settings from nested mappings as TOML gives them; what is not there has its default. The scheme of
-    a server is "hot" unless it says otherwise, and its noise lasts for ``PARTICIPATIONS`` rounds."""
+    a server is "hot" unless it says otherwise. It does not know how many clients there are: noise is then
+    made for ``PARTICIPATIONS`` rounds of each, after one survey."""
     serve = section_from(SECTION, ServeSettings, sections.get(SECTION, {}))
     rest = with_settings({name: content for name, content in sections.items() if name != SECTION}, {})
-    one, privacy = rest.setdefault("round", {}), rest.setdefault("privacy", {})
-    if isinstance(one, dict) and one.setdefault("scheme", "hot") == "hot" and isinstance(privacy, dict):
-        privacy.setdefault("participations", PARTICIPATIONS)
+    if isinstance(one := rest.setdefault("round", {}), dict) and one.setdefault("scheme", "hot") == "hot":
+        for section, key, number in (("privacy", "participations", PARTICIPATIONS), ("hot", "surveys", 1)):
+            if isinstance(own := rest.setdefault(section, {}), dict):
+                own.setdefault(key, number)
     if serve.catalogue:
         rest["data"] = {"source": "catalogue", "path": serve.catalogue}
     return ServeConfig(run=from_sections(rest), serve=serve)

@@ -143,11 +143,10 @@ def text(status: Status, totals: Totals) -> str:
     add("clients_enrolled", "gauge", "Clients enrolled and not revoked.", status.enrolled)
     scheme = _label(scheme=status.scheme, kind=status.kind)
     add("scheme", "gauge", "1 for the scheme, and for the kind of round that is due.", {scheme: 1})
-    if status.epsilon is not None:
-        about = "What the round under way or next costs each client, differential privacy at sfsl_delta."
-        add("epsilon", "gauge", about, status.epsilon)
-        add("delta", "gauge", "That epsilon is stated at.", status.delta or 0.0)
-        add("hot_rows", "gauge", "Rows that are hot.", status.hot_rows)
+    epsilon, delta = (math.nan if one is None else one for one in (status.epsilon, status.delta))
+    add("epsilon", "gauge", "What the round under way or next costs each client, at sfsl_delta.", epsilon)
+    add("delta", "gauge", "The delta that sfsl_epsilon is stated at.", delta)
+    add("hot_rows", "gauge", "Rows that are hot.", status.hot_rows)
     add("auc", "gauge", "Of the last evaluated cohort, securely summed.", auc)
     add("log_loss", "gauge", "Of the last evaluated cohort, at the best shift of its scores.", log_loss)
     add("base_log_loss", "gauge", "Of the same cohort, if only its click rate were known.", base)
