@@ -15,7 +15,7 @@ from sfsl.service.members import ServiceSettings
 from sfsl.settings.rounds import service_settings
 from sfsl.settings.run import MOST_CLIENTS, RunConfig, from_sections
 from sfsl.settings.sections import explained, section_from
-from sfsl.settings.serve import PARTICIPATIONS, least_cohort
+from sfsl.settings.serve import SERVED, add_scheme, least_cohort
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 SECTION = "flower"
@@ -61,7 +61,7 @@ class FlowerConfig(Checked, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         scheme = self.run.round.scheme
-        if scheme not in ("hot", "sfsl") or self.run.round.sums == "plain":
+        if scheme not in SERVED or self.run.round.sums == "plain":
             raise ParameterError('on Flower rounds have round.scheme = "hot" or "sfsl", and masked sums')
         if scheme == "sfsl" and self.run.round.min_contributors == "auto":
             raise ParameterError(
@@ -88,8 +88,6 @@ def read_config(run_config: Mapping[str, Any]) -> FlowerConfig:
         section, dot, name = key.partition(".")
         if dot:
             sections.setdefault(section, {})[name] = value
-    if sections.setdefault("round", {}).setdefault("scheme", "hot") == "hot":
-        sections.setdefault("privacy", {}).setdefault("participations", PARTICIPATIONS)
-        sections.setdefault("hot", {}).setdefault("surveys", 1)
+    add_scheme(sections)
     run = from_sections({name: sections[name] for name in _OF_A_RUN if name in sections})
     return FlowerConfig(run=run, flower=section_from(SECTION, FlowerSettings, sections.get(SECTION, {})))
