@@ -257,7 +257,7 @@ def test_rounds_over_hot_rows_make_the_local_engines_model_too(
     downloads is put into the object store once a round, and not with every message."""
     from sfsl_research.ray import pool
 
-    config = tiny(round={"scheme": "hot"}, privacy={"epsilon": math.inf})
+    config = tiny(round={"scheme": "hot"}, hot={"surveys": 1}, privacy={"epsilon": math.inf})
     names = sorted(fleet.devices)
     gone = {(1, "inbound"): names[10:12], (2, "inbound"): names[10:12]}
     spread = simulated(config, fleet, gone)
