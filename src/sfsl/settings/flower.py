@@ -15,7 +15,7 @@ from sfsl.service.members import ServiceSettings
 from sfsl.settings.rounds import service_settings
 from sfsl.settings.run import MOST_CLIENTS, RunConfig, from_sections
 from sfsl.settings.sections import explained, section_from
-from sfsl.settings.serve import SERVED, add_scheme, least_cohort
+from sfsl.settings.serve import SERVED, least_cohort, run_sections
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 SECTION = "flower"
@@ -88,6 +88,6 @@ def read_config(run_config: Mapping[str, Any]) -> FlowerConfig:
         section, dot, name = key.partition(".")
         if dot:
             sections.setdefault(section, {})[name] = value
-    add_scheme(sections)
-    run = from_sections({name: sections[name] for name in _OF_A_RUN if name in sections})
+    told = run_sections(sections)
+    run = from_sections({name: told[name] for name in _OF_A_RUN if name in told})
     return FlowerConfig(run=run, flower=section_from(SECTION, FlowerSettings, sections.get(SECTION, {})))

@@ -13,7 +13,7 @@ from sfsl.errors import ParameterError
 from sfsl.secagg.messages import MAX_COMPLETE
 from sfsl.settings.run import MOST_CLIENTS, RunConfig, from_sections
 from sfsl.settings.sections import explained, section_from
-from sfsl.settings.toml import read_sections, with_settings, written_section
+from sfsl.settings.toml import Sections, read_sections, with_settings, written_section
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Rate = Annotated[float, Meta(gt=0, le=1e6)]
@@ -172,23 +172,25 @@ def least_cohort(clients: int, chosen: int | Literal["auto"]) -> int:
     return min(clients, max(3, math.ceil(_LEAST_SHARE * clients))) if chosen == "auto" else chosen
 
 
-def add_scheme(sections: dict[str, Any]) -> None:
-    """Put in what a deployed server does unless it says otherwise: its scheme is "hot". It does not know how
-    many clients there are: noise is then made for ``PARTICIPATIONS`` rounds of each, after one survey."""
-    if isinstance(one := sections.setdefault("round", {}), dict) and one.setdefault("scheme", "hot") == "hot":
-        for section, key, number in (("privacy", "participations", PARTICIPATIONS), ("hot", "surveys", 1)):
-            if isinstance(own := sections.setdefault(section, {}), dict):
-                own.setdefault(key, number)
-
-
 Given = ServeConfig | Mapping[str, Any] | str | Path
+
+
+def run_sections(sections: Mapping[str, object]) -> Sections:
+    """Return what a server's file says about rounds, with the defaults of a deployment. Its scheme is "hot"
+    unless it says otherwise. A server does not know how many clients there are: noise is then made for
+    ``PARTICIPATIONS`` rounds of each, after one survey."""
+    rest = with_settings({name: content for name, content in sections.items() if name != SECTION}, {})
+    if isinstance(one := rest.setdefault("round", {}), dict) and one.setdefault("scheme", "hot") == "hot":
+        for section, key, number in (("privacy", "participations", PARTICIPATIONS), ("hot", "surveys", 1)):
+            if isinstance(own := rest.setdefault(section, {}), dict):
+                own.setdefault(key, number)
+    return rest
 
 
 def from_all_sections(sections: Mapping[str, object]) -> ServeConfig:
     """Read settings from nested mappings as TOML gives them; what is not there has its default."""
     serve = section_from(SECTION, ServeSettings, sections.get(SECTION, {}))
-    rest = with_settings({name: content for name, content in sections.items() if name != SECTION}, {})
-    add_scheme(rest)
+    rest = run_sections(sections)
     if serve.catalogue:
         rest["data"] = {"source": "catalogue", "path": serve.catalogue}
     return ServeConfig(run=from_sections(rest), serve=serve)
