@@ -350,14 +350,13 @@ class Journal:
 @dataclass(frozen=True)
 class Told:
     """What anyone may know of the next round: the scheme and, where it is "hot", which kind of round is due,
-    what it costs a client in epsilon at ``delta``, also as ``rho``, and how many rows are hot."""
+    what it costs a client in epsilon at ``delta``, and how many rows are hot."""
 
     scheme: str
     kind: str = ""
     epsilon: float | None = None
     delta: float | None = None
     hot_rows: int = 0
-    rho: float | None = None
 
     def __str__(self) -> str:
         if self.scheme != "hot":
@@ -410,20 +409,26 @@ class Service(Driver):
         return plan.params if isinstance(plan, HotRound) else plan
 
     @property
+    def rho(self) -> float | None:
+        """What the next round costs a client; None where it is not over hot rows."""
+        rules = self.rules.hot
+        if rules is None:
+            return None
+        return rules.survey_rho if self._journal.kept.hot.surveys < rules.surveys else rules.rho
+
+    @property
     def told(self) -> Told:
         """What may be told of the next round."""
         rules, state = self.rules.hot, self._journal.kept.hot
         if rules is None:
             return Told(self.rules.scheme)
         survey, hot = state.surveys < rules.surveys, state.hot_set()
-        rho = rules.survey_rho if survey else rules.rho
         return Told(
             self.rules.scheme,
             "survey" if survey else "train",
-            epsilon_of(rho, rules.delta),
+            epsilon_of(rules.survey_rho if survey else rules.rho, rules.delta),
             rules.delta,
             0 if hot is None else sum(map(len, hot.rows.values())) // 8,
-            rho,
         )
 
     def choose(self, clients: Collection[str], most: int) -> tuple[str, ...]:

@@ -97,11 +97,12 @@ class Rounds:
     def _call(self, called: Mapping[str, int], tally: RoundTally) -> dict[str, CheckIn]:
         start, service, registry = self.service.clock(), self.service, self.service.registry
         frames: dict[str, bytes] = {}
-        rho = service.told.rho
         for name, node in called.items():
             with suppress(RemoteError):  # revoked
                 registry.enrol(node_token(node), service.today())
-                call = Call(registry.deployment, service.model_digest, registry.acknowledged(name), rho)
+                call = Call(
+                    registry.deployment, service.model_digest, registry.acknowledged(name), service.rho
+                )
                 frames[name] = CODEC.encode(call)
         came: dict[str, CheckIn] = {}
         used: set[bytes] = set()
