@@ -14,12 +14,14 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import context_from_proto, context_to_proto
 
 from crowd import POLICY, Counting
+from federation import home_of
 from sfsl.carriers.flower.apps import PUBLISHED, TYPE, packed, unpacked_at_node
 from sfsl.carriers.flower.messages import CODEC, Call, node_name
 from sfsl.client.hot import DurablePurse
 from sfsl.errors import NotFinite, TooFewClients
 from sfsl.privacy import ClientState
-from sfsl.rounds.exchanges import HotInvitation
+from sfsl.rounds.exchanges import HOT as COURSE
+from sfsl.rounds.exchanges import Exchange, HotInvitation
 from sfsl.rounds.params import HotLimits, HotRules
 from sfsl.secagg.client import Client
 from sfsl.secagg.messages import InboundShares
@@ -287,6 +289,23 @@ def test_a_client_trains_once_in_a_round_also_if_that_fails(
     assert len(tried) == 1
     assert small.lines[-1].dropped == {"inbound": 1}
     assert spent(small) == (pytest.approx(COST[SURVEY]), 1)  # nothing left it
+
+
+def test_active_mode_in_a_survey_and_a_round(tmp_path: Path) -> None:
+    """One exchange more, in which survivors are signed; who insists on it declines a round without."""
+    roster = tmp_path / "roster"
+    small = hot(tmp_path, roster=str(roster))
+    grid = small.grid()
+    publics = {node: home_of(grid, node).identity().public for node in grid.contexts}
+    roster.write_text("\n".join(f"{node} {public.hex()}" for node, public in publics.items()))
+    small.run(grid, 2)
+    for line in small.lines:
+        assert (line.aborted, line.survivors) == (None, NODES)
+        assert list(line.exchange_seconds) == [Exchange.CHECK_IN, *COURSE.order(active=True)]
+    passive = hot(tmp_path)  # its server; the clients are those that insist on active mode
+    passive.run(grid)
+    (line,) = passive.lines
+    assert (line.survivors, line.declined) == (0, {"Decline": NODES})
 
 
 def test_nodes_send_vectors_of_one_length(tmp_path: Path) -> None:
