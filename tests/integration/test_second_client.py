@@ -439,7 +439,6 @@ def test_the_package_is_one_that_our_code_builds_the_same_model_from() -> None:
     assert describe(task) == PACKAGE
 
 
-@pytest.mark.skipif(not hasattr(Coordinator, "published"), reason="this server publishes nothing by digest")
 @pytest.mark.parametrize("rho", [math.inf, 0.5])
 def test_a_survey_and_two_rounds_over_hot_rows(tmp_path: Path, tls: Path, rho: float) -> None:
     """The model and the hot rows are fetched by digest; without noise the sums are what the spec says."""

@@ -12,6 +12,7 @@ import pytest
 
 from cohort import CATEGORY_OF, GOODS
 from hot_cohort import HOT_CATEGORIES, HOT_GOODS, HotCohort
+from sfsl.carriers.flower import messages as flower
 from sfsl.codec import Message
 from sfsl.rounds.exchanges import CODEC, HOT_STEPS, SURVEY_STEPS
 from sfsl.rounds.hot import HotSet
@@ -27,7 +28,7 @@ def messages() -> set[type[msgspec.Struct]]:
     """All that is sent in such a round: its table of exchanges, what precedes it, and what is published."""
     steps = [*SURVEY_STEPS, *HOT_STEPS]
     rounds = {step.message for step in steps} | {step.answer for step in steps}
-    around = set(network.CODEC.types) - set(CODEC.types)
+    around = {*network.CODEC.types, *flower.CODEC.types} - set(CODEC.types)
     return {*rounds, *around, HotSet}
 
 
