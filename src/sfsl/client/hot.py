@@ -1,6 +1,6 @@
 """A client in rounds over hot rows: what it pays with, and what it does with each message (spec hot)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Protocol
@@ -15,8 +15,8 @@ from sfsl.crypto.secret import Randomness
 from sfsl.errors import BudgetExhausted, Declined, Refused, WrongPhase
 from sfsl.privacy import ClientState
 from sfsl.rounds import Download
-from sfsl.rounds.exchanges import Course, HotInvitation, Step, course_of
-from sfsl.rounds.hot import HotParams, Published
+from sfsl.rounds.exchanges import SURVEY, Course, HotInvitation, Step, course_of
+from sfsl.rounds.hot import HotParams, Published, decode_hot_set
 from sfsl.rounds.hot_client import HotClient, HotMemory
 from sfsl.rounds.states import HotShared, HotTraining
 from sfsl.secagg.messages import InboundShares
@@ -42,6 +42,16 @@ class Purse(HotMemory, Protocol):
     @property
     def rests_until(self) -> date | None:
         """The day from which a declined client may try again, where that is known."""
+
+
+class PassingPurse(Purse, Protocol):
+    """The same of a client whose messages are each answered by a process of its own."""
+
+    def keep(self, snapshot: bytes | None) -> None:
+        """Before an answer leaves: the round goes on from this only; None: from nothing."""
+
+    def go_on(self, snapshot: bytes) -> None:
+        """In the next process. Raises ``RolledBack`` unless this was kept last."""
 
 
 @dataclass(repr=False)
@@ -70,6 +80,12 @@ class DurablePurse:
     def spend(self, round_id: bytes, rho: float) -> None:
         self.state.spend(round_id, rho)
 
+    def keep(self, snapshot: bytes | None) -> None:
+        self.state.keep(snapshot)
+
+    def go_on(self, snapshot: bytes) -> None:
+        self.state.go_on(snapshot, None)
+
     def owned(self) -> dict[str, Indices]:
         return {name: np.asarray(rows, np.int64) for name, rows in self.real.items()}
 
@@ -91,9 +107,25 @@ class HotClientRound(InRound[HotClient, Purse]):
 
     params: HotParams | None = None
 
+    def answer(
+        self, message: Message, training: Callable[[], None], published: Mapping[bytes, bytes]
+    ) -> Message:
+        """Answer, or raise and then nothing may be sent. ``training`` is called before it trains.
+        ``published`` is what came with the message, by digest."""
+        if isinstance(message, HotInvitation):
+            return self.join(message)
+        if not isinstance(message, InboundShares) or not self.trains(message):
+            return self.step(message)
+        assert self.params is not None  # noqa: S101 -- else it is no round that trains
+        hot, blob = (published.get(digest, b"") for digest in (self.params.hot, self.params.blob))
+        download = self.open(message, Published(decode_hot_set(hot, self.params.hot), blob))
+        training()
+        return self.upload(self.train(download))
+
     def join(self, invitation: HotInvitation) -> Message:
         try:
-            self.trainer.require(invitation.round.training)
+            if invitation.round.kind == "train":
+                self.trainer.require(invitation.round.training)
             answer = self.client.handle_invitation(invitation)
             self.memory.afford(self.cost)
         except (Refused, BudgetExhausted) as reason:
@@ -129,6 +161,5 @@ class HotClientRound(InRound[HotClient, Purse]):
 
     @property
     def _course(self) -> Course:
-        if self.params is None:
-            raise WrongPhase("this client has not joined the round yet")
-        return course_of(self.params)
+        # Whoever has not joined yet is held up by its state machine; whoever has masked needs no parameters.
+        return SURVEY if self.params is None else course_of(self.params)
