@@ -51,7 +51,7 @@ class DataSettings(Checked, frozen=True):
         "synthetic", "amazon", "taobao", "csv", "parquet", "stored", "shakespeare", "python", "catalogue"
     ] = "synthetic"
     path: str = ""
-    world: Literal["tastes", "films", "paper"] = "tastes"
+    world: Literal["tastes", "films", "paper"] = "films"
     users: Annotated[int, Meta(ge=2)] = 1000
     scale: Annotated[float, Meta(gt=0, le=1)] = 0.1
     negatives: Annotated[int, Meta(ge=1, le=100)] = 1
@@ -290,7 +290,7 @@ class ServerSettings(Checked, frozen=True):
     max_move: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     row_step: RowStep = "heat"
     row_rate: Positive = 0.3
-    row_prior: Positive = 30.0
+    row_prior: Positive = 20.0
     dense_step: Step = "adam"
     dense_rate: Positive | Literal["auto"] = "auto"
 
