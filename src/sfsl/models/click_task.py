@@ -11,7 +11,7 @@ from sfsl.models.items import WIDTH, Layout, Slopes
 from sfsl.submodel.tables import Table
 from sfsl.training.task import Task
 
-INITIAL = 0.15
+INITIAL = 0.05
 
 
 def click_rows(catalogue: Catalogue) -> tuple[int, int, int | None]:
