@@ -21,8 +21,9 @@ PATIENCE = 50
 # A log loss that was this much lower before is told of: the model overfits, or its steps are too large.
 _WORSE = 0.98
 ADVICE = (
-    "What may help: more rounds; sfsl tune, which looks for settings; more clients per round (--clients), or, "
-    "where these are few, --privacy cpp5, with which every row of their union opens, for more bytes; and a look at the data: can items, users and their order in time tell clicks apart at all?"
+    "What may help: more rounds; sfsl tune, which looks for settings; more clients per round (--clients); "
+    "where these are few, --privacy cpp5, with which all rows of a round open, for more bytes; "
+    "and a look at the data: can items, users and their order in time tell clicks apart at all?"
 )
 
 Facts = list[tuple[str, str]]
