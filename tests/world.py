@@ -10,8 +10,10 @@ from sfsl.codec import Message
 from sfsl.crypto.ring import Words, ring_named
 from sfsl.crypto.secret import Identity, Interpolation, KeyPair, Secret, pair_mask_key, parse_share
 from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, SumParams
+from sfsl.secagg.facade import Session
+from sfsl.secagg.graph import Peers
 from sfsl.secagg.masking import Masker
-from sfsl.secagg.messages import CODEC, Keys, Roster, binding, point, self_mask_key, sum_context
+from sfsl.secagg.messages import CODEC, Keys, binding, point, self_mask_key, sum_context
 from sfsl.testing import SeededRandomness
 
 LIMIT = 1 << 24
@@ -30,6 +32,7 @@ class World:
         sums: Sequence[SumParams] | None = None,
         active: bool = False,
         neighbours: int | None = None,
+        least_survivors: int | None = None,
         policy: Policy | None = None,
         seed: str = "world",
         length: int = 8,
@@ -45,6 +48,7 @@ class World:
             neighbours=neighbours,
             active=active,
             sums=self.sums,
+            least_survivors=least_survivors,
         )
         self.policy = policy or Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=10**6)
         self.randomness = SeededRandomness(seed)
@@ -161,7 +165,13 @@ class World:
         return vector
 
     def binding(self) -> bytes:
-        return binding(Roster(self.params, self.rosters[self.names[0]].members))
+        return binding(self.rosters[self.names[0]])
+
+
+def graph_of(names: Collection[str], degree: int, seed: int) -> Peers:
+    """The graph of the session that ``aggregate`` runs with this seed."""
+    one = SumParams(label="sum", ring="z32", min_contributors=1, layout=Layout(dense=1))
+    return Session(names, one, SeededRandomness(seed), 2, degree, active=False).check_in()._peers
 
 
 def tampered(machine: Any, **fields: Any) -> None:

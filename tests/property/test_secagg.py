@@ -12,8 +12,8 @@ from sfsl.crypto.ring import RINGS
 from sfsl.errors import TooFewClients
 from sfsl.secagg import aggregate, aggregate_rows
 from sfsl.secagg.client import Client
-from sfsl.secagg.graph import random_cycles
 from sfsl.testing import SeededRandomness
+from world import graph_of
 
 SETTINGS = settings(max_examples=80, deadline=None)
 # What a session costs grows with the square of its clients. What can go wrong between a few of them is tried
@@ -115,7 +115,7 @@ def test_sparse_graph(largest: int, data: st.DataObject, ring: str, length: int,
     if n < 4:
         return
     neighbours = 2 * data.draw(st.integers(1, (n - 2) // 2), label="half degree")
-    graph = random_cycles(n, neighbours, SeededRandomness(seed).bytes(16))
+    graph = graph_of(cohort.names, neighbours, seed)
     closed = [{i, *near} for i, near in enumerate(graph)]
     threshold = data.draw(st.integers(2, max(2, min(map(len, closed)))), label="threshold")
     values = vectors(cohort, ring, length, seed)

@@ -151,6 +151,7 @@ class Session:
     def handle_roster(self, roster: dict[str, Any]) -> bytes:
         params, members = roster["params"], roster["members"]
         self._check(params, members)
+        require(not {"root", "proof"} & set(roster), "a root on a complete graph")
         self.round_id, self.threshold, self.sums = params["round_id"], params["threshold"], params["sums"]
         self.members = {member["position"]: member["keys"] for member in members}
         self.position = next(place for place, keys in self.members.items() if keys == self.keys)
@@ -182,6 +183,7 @@ class Session:
         require(not self._shares, "these keys have answered a roster")
         insist(params["active"] == active and len(sums) == len(self._masks), "another mode or other sums")
         require(params["neighbours"] is None and threshold <= clients <= 512, "not a complete graph")
+        require("least_survivors" not in params, "the threshold says how many survive")
         require(not active or threshold >= 2 * clients // 3 + 1, "too low a threshold")
         require(len({one["label"] for one in sums}) == len(sums), "a label twice")
         require(sums[0]["layout"] is not None, "the first sum's layout is missing")
@@ -319,6 +321,7 @@ class Session:
         )
 
     def handle_unmask(self, message: dict[str, Any]) -> bytes:
+        require("cohort" not in message, "survivors of a cohort besides the lists")
         survivors, dropped = lists = self._lists(message)
         if self.known is not None:
             require(lists == self._signed, "other lists than those we signed")

@@ -252,8 +252,10 @@ ROSTER = record(
         neighbours=optional(integer(2, 65_535)),
         active=boolean,
         sums=items(SUM_PARAMS, 1, 8),
+        last={"least_survivors": integer(2, 65_535)},
     ),
     members=items(record("member", position=POSITION, keys=KEYS), 0, 65_535),
+    last={"root": octets(32), "proof": octets(1, 2**32 - 1)},
 )
 SIGNED_REQUESTS = items(
     record("signed-request", bitmaps=items(ANY_BYTES, 0, 64), signature=octets(64)), 0, 65_535
@@ -355,6 +357,7 @@ INCOMING: dict[str, Check] = {
         survivors=POSITIONS,
         dropped=POSITIONS,
         signatures=items(pair(POSITION, octets(64)), 0, 65_535),
+        last={"cohort": octets(1, 2**32 - 1)},
     ),
     "union": record("union", round_id=ROUND_ID, count=COUNT, packed=ANY_BYTES),
     "submodel": record(

@@ -13,7 +13,7 @@ from sfsl.testing import SeededRandomness
 
 def graphs(n: int, degree: int, runs: int, label: str) -> list[list[set[int]]]:
     randomness = SeededRandomness(label)
-    return [[set(near) for near in random_cycles(n, degree, randomness.bytes(16))] for _ in range(runs)]
+    return [[set(near) for near in random_cycles(n, degree, randomness.bytes(32))] for _ in range(runs)]
 
 
 def test_cycles_visit_everyone_and_are_symmetric() -> None:

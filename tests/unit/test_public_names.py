@@ -31,7 +31,7 @@ PUBLIC = {
     "sfsl.secagg": {
         "Aggregate", "AggregateRows", "Client", "Cost", "GraphPlan", "Layout", "Opened", "Policy",
         "Server", "SessionParams", "Start", "SumParams", "TableShape", "aggregate", "aggregate_rows",
-        "default_min_contributors", "default_threshold", "plan_graph",
+        "default_graph", "default_min_contributors", "default_threshold", "plan_graph",
     },
     "sfsl.privacy": {
         "PAPER_OWNERS", "PRESETS", "Budget", "Calendar", "ClientState",

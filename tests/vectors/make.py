@@ -36,9 +36,10 @@ from sfsl.crypto.secret import (
     split,
 )
 from sfsl.secagg import Layout, TableShape, plan_graph
-from sfsl.secagg.graph import random_cycles
+from sfsl.secagg.graph import random_cycles, seed_of
 from sfsl.secagg.masking import pack_requesters
-from sfsl.secagg.messages import commitment, request_parts, self_mask_key, sum_context
+from sfsl.secagg.messages import Keys, Member, commitment, request_parts, self_mask_key, sum_context
+from sfsl.secagg.tree import Tree
 from vectors.make_codec import codec
 from vectors.make_round import round_, told
 from vectors.values import Json, Recorder, plain, some
@@ -410,17 +411,19 @@ def packing() -> Json:
 
 
 def graph() -> Json:
-    seed = some("graph round", 16)
+    seed, root = some("graph round", 16), some("graph root")
     return {
         "cycles": [
             {
                 "round_id": seed.hex(),
+                "root": root.hex(),
                 "clients": clients,
                 "neighbours": neighbours,
-                "peers": plain(list(random_cycles(clients, neighbours, seed))),
+                "peers": plain(list(random_cycles(clients, neighbours, seed_of(seed, root)))),
             }
             for clients, neighbours in ((3, 2), (5, 4), (10, 2), (12, 6))
         ],
+        "trees": [tree(count, positions) for count, positions in TREES],
         "refused": [
             {"clients": 10, "neighbours": 3, "error": "ParameterError"},
             {"clients": 10, "neighbours": 10, "error": "ParameterError"},
@@ -437,6 +440,33 @@ def graph() -> Json:
         "plans_refused": [
             {"clients": 20, "dropout": 0.4, "corruption": 0.4, "failure": 1e-9, "error": "ParameterError"},
             {"clients": 20, "dropout": 0.5, "corruption": 0.5, "failure": 0.1, "error": "ParameterError"},
+        ],
+    }
+
+
+TREES = ((2, [0]), (3, [2]), (5, [1, 4]), (6, [0, 1, 2, 3, 4, 5]), (11, [0, 7, 10]), (13, [3, 4, 12]))
+
+
+def tree(count: int, positions: list[int]) -> Json:
+    """All keys of a roster by their seeds, some positions, and the proof for these."""
+    names = [f"member {count} {place:02d}" for place in range(count)]
+    keys = [Keys(name, some(f"{name} k"), (some(f"{name} m"),), (some(f"{name} c"),), None) for name in names]
+    made = Tree([Member(place, one) for place, one in enumerate(keys)])
+    proof = made.proof(positions)
+    return {
+        "keys": plain(keys),
+        "root": made.root.hex(),
+        "positions": positions,
+        "proof": proof.hex(),
+        "refused": [
+            {"name": name, "proof": data.hex()}
+            for name, data in (
+                ("a hash more", proof + bytes(32)),
+                ("a byte more", proof + b"\x00"),
+                ("a hash less", proof[:-32]),
+                ("a hash changed", bytes(32) + proof[32:]),
+            )
+            if data != proof
         ],
     }
 

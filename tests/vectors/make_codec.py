@@ -21,7 +21,7 @@ from sfsl.secagg.messages import (
     UnmaskShares,
     size_limit,
 )
-from vectors.values import Json, plain, some, sum_of
+from vectors.values import Json, on_the_wire, plain, some, sum_of
 
 
 def codec() -> Json:
@@ -42,6 +42,7 @@ def codec() -> Json:
     sparse = SessionParams(
         round_id=round_id, clients=1000, threshold=9, neighbours=40, active=False, sums=(sum_of(128),)
     )
+    promised = msgspec.structs.replace(sparse, least_survivors=800)
     rows = SessionParams(
         round_id=round_id, clients=2, threshold=2, neighbours=None, active=False, sums=(one,)
     )
@@ -52,6 +53,7 @@ def codec() -> Json:
         "keys, unsigned, a long id": wide,
         "roster, active": Roster(params, (Member(0, keys), Member(299, keys))),
         "roster, sparse, empty": Roster(sparse, ()),
+        "roster, sparse": Roster(promised, (Member(7, wide),), some("root"), some("proof", 320)),
         "roster, tables": Roster(rows, (Member(0, wide),)),
         "sealed shares": SealedShares(round_id, 127, (some("b", 82), some("B", 544)), (), None),
         "sealed shares, requests": SealedShares(round_id, 128, (), (b"", b"\x80\x01"), None),
@@ -74,6 +76,7 @@ def codec() -> Json:
         "survivors": Survivors(round_id, 1, tuple(range(17)), (17, 300)),
         "consistency": Consistency(round_id, 0, 2, some("sig", 64)),
         "unmask request": UnmaskRequest(round_id, 0, (0, 1), (2,), ()),
+        "unmask request, sparse": UnmaskRequest(round_id, 0, (0, 1), (2,), (), some("cohort", 125)),
         "unmask request, signed": UnmaskRequest(
             round_id, 1, (0, 1), (), ((0, some("a", 64)), (1, some("b", 64)))
         ),
@@ -108,11 +111,11 @@ def refused_bytes(round_id: bytes, keys: Keys, params: SessionParams) -> list[Js
 
     def with_(message: Message, **change: Any) -> bytes:
         """The message with fields replaced, added (any name) or removed (...), without checks."""
-        fields = {"type": message.__struct_config__.tag} | msgspec.structs.asdict(message) | change
+        fields = {"type": message.__struct_config__.tag} | on_the_wire(message) | change
         return raw({name: value for name, value in fields.items() if value is not ...})
 
     def with_params(**change: Any) -> bytes:
-        fields = msgspec.structs.asdict(params) | change
+        fields = on_the_wire(params) | change
         return raw({"type": "roster", "params": fields, "members": ()})
 
     def with_sum(**change: Any) -> bytes:
@@ -210,7 +213,7 @@ def refused_bytes(round_id: bytes, keys: Keys, params: SessionParams) -> list[Js
         "no mask key": (with_(keys, masks=[]), "DecodeError"),
         "nine mask keys": (with_(keys, masks=[bytes(32)] * 9), "DecodeError"),
         "a member without a type": (
-            raw({"type": "roster", "params": msgspec.structs.asdict(params), "members": [{"position": 0}]}),
+            raw({"type": "roster", "params": on_the_wire(params), "members": [{"position": 0}]}),
             "DecodeError",
         ),
         "parameters: one client": (with_params(clients=1), "DecodeError"),
@@ -231,6 +234,16 @@ def refused_bytes(round_id: bytes, keys: Keys, params: SessionParams) -> list[Js
             with_params(active=False, neighbours=11, sums=[aligned]),
             "DecodeError",
         ),
+        "parameters: more neighbours than are allowed": (
+            with_params(active=False, clients=1000, neighbours=514, sums=[aligned]),
+            "DecodeError",
+        ),
+        "parameters: survivors promised on a complete graph": (with_params(least_survivors=9), "DecodeError"),
+        "parameters: more survivors than clients": (
+            with_params(active=False, neighbours=10, sums=[aligned], least_survivors=301),
+            "DecodeError",
+        ),
+        "parameters: survivors that are nil": (with_params(least_survivors=None), "DecodeError"),
         "parameters: as many neighbours as clients": (
             with_params(active=False, neighbours=300, sums=[aligned]),
             "DecodeError",

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from sfsl.codec import Message
 from sfsl.crypto.ring import RINGS
-from sfsl.crypto.secret import Identity, Secret
+from sfsl.crypto.secret import Identity, KeyPair, Secret
 from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, SumParams, TableShape
 from sfsl.secagg.masking import parse_requesters, request_bitmaps
 from sfsl.secagg.messages import (
@@ -23,6 +23,7 @@ from sfsl.secagg.messages import (
     binding,
     request_parts,
 )
+from sfsl.secagg.tree import Tree
 from vectors.values import Json, Recorder, plain, some, sum_of
 
 POLICY = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=1000)
@@ -41,6 +42,7 @@ class Recording:
         sums: Sequence[SumParams],
         active: bool = False,
         neighbours: int | None = None,
+        least_survivors: int | None = None,
     ) -> None:
         self.name, self.about = name, about
         self.inputs = clients
@@ -51,6 +53,7 @@ class Recording:
             neighbours=neighbours,
             active=active,
             sums=tuple(sums),
+            least_survivors=least_survivors,
         )
         self.identities = {one: Secret(some(f"identity {name} {one}")) for one in clients} if active else {}
         signers = {one: Identity(secret) for one, secret in self.identities.items()}
@@ -261,8 +264,10 @@ def active_rows() -> Json:
 def sparse() -> Json:
     names = ("ada", "bob", "cyd", "dan", "eve")
     clients = {name: [vector([place, 1 << place])] for place, name in enumerate(names)}
-    about = "a sparse graph of one cycle; dan drops out before his upload"
-    session = Recording("sparse", about, clients, threshold=2, sums=[sum_of(2)], neighbours=2)
+    about = "a sparse graph of one cycle, four survivors promised; dan drops out before his upload"
+    session = Recording(
+        "sparse", about, clients, threshold=2, sums=[sum_of(2)], neighbours=2, least_survivors=4
+    )
     session.check_in()
     session.share()
     session.first_sum(drop="dan")
@@ -301,6 +306,8 @@ Case = tuple[str, int, Message, str]
 def refused_by_client(session: Json) -> list[Json]:
     """What one client of this session must refuse on the way; nothing changes by it."""
     who = "bob" if session["params"]["active"] else "ada"
+    if session["name"] == "sparse":
+        who = "eve"  # a neighbour of dan, who drops out
     taken: dict[str, Any] = {
         one["type"]: CODEC.decode(bytes.fromhex(one["bytes"]), limit=1 << 20)
         for one in session["messages"]
@@ -312,6 +319,8 @@ def refused_by_client(session: Json) -> list[Json]:
         cases = refused_rows(session, taken["inbound-shares"])
     elif session["name"] == "rows":
         cases = refused_requesters(taken["inbound-shares"])
+    elif session["name"] == "sparse":
+        cases = refused_neighbours(session, taken["roster"], taken["unmask-request"], own)
     else:
         cases = [
             *refused_rosters(taken["roster"], own),
@@ -470,6 +479,65 @@ def refused_by_server(session: Json) -> list[Json]:
     ]
 
 
+def refused_neighbours(session: Json, roster: Roster, request: UnmaskRequest, own: int) -> list[Case]:
+    """A sparse graph: what the server may try with the roster, and with who survived."""
+    everyone = [
+        CODEC.decode(bytes.fromhex(one["bytes"]), limit=1 << 20)
+        for one in session["messages"]
+        if one["type"] == "keys"
+    ]
+    all_members = [Member(place, one) for place, one in enumerate(everyone) if isinstance(one, Keys)]
+    tree, positions = Tree(all_members), [one.position for one in roster.members]
+    stranger = next(place for place in range(len(all_members)) if place not in positions)
+    other = next(place for place, one in enumerate(roster.members) if place != own)
+    swapped = replace(roster.members[other].keys, channel=KeyPair(Secret(some("stranger"))).public)
+    others = sorted({*positions, stranger} - {positions[other]})
+    more, fewer = sorted({*positions, stranger}), sorted(set(positions) - {positions[other]})
+
+    def of(places: list[int]) -> Roster:
+        members = tuple(all_members[place] for place in places)
+        return replace(roster, members=members, proof=tree.proof(places))
+
+    wrong = bytes((roster.proof[0] ^ 1,)) + roster.proof[1:]
+    elsewhere = replace(roster.params, round_id=some("elsewhere", 16))
+    here = int.from_bytes(request.cohort, "big")
+    bit = 1 << (8 * len(request.cohort) - 1)
+
+    def told(bits: int, size: int = len(request.cohort)) -> UnmaskRequest:
+        return replace(request, cohort=bits.to_bytes(size, "big"))
+
+    far = next(place for place in range(len(all_members)) if place not in positions and here & bit >> place)
+    near = next(place for place in request.survivors if place != all_members[own].position)
+    rosters = [
+        ("other neighbours", of(others), "Refused"),
+        ("a neighbour more", of(more), "Refused"),
+        ("a neighbour fewer", of(fewer), "Refused"),
+        ("a wrong proof", replace(roster, proof=wrong), "Refused"),
+        ("a proof too short", replace(roster, proof=roster.proof[:-32]), "InvalidMessage"),
+        ("a proof too long", replace(roster, proof=roster.proof + bytes(32)), "InvalidMessage"),
+        ("another root", replace(roster, root=some("another root")), "Refused"),
+        ("no root", replace(roster, root=None), "InvalidMessage"),
+        (
+            "another round's graph",
+            replace(roster, params=elsewhere),
+            "Refused",
+        ),
+        ("keys replaced", replace(swapped_in(roster, other, swapped), proof=roster.proof), "Refused"),
+    ]
+    requests = [
+        ("cohort: fewer survivors than promised", told(here & ~(bit >> far)), "Refused"),
+        ("cohort: a neighbour that survived is missing", told(here & ~(bit >> near)), "Refused"),
+        ("cohort: everyone", told(sum(bit >> place for place in range(len(all_members)))), "Refused"),
+        ("cohort: a bit beyond its end", told(here | 1), "InvalidMessage"),
+        ("cohort: a byte over", told(here << 8, len(request.cohort) + 1), "InvalidMessage"),
+        ("cohort: nothing", replace(request, cohort=b""), "InvalidMessage"),
+    ]
+    return [
+        *((name, 0, message, error) for name, message, error in rosters),
+        *((name, 2, message, error) for name, message, error in requests),
+    ]
+
+
 def refused_requests(request: UnmaskRequest, own: int, *, active: bool) -> list[Case]:
     survivors, dropped = request.survivors, request.dropped
     others = tuple(place for place in survivors if place != own)
@@ -507,13 +575,13 @@ def refused_requests(request: UnmaskRequest, own: int, *, active: bool) -> list[
 def swapped_in(roster: Roster, place: int, keys: Keys) -> Roster:
     members = list(roster.members)
     members[place] = Member(members[place].position, keys)
-    return Roster(roster.params, tuple(members))
+    return replace(roster, members=tuple(members))
 
 
 def round_() -> Json:
     sessions = [dropout(), active(), rows(), active_rows(), sparse(), two_sums()]
     for session in sessions:
-        if session["name"] in ("dropout", "active", "rows", "active-rows"):
+        if session["name"] in ("dropout", "active", "rows", "active-rows", "sparse"):
             session["refused"] = refused_by_client(session)
         if session["name"] == "active-rows":
             session["refused_by_server"] = refused_by_server(session)

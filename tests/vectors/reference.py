@@ -232,7 +232,13 @@ def size(message: dict[str, Any]) -> int:
     """The frame's size by the formulas of 4.3, without encoding it."""
     return {
         "keys": _keys_size,
-        "roster": lambda m: 29 + _params_size(m["params"]) + _members_size(m["members"]),
+        "roster": lambda m: (
+            29
+            + _params_size(m["params"])
+            + _members_size(m["members"])
+            + (39 if "root" in m else 0)
+            + (6 + _b(len(m["proof"])) if "proof" in m else 0)
+        ),
         "sealed-shares": lambda m: (
             (87 + _u(m["sender"]) + _boxes(m["boxes"]) + _boxes(m["request"]))
             + (1 if m["request_signature"] is None else 66)
@@ -247,6 +253,7 @@ def size(message: dict[str, Any]) -> int:
         "unmask-request": lambda m: (
             (83 + _list(m["survivors"]) + _list(m["dropped"]) + _a(m["signatures"]))
             + sum(67 + _u(position) for position, _ in m["signatures"])
+            + (7 + _b(len(m["cohort"])) if "cohort" in m else 0)
         ),
         "unmask-shares": lambda m: 67 + _u(m["sender"]) + _a(m["shares"]) + 35 * len(m["shares"]),
     }[message["type"]](message)
@@ -299,7 +306,8 @@ def _params_size(params: dict[str, Any]) -> int:
     sums = (
         40 + _s(s["label"]) + _u(s["min_contributors"]) + _layout_size(s["layout"]) for s in params["sums"]
     )
-    return 71 + _u(params["clients"]) + _u(params["threshold"]) + near + sum(sums)
+    least = 16 + _u(params["least_survivors"]) if "least_survivors" in params else 0
+    return 71 + _u(params["clients"]) + _u(params["threshold"]) + near + sum(sums) + least
 
 
 def _layout_size(layout: dict[str, Any] | None) -> int:
@@ -391,8 +399,8 @@ def read_requesters(data: bytes, size: int) -> list[int]:
 # -- 6.2 random cycles -----------------------------------------------------------------------------
 
 
-def cycles(clients: int, neighbours: int, round_id: bytes) -> list[list[int]]:
-    words = stream(digest("graph", round_id), "z64", neighbours // 2 * clients)
+def cycles(clients: int, neighbours: int, round_id: bytes, root: bytes) -> list[list[int]]:
+    words = stream(digest("graph", round_id, root), "z64", neighbours // 2 * clients)
     near: list[set[int]] = [set() for _ in range(clients)]
     for cycle in range(neighbours // 2):
         order = sorted(range(clients), key=lambda position: (words[cycle * clients + position], position))
@@ -400,6 +408,28 @@ def cycles(clients: int, neighbours: int, round_id: bytes) -> list[list[int]]:
             near[one].add(other)
             near[other].add(one)
     return [sorted(each) for each in near]
+
+
+def root_of(members: dict[int, dict[str, Any]], clients: int, proof: bytes) -> bytes:
+    """Level by level: what follows from the members, with what the proof has beside it."""
+    row: list[bytes | None] = [None] * clients
+    for place, keys in members.items():
+        row[place] = digest("roster leaf", be32(place), encode(keys))
+    hashes = [proof[at : at + 32] for at in range(0, len(proof), 32)]
+    while len(row) > 1:
+        above: list[bytes | None] = []
+        for pair in (row[at : at + 2] for at in range(0, len(row), 2)):
+            if pair == [None] * len(pair):
+                above.append(None)
+            elif len(pair) == 1:
+                above.append(pair[0])
+            else:
+                left, right = (one or (hashes.pop(0) if hashes else b"") for one in pair)
+                above.append(digest("roster node", left, right))
+        row = above
+    if hashes or row[0] is None:
+        raise Refused("a proof that does not fit")
+    return row[0]
 
 
 # -- 6.3 degree and threshold ------------------------------------------------------------------------
@@ -505,7 +535,9 @@ class Client:
         self.members = {one["position"]: one["keys"] for one in roster["members"]}
         self.position = next(k for k, keys in self.members.items() if keys == self.own_keys)
         if self.params["neighbours"] is not None:
-            data = encode({"type": "roster", "params": self.params, "members": []})
+            self._require_sparse(roster)
+            shown = {"type": "roster", "params": self.params, "members": [], "root": roster["root"]}
+            data = encode(shown)
         self.binding = digest("roster", data)
 
         positions = list(self.members)
@@ -531,6 +563,17 @@ class Client:
             signature = self.identity.sign(frame("sign request", self.binding, bytes((0,)), *bitmaps))
         fields = {"boxes": boxes, "request": bitmaps, "request_signature": signature}
         return encode(self._message("sealed-shares", summed=False, **fields))
+
+    def _require_sparse(self, roster: dict[str, Any]) -> None:
+        clients, degree, round_id = (self.params[name] for name in ("clients", "neighbours", "round_id"))
+        names = [keys["client"] for keys in self.members.values()]
+        if "root" not in roster or names != sorted(names):
+            raise Refused("no root, or ids out of order")
+        if root_of(self.members, clients, roster.get("proof", b"")) != roster["root"]:
+            raise Refused("a proof of another root")
+        near = cycles(clients, degree, round_id, roster["root"])[self.position]
+        if sorted(self.members) != sorted([*near, self.position]):
+            raise Refused("other neighbours")
 
     def inbound(self, data: bytes, dense: list[int], tables: list[list[list[int]]]) -> bytes:
         inbound = decode(data)
@@ -628,6 +671,8 @@ class Client:
 
     def unmask(self, data: bytes) -> bytes:
         request = decode(data)
+        if self.params["neighbours"] is not None:
+            self._require_cohort(request)
         shares = []
         for k in sorted(request["survivors"] + request["dropped"]):
             start = 66 * self.sum + (33 if k in request["survivors"] else 0)
@@ -635,6 +680,16 @@ class Client:
         answer = encode(self._message("unmask-shares", shares=shares))
         self.sum += 1
         return answer
+
+    def _require_cohort(self, request: dict[str, Any]) -> None:
+        cohort, clients = request.get("cohort", b""), self.params["clients"]
+        bits = to_bits(cohort)
+        if len(cohort) != (clients + 7) // 8 or any(bits[clients:]):
+            raise Refused("a bitmap of another cohort")
+        if [place for place in self.members if bits[place]] != request["survivors"]:
+            raise Refused("the bitmap contradicts the lists")
+        if sum(bits) < self.params.get("least_survivors", 0):
+            raise Refused("too few survivors")
 
     def _header(self, sender: int, receiver: int) -> bytes:
         return frame("seal shares", self.params["round_id"], be32(sender), be32(receiver))

@@ -2,6 +2,8 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from sfsl.crypto.secret import (
 )
 from sfsl.errors import AuthenticationFailed, KeyMismatch, ParameterError, SfslError
 from sfsl.secagg import Client, Layout, Policy, Server, SessionParams, Start, TableShape, plan_graph
-from sfsl.secagg.graph import random_cycles
+from sfsl.secagg.graph import random_cycles, seed_of
 from sfsl.secagg.masking import parse_requesters
 from sfsl.secagg.messages import (
     CODEC,
@@ -50,6 +52,7 @@ from sfsl.secagg.messages import (
     size_limit,
     sum_context,
 )
+from sfsl.secagg.tree import Tree, leaf, root_of
 from sfsl.testing import SeededRandomness
 from vectors import make, reference
 from vectors.values import plain, sum_of
@@ -416,12 +419,36 @@ def test_requesters_refused(case: dict[str, Any]) -> None:
 def test_graph() -> None:
     vectors = load("graph.json")
     for case in vectors["cycles"]:
-        settings = (case["clients"], case["neighbours"], hexed(case["round_id"]))
-        assert plain(list(random_cycles(*settings))) == case["peers"]
-        assert reference.cycles(*settings) == case["peers"]
+        settings = (case["clients"], case["neighbours"])
+        seed = (hexed(case["round_id"]), hexed(case["root"]))
+        assert plain(list(random_cycles(*settings, seed_of(*seed)))) == case["peers"]
+        assert reference.cycles(*settings, *seed) == case["peers"]
     for case in vectors["refused"]:
         with pytest.raises(error(case["error"])):
-            random_cycles(case["clients"], case["neighbours"], bytes(16))
+            random_cycles(case["clients"], case["neighbours"], bytes(32))
+
+
+def test_trees() -> None:
+    for case in load("graph.json")["trees"]:
+        count, positions, root = len(case["keys"]), case["positions"], hexed(case["root"])
+        byte_fields = [bytes_of(keys) for keys in case["keys"]]
+        keys = [msgspec.convert(fields, Keys) for fields in byte_fields]
+        tree = Tree([Member(place, one) for place, one in enumerate(keys)])
+        assert (tree.root, tree.proof(positions)) == (root, hexed(case["proof"]))
+        leaves = {place: leaf(place, keys[place]) for place in positions}
+        theirs = {place: byte_fields[place] for place in positions}
+        assert root_of(leaves, count, hexed(case["proof"])) == root
+        assert reference.root_of(theirs, count, hexed(case["proof"])) == root
+        for wrong in case["refused"]:
+            for found in (partial(root_of, leaves), partial(reference.root_of, theirs)):
+                with suppress(errors.InvalidMessage, reference.Refused):
+                    assert found(count, hexed(wrong["proof"])) != root
+
+
+def bytes_of(keys: dict[str, Any]) -> dict[str, Any]:
+    """The fields of keys as they were encoded."""
+    many = {name: [hexed(one) for one in keys[name]] for name in ("masks", "commitments")}
+    return keys | {"channel": hexed(keys["channel"])} | many
 
 
 def test_graph_plans() -> None:
@@ -603,7 +630,7 @@ class ReferenceClient:
     def answer(self, entry: dict[str, Any]) -> bytes:
         client, data = self.client, hexed(entry.get("bytes", ""))
         if entry["type"] == "roster":
-            self.mine = next(self.inputs)
+            self.mine = getattr(self, "mine", None) or next(self.inputs)
             return client.roster(data, self.mine["rows"])
         if entry["type"] == "inbound-shares":
             return client.inbound(data, self.mine["dense"], self.mine["tables"])
@@ -738,11 +765,11 @@ def test_a_client_refuses_and_goes_on_unchanged(session: dict[str, Any], case: d
     refuses_and_goes_on(CodeClient, session, case)
 
 
-REFUSED_REQUESTS = [one for one in REFUSED if one.values[0]["name"] in ("rows", "active-rows")]
+BY_THE_REFERENCE = [one for one in REFUSED if one.values[0]["name"] in ("rows", "active-rows", "sparse")]
 
 
-@pytest.mark.parametrize(("session", "case"), REFUSED_REQUESTS)
-def test_the_reference_refuses_requests_that_were_not_signed_or_badly_coded(
+@pytest.mark.parametrize(("session", "case"), BY_THE_REFERENCE)
+def test_the_reference_refuses_bad_requests_rosters_and_cohorts(
     session: dict[str, Any], case: dict[str, Any]
 ) -> None:
     refuses_and_goes_on(ReferenceClient, session, case)

@@ -39,8 +39,16 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, msgspec.Struct):
         tag = {"type": value.__struct_config__.tag} if isinstance(value, Message) else {}
-        return tag | {name: plain(getattr(value, name)) for name in value.__struct_fields__}
+        return tag | {name: plain(each) for name, each in on_the_wire(value).items()}
     return value
+
+
+def on_the_wire(value: msgspec.Struct) -> Json:
+    """Its fields without those that are left out where they have their default."""
+    defaults = {field.name: field.default for field in msgspec.structs.fields(value)}
+    omitted = defaults if value.__struct_config__.omit_defaults else {}
+    fields = {name: getattr(value, name) for name in value.__struct_fields__}
+    return {name: each for name, each in fields.items() if name not in omitted or each != omitted[name]}
 
 
 def sum_of(dense: int, ring: Any = "z32", label: str = "sum") -> SumParams:

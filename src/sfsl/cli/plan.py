@@ -17,6 +17,7 @@ from sfsl.cli.output import (
     progress_console,
     table,
 )
+from sfsl.cli.plan_hot import HotFlags, plan_hot_data, plan_hot_figures
 from sfsl.errors import InputError
 from sfsl.plan import (
     Load,
@@ -78,12 +79,37 @@ def plan(
         Path | None,
         Option(help="A run file: its settings and data take the place of those above but --capacity."),
     ] = None,
+    scheme: Annotated[
+        str, Option(help="sfsl: the paper's; hot: rows that many have, under differential privacy.")
+    ] = "sfsl",
+    epsilon: Annotated[float, Option(help="hot: what a client may spend in all.")] = 8.0,
+    delta: Annotated[float, Option(help="hot: the chance with which epsilon may not hold.")] = 1e-6,
+    participations: Annotated[int, Option(help="hot: rounds that a client trains in, at the most.")] = 5,
+    data: Annotated[
+        str | None, Option(help="hot: SOURCE:PATH as of sfsl run; owners of rows are counted in it.")
+    ] = None,
+    catalogue: Annotated[
+        Path | None, Option(help="hot: a catalogue with statistics (sfsl catalogue make).")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Predict bytes, CPU and memory of a round, epsilon, rows lost, and rounds per day.
 
     CPU seconds are calibrated on this machine, which takes a fraction of a second; training is not in them.
+
+    Examples: sfsl plan --clients 200   |   sfsl plan --scheme hot --clients 5000   |   sfsl plan --scheme hot
+    --data csv:clicks.csv --clients 1000 --epsilon 4   |   sfsl plan --config run.toml
     """
+    if scheme not in ("sfsl", "hot"):
+        raise InputError(f"--scheme {scheme}: a plan is for sfsl or hot")
+    if scheme == "hot":
+        given = HotFlags(clients, fleet, set_size, epsilon, delta, participations)
+        if config or catalogue or data:
+            plan_hot_data(given, config, catalogue, data, json)
+        else:
+            model, _ = _model(tables or PAPER_TABLES, dense, clients, set_size, unique, union)
+            plan_hot_figures(given, model, json)
+        return
     if config is not None:
         settings, fleet = _of_run(config, capacity)
     else:

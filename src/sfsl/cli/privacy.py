@@ -1,5 +1,6 @@
 """``sfsl privacy …``: what index privacy costs and gives. ``sfsl-research`` adds ``audit`` to the group."""
 
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -9,10 +10,21 @@ import msgspec
 import typer
 from rich.table import Table
 
-from sfsl.cli.output import Json, counts_of_rounds, plain, present, privacy_level, table
-from sfsl.privacy import PRESETS, Events, IndexPrivacy, Tuned, Workload, frontier, owner_distribution
+from sfsl.cli.output import Json, counts_of_rounds, facts, plain, present, privacy_level, table
+from sfsl.privacy import (
+    PRESETS,
+    Events,
+    IndexPrivacy,
+    Tuned,
+    Workload,
+    epsilon_of,
+    frontier,
+    owner_distribution,
+    rho_for,
+)
 from sfsl.privacy import tune as run_tune
 from sfsl.privacy.parameters import PAPER_COHORT, PAPER_MEAN_OWNERS, PAPER_SINGLE_OWNER
+from sfsl.privacy.state import StateRecord, read_state
 
 app = typer.Typer(help="Index privacy: what it gives, what it costs, an audit.", no_args_is_help=True)
 
@@ -26,7 +38,8 @@ LEVEL = "A preset, cpp1 to cpp5, or p1,p2,p3,p4."
 @app.command(
     epilog="Examples:  sfsl privacy show   |   "
     "sfsl privacy show cpp2 15/16,1/16,1,0 --rounds 1,10,1000   |   "
-    "sfsl privacy show --plot privacy.svg --json"
+    "sfsl privacy show --plot privacy.svg --json   |   "
+    "sfsl privacy show --state alice.state --epsilon 8"
 )
 def show(
     levels: Annotated[list[str] | None, typer.Argument(help=LEVEL + " Default: all presets.")] = None,
@@ -34,10 +47,23 @@ def show(
     cohort: Cohort = PAPER_COHORT,
     single_owner: Single = PAPER_SINGLE_OWNER,
     mean_owners: Mean = PAPER_MEAN_OWNERS,
+    state: Annotated[
+        Path | None,
+        typer.Option("--state", metavar="FILE", help="Show instead what a client has given away so far."),
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="With --state: the owner's limit for all hot rounds.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="With --state: the delta of that limit.")] = 1e-6,
     plot: Plot = None,
     json: Json = False,
 ) -> None:
-    """The paper's table for any parameters: p5 to p8 and epsilon, exact over any number of rounds."""
+    """The paper's table for any parameters: p5 to p8 and epsilon, exact over any number of rounds. Or, with
+    --state, what one client has spent."""
+    if state is not None:
+        spent = _spent_figures(read_state(state), epsilon, delta)
+        present(spent, json, facts(f"What {spent['client']} has given away", _spent_lines(spent)))
+        return
     chosen = {name: privacy_level(name) for name in levels or PRESETS}
     counts = counts_of_rounds(rounds)
     owners = owner_distribution(single_owner, mean_owners, cohort)
@@ -98,6 +124,43 @@ def tune(
         "frontier": [_tuned_figures(point) for line in lines.values() for point in line],
     }
     present(figures, json, *_tuned_texts(best, rounds, full), *where(plot))
+
+
+def _spent_figures(record: StateRecord, limit: float | None, delta: float) -> dict[str, Any]:
+    """What a state says. ``hot_rounds_left`` is at the mean cost so far, None where that is unknown."""
+    hot, ledger = record.hot, record.ledger
+    left = None
+    if limit is not None and 0 < hot.rho < math.inf and limit < math.inf:
+        room = rho_for(limit, delta) - hot.rho
+        left = max(0, math.floor(room / (hot.rho / hot.rounds) + 1e-6))
+    return {
+        "client": record.client,
+        "hot_rounds": hot.rounds,
+        "hot_rounds_lost": hot.lost,
+        "rho": plain(hot.rho),
+        "epsilon": plain(epsilon_of(hot.rho, delta)),
+        "delta": delta,
+        "epsilon_limit": plain(limit),
+        "hot_rounds_left": left,
+        "rounds_begun": ledger.begun,
+        "rounds_lost": ledger.lost,
+        "epsilon_per_index": plain(record.epsilon_total),
+    }
+
+
+def _spent_lines(spent: Mapping[str, Any]) -> dict[str, object]:
+    left, limit = spent["hot_rounds_left"], spent["epsilon_limit"]
+    return {
+        "hot rounds": spent["hot_rounds"],
+        "… known from the server only": spent["hot_rounds_lost"],
+        "rho of all of them": spent["rho"],
+        f"epsilon at delta {spent['delta']:g}": spent["epsilon"],
+        "… allowed (--epsilon)": "not said" if limit is None else limit,
+        "hot rounds left at that": "unknown" if left is None else left,
+        "rounds of any kind": spent["rounds_begun"],
+        "… known from the server only ": spent["rounds_lost"],
+        "epsilon per index in requests": spent["epsilon_per_index"],
+    }
 
 
 def _level_tables(

@@ -1,5 +1,6 @@
 """``sfsl run``, ``init``, ``evaluate`` and ``export``: training a model over simulated private clients."""
 
+import math
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ def run(
     out: Annotated[Path, Option(help="The run's folder.")] = Path("sfsl-run"),
     rounds: Annotated[int | None, Option(help="run.rounds")] = None,
     clients: Annotated[int | None, Option(help="round.clients")] = None,
-    scheme: Annotated[str | None, Option(help="round.scheme: sfsl, sfl, fsl, fl or centralized")] = None,
+    scheme: Annotated[str | None, Option(help="round.scheme: sfsl, hot, sfl, fsl, fl or centralized")] = None,
     sums: Annotated[str | None, Option(help="round.sums: auto, masked or plain")] = None,
     privacy: Annotated[
         str | None, Option(help="privacy.preset, cpp1 to cpp5, or probabilities p1,p2,p3,p4")
@@ -80,8 +81,9 @@ def run(
 ) -> None:
     """Train a model over simulated clients on the real protocol: secure sums, private rows, dropouts.
 
-    Other schemes, to compare with: --scheme fl, sfl, fsl or centralized. --sums plain gives the same model
-    without the protocol, for experiments.
+    --scheme hot trains rows that many clients have, under differential privacy (privacy.epsilon); all others
+    stay at home. Other schemes, to compare with: --scheme fl, sfl, fsl or centralized. --sums plain gives the
+    same model without the protocol, for experiments.
 
     Ctrl-C stops after the round; once more, at once. Either way --resume goes on from the last whole round.
     """
@@ -131,7 +133,15 @@ def run(
         kept = ", best/" if summary.best else ""
         console().print(f"Everything is in {out}: metrics.jsonl, summary.json, config.toml, store/{kept}")
         print_verdict(console(), summary)
-    if summary.stopped == "patience" and summary.best:
+    if summary.stopped == "budget":
+        screen.print(
+            f"Stopped after round {summary.rounds}: too few clients have budget left for another round "
+            f"(privacy.epsilon = {wanted.privacy.epsilon:g}, privacy.participations). To go on takes a run "
+            "of its own, with more of either, or more users.",
+            highlight=False,
+            soft_wrap=True,
+        )
+    elif summary.stopped == "patience" and summary.best:
         screen.print(
             f"Stopped after round {summary.rounds}: no model was better on validation devices than that of "
             f"round {summary.best.round}, for {summary.rounds - summary.best.round} rounds (run.patience = "
@@ -258,6 +268,14 @@ def described(config: RunConfig) -> str:
         case "sfsl":
             least = config.round.min_contributors
             return f"sfsl, {config.privacy.name}, rows with at least {least} contributors{label}"
+        case "hot":
+            privacy = config.privacy
+            noise = (
+                f"epsilon {privacy.epsilon:g} at delta {privacy.delta:g} for everything that leaves a client"
+            )
+            if math.isinf(privacy.epsilon):
+                noise = "NO NOISE (privacy.epsilon = inf): sums are exact, and can betray their owners"
+            return f"hot rows together, cold rows at home; {noise}{label}"
         case "sfl":
             return f"sfl: the full model under secure sums{label}"
         case other:

@@ -10,7 +10,7 @@ from sfsl.cli.output import table
 from sfsl.errors import NotFinite
 from sfsl.rounds.exchanges import ORDER, Exchange
 from sfsl.rounds.record import RoundRecord
-from sfsl.run.summary import BaselineFigures, Best, Costs, FullModel, Privacy, Summary
+from sfsl.run.summary import BaselineFigures, Best, Costs, FullModel, HotPrivacy, Privacy, Summary
 from sfsl.scores import Evaluation, unbeaten, verdict
 
 NONE = "–"
@@ -122,7 +122,8 @@ def _facts(summary: Summary) -> Facts:
     if not central:
         memory = f"{_size(full.client_memory_bytes)}, {_size(full.server_memory_bytes)}"
         facts.append(("… full model, client and server", memory))
-    facts += _privacy_facts(summary.privacy)
+    hot = summary.hot_privacy
+    facts += _privacy_facts(summary.privacy) if hot is None else _hot_facts(hot)
     if not central:
         facts.append(("clients that dropped out", f"{summary.dropped:,}"))
         facts.append(("answers that came too late", f"{summary.late:,}"))
@@ -218,6 +219,21 @@ def _privacy_facts(privacy: Privacy | None) -> Facts:
     ]
 
 
+def _hot_facts(privacy: HotPrivacy) -> Facts:
+    spent, allowed = (
+        _said(one, "{:.3f}", none="infinite: NO NOISE") for one in (privacy.epsilon, privacy.epsilon_allowed)
+    )
+    rounds, clients = _counted(privacy.rounds_at_most, "round"), _counted(privacy.clients_exposed, "client")
+    rows = ", ".join(f"{count:,} of {name}" for name, count in privacy.hot_rows.items()) or "none yet"
+    return [
+        ("epsilon of a client, in all", f"{spent} at delta {privacy.delta:g}; {allowed} allowed"),
+        ("… covers", "all that leaves a client, all rounds, surveys included"),
+        ("… against", f"a curious server and {privacy.corruption:.0%} of a cohort"),
+        ("rounds of a client", f"{rounds} at most; {clients} took part"),
+        ("hot rows", rows),
+    ]
+
+
 def _exchanges(summary: Summary) -> Table:
     costs, full = summary.costs, summary.full_model
     columns = (costs.bytes_up, costs.bytes_down, full.bytes_up, full.bytes_down)
@@ -229,6 +245,7 @@ def _exchanges(summary: Summary) -> Table:
             *(_said(column.get(exchange)) for column in cpu),
         )
         for exchange in (Exchange.CHECK_IN, *ORDER)
+        if any(exchange in column for column in (*columns, *cpu))
     ]
     totals = (
         "total",

@@ -10,6 +10,7 @@ out of every other module of this package.
 import hashlib
 import os
 from collections.abc import Sequence
+from itertools import accumulate
 from math import prod
 from typing import NoReturn, Protocol
 
@@ -225,7 +226,10 @@ class Interpolation:
     def __init__(self, points: Sequence[int]) -> None:
         if len(set(points)) != len(points):
             raise ParameterError("share points must be distinct")
-        self._weights = [_weight(point, points) for point in points]
+        # Point x has the weight Π others / (other - x), that is Π points / (x Π (other - x)).
+        product = prod(points)
+        inverses = _inverses([x * prod([y - x for y in points if y != x]) % PRIME for x in points])
+        self._weights = [product * inverse % PRIME for inverse in inverses]
 
     def secret(self, shares: Sequence[int]) -> Secret:
         """The secret behind the shares, in the order of the points."""
@@ -238,10 +242,14 @@ def as_secret(element: int) -> Secret:
     return Secret(element.to_bytes(SECRET_BYTES, "big"))
 
 
-def _weight(point: int, points: Sequence[int]) -> int:
-    others = [other for other in points if other != point]
-    denominator = prod(other - point for other in others)
-    return prod(others) * pow(denominator, -1, PRIME) % PRIME
+def _inverses(elements: Sequence[int]) -> list[int]:
+    """The inverses of all elements from that of their product, which alone is slow to find."""
+    before = list(accumulate(elements, lambda product, one: product * one % PRIME, initial=1))
+    inverse, found = pow(before.pop(), -1, PRIME), list[int]()
+    for one, product in zip(reversed(elements), reversed(before), strict=True):
+        found.append(inverse * product % PRIME)
+        inverse = inverse * one % PRIME
+    return found[::-1]
 
 
 def _element(randomness: Randomness) -> int:

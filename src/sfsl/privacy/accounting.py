@@ -4,6 +4,7 @@ vector against zeros in its place. Rho adds up over a client's rounds; ``dp-acco
 """
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -39,6 +40,7 @@ def epsilon_of(rho: float, delta: float) -> float:
     return epsilon if epsilon <= guess else math.inf
 
 
+@lru_cache(maxsize=64)
 def rho_for(epsilon: float, delta: float) -> float:
     """Return the largest rho, rounded down, that ``epsilon_of`` puts at ``epsilon`` or below."""
     _require(epsilon >= 0, f"epsilon is a number from 0 up, not {epsilon!r}")

@@ -1,5 +1,5 @@
-"""Periods, whom a server invites in each, and what a client has given away so far in them (spec privacy 2, 5
-and 7).
+"""Periods, whom a server invites in each, and what a client has given away so far, in them and in noisy sums
+(spec privacy 2, 5 and 7).
 
 Periods start by the calendar and never by data. In each a server invites every client at most once, the
 policy ``period``. The clients' own ledgers enforce that limit; a server that keeps to it asks nobody in
@@ -13,12 +13,16 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import cached_property
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from sfsl.crypto.secret import Randomness
 from sfsl.errors import BudgetExhausted, InputError, ParameterError, TooFewClients
+from sfsl.privacy.accounting import epsilon_of, rho_for
 from sfsl.privacy.parameters import IndexPrivacy, epsilon_after
 
 # Sums of the same evidence in another order differ in the last digits; a limit is not meant that finely.
@@ -86,18 +90,32 @@ def choose_uniformly(clients: Iterable[str], count: int, randomness: Randomness)
 class Budget:
     """The limits of a client's operator. Epsilon is per index and has no default: it must be chosen.
     ``exposures_per_period``: in how many rounds of a period the union and the sums may be opened with this
-    client in them. Epsilon does not cover what they show; raising this from 1 is a decision."""
+    client in them. Epsilon does not cover what they show; raising this from 1 is a decision.
+
+    ``epsilon_hot`` at ``delta_hot`` is the limit for all that noisy sums ever show of this client, 0 where it
+    takes part in none; ``rho_per_round`` is the most that one of them may cost."""
 
     epsilon_per_period: float
     epsilon_total: float
     exposures_per_period: int = 1
+    epsilon_hot: float = 0.0
+    delta_hot: float = 1e-6
+    rho_per_round: float = math.inf
 
     def __post_init__(self) -> None:
-        if not self.epsilon_per_period >= 0 or not self.epsilon_total >= 0:
-            raise ParameterError("an epsilon limit is a number from 0 up (math.inf for none)")
+        limits = (self.epsilon_per_period, self.epsilon_total, self.epsilon_hot, self.rho_per_round)
+        if not all(limit >= 0 for limit in limits):
+            raise ParameterError("a limit on epsilon or rho is a number from 0 up (math.inf for none)")
+        if not 0 < self.delta_hot < 1:
+            raise ParameterError(f"delta lies between 0 and 1 (usual: 1e-6), not {self.delta_hot!r}")
         limit = self.exposures_per_period
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
             raise ParameterError("a limit on exposures is a whole number from 0 up")
+
+    @cached_property
+    def rho(self) -> float:
+        """All that noisy sums may cost, in rho."""
+        return rho_for(self.epsilon_hot, self.delta_hot)
 
 
 class ClosedPeriod(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -111,8 +129,8 @@ class ClosedPeriod(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
 
 class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Counts of the current period, one line for each closed one, and two counters that never go back.
-    ``begun`` counts every exposure ever debited. ``lost`` counts rounds that the server has seen and this
-    ledger has not, and ``lost_epsilon`` is what they are charged with."""
+    ``begun`` counts every exposure and every hot round ever debited. ``lost`` counts rounds that the server
+    has seen and this ledger has not, and ``lost_epsilon`` is what they are charged with."""
 
     exposures: int = 0
     answered: int = 0
@@ -176,12 +194,57 @@ class Ledger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             closed=(*self.closed, line), begun=self.begun, lost=self.lost, lost_epsilon=self.lost_epsilon
         )
 
-    def after_loss(self, acknowledged: int, privacy: IndexPrivacy) -> "Ledger":
+    def after_hot_round(self) -> "Ledger":
+        return msgspec.structs.replace(self, begun=self.begun + 1)
+
+    def after_loss(self, acknowledged: int, epsilon: float) -> "Ledger":
         """Own up to rounds that only the server remembers, each at the most that it can have cost."""
         missing = acknowledged - self.begun
         return msgspec.structs.replace(
             self,
             begun=acknowledged,
             lost=self.lost + missing,
-            lost_epsilon=self.lost_epsilon + missing * privacy.epsilon_infinity,
+            lost_epsilon=self.lost_epsilon + missing * epsilon,
         )
+
+
+class HotLedger(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What noisy sums have cost: ``rho`` in ``rounds``, of which ``lost`` are known from the server only and
+    charged with the most that a round may cost. ``last``: the digest of the last round that was paid for."""
+
+    rho: Annotated[float, Meta(ge=0)] = 0.0
+    rounds: int = 0
+    lost: int = 0
+    last: bytes = b""
+
+    def check(self, budget: Budget, rho: float) -> None:
+        """Raise unless one more round at this cost fits the budget."""
+        if not rho > 0:
+            raise InputError(f"a hot round costs more than nothing, not rho {rho!r}")
+        if budget.epsilon_hot == 0:
+            raise BudgetExhausted("this client's owner allows no hot rounds (epsilon_hot is 0)")
+        if rho > budget.rho_per_round * (1 + _ROUNDING):
+            raise BudgetExhausted(
+                f"the round costs rho {rho:.4g}, where the owner allows {budget.rho_per_round:.4g} at most; "
+                "the client sits it out and waits for one with more noise"
+            )
+        if self.rho + rho > budget.rho * (1 + _ROUNDING):
+            left = max(0.0, budget.rho - self.rho)
+            raise BudgetExhausted(
+                f"the round costs rho {rho:.4g} and {left:.4g} of {budget.rho:.4g} is left: epsilon is "
+                f"{epsilon_of(self.rho, budget.delta_hot):.4g} after {self.rounds} rounds, where "
+                f"{budget.epsilon_hot:.4g} is allowed at delta {budget.delta_hot:.3g}; the client takes no "
+                "part in a round that costs more than is left"
+            )
+
+    def after_round(self, name: bytes, rho: float) -> "HotLedger":
+        return HotLedger(self.rho + rho, self.rounds + 1, self.lost, name)
+
+    def after_loss(self, missing: int, budget: Budget) -> "HotLedger":
+        """Own up to rounds that only the server remembers, each at the most that it can have cost. Where the
+        owner allows no hot round, none of them was one."""
+        most = min(budget.rho_per_round, budget.rho)
+        if most == 0:
+            return self
+        rho = self.rho + missing * most
+        return HotLedger(rho, self.rounds + missing, self.lost + missing, self.last)

@@ -11,6 +11,12 @@ In a round, in this order::
 A step that fails raises, and then nothing may be sent. A client that restarts within a round is a
 dropout: the new process has not exposed that round and refuses to answer it. Where each message has a
 process of its own, ``keep`` and ``go_on`` hand a round over from one to the next, and to no other.
+
+A hot round needs no period::
+
+    with ClientState.open(path, client="alice", budget=budget) as state:
+        state.catch_up(server_count)
+        state.spend(round_id, rho)                                # debited on disk; MaskedVector may leave
 """
 
 import os
@@ -28,7 +34,8 @@ from sfsl.codec import Message
 from sfsl.crypto.secret import Randomness, Secret, digest
 from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error
 from sfsl.errors import Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError
-from sfsl.privacy.ledger import Budget, Calendar, Ledger
+from sfsl.privacy.accounting import epsilon_of
+from sfsl.privacy.ledger import Budget, Calendar, HotLedger, Ledger
 from sfsl.privacy.parameters import IndexPrivacy
 from sfsl.privacy.response import KEY_BYTES, Decoys, Perturber, Tables
 
@@ -86,13 +93,25 @@ def freeze(
 
 class StateRecord(Message, frozen=True, tag="client-state", omit_defaults=True):
     """All that a client keeps from round to round. ``going_on``: the digest of what another keeps of a round
-    under way, the last thing that was kept of it (``ClientState.keep``)."""
+    under way, the last thing that was kept of it (``ClientState.keep``). ``hot`` is left out of the bytes
+    while no hot round was paid for."""
 
     client: ClientName
     calendar: Calendar
     ledger: Ledger
     period: FrozenPeriod | None
     going_on: Digest | None = None
+    hot: HotLedger = HotLedger()
+
+    @property
+    def epsilon_period(self) -> float:
+        """Epsilon per index given away in the current period."""
+        return 0.0 if self.period is None else self.ledger.epsilon(self.period.p1, self.period.p2)
+
+    @property
+    def epsilon_total(self) -> float:
+        """Epsilon per index given away over all periods."""
+        return self.ledger.epsilon_before + self.epsilon_period
 
 
 FORMAT = RecordFormat(
@@ -103,6 +122,15 @@ FORMAT = RecordFormat(
     lost="Do not restore an old copy, which has lost count; sit out until the next period and create a new "
     "state then",
 )
+
+
+def read_state(path: str | os.PathLike[str]) -> StateRecord:
+    """Return what a state file holds, to look at. Needs no lock: files are replaced whole."""
+    try:
+        with open(path, "rb") as file:
+            return FORMAT.decode(file.read(FORMAT.largest + 1), str(path))
+    except OSError as error:
+        raise StateError(f"cannot read {path}: {error.strerror}") from None
 
 
 class ClientState(Closing):
@@ -170,13 +198,26 @@ class ClientState(Closing):
     @property
     def epsilon_period(self) -> float:
         """Epsilon per index given away in the current period."""
-        frozen = self._record.period
-        return 0.0 if frozen is None else self.ledger.epsilon(frozen.p1, frozen.p2)
+        return self._record.epsilon_period
 
     @property
     def epsilon_total(self) -> float:
         """Epsilon per index given away over all periods."""
-        return self.ledger.epsilon_before + self.epsilon_period
+        return self._record.epsilon_total
+
+    @property
+    def rho(self) -> float:
+        """What hot rounds have cost so far."""
+        return self._record.hot.rho
+
+    @property
+    def hot_rounds(self) -> int:
+        """The number of hot rounds that were paid for."""
+        return self._record.hot.rounds
+
+    def epsilon_hot(self, delta: float) -> float:
+        """Epsilon of all hot rounds together, at ``delta``."""
+        return epsilon_of(self.rho, delta)
 
     def begin(
         self,
@@ -194,8 +235,7 @@ class ClientState(Closing):
         More than we remember means that this state is an old copy."""
         self._perturber = None
         self._round = None
-        if acknowledged is not None and not 0 <= acknowledged < 2**63:
-            raise InputError(f"a server cannot remember {acknowledged} rounds of one client")
+        _require_count(acknowledged)
         number = self._record.calendar.period(today)
         current = self._record.period
         if current is not None and number < current.number:
@@ -245,13 +285,50 @@ class ClientState(Closing):
 
     def _own_up(self, current: FrozenPeriod, acknowledged: int, privacy: IndexPrivacy) -> None:
         known = self.ledger.begun
-        barred = msgspec.structs.replace(current, barred=True)
-        self._replace(ledger=self.ledger.after_loss(acknowledged, privacy), period=barred, going_on=None)
+        self._charge_lost(acknowledged, privacy.epsilon_infinity, current)
         raise RolledBack(
             f"the server remembers {acknowledged} rounds of this client, its state only {known}: it is an "
             "old copy. The missing rounds are charged in full, and the client sits out until "
             f"{self._next_period(current)}"
         )
+
+    def _charge_lost(self, acknowledged: int, epsilon: float, current: FrozenPeriod | None) -> None:
+        """Nobody knows of which kind the missing rounds were: each is charged as both."""
+        self._replace(
+            ledger=self.ledger.after_loss(acknowledged, epsilon),
+            period=None if current is None else msgspec.structs.replace(current, barred=True),
+            going_on=None,
+            hot=self._record.hot.after_loss(acknowledged - self.ledger.begun, self._budget),
+        )
+
+    def catch_up(self, acknowledged: int | None) -> int:
+        """Own up to rounds that the server remembers and this state does not, before a hot round; return
+        how many. Each is charged with the most that the owner allows for one. Noise has no permanent answers
+        that could be drawn twice, so hot rounds go on while the budget lasts; others wait for a new
+        period."""
+        _require_count(acknowledged)
+        missing = (acknowledged or 0) - self.ledger.begun
+        if missing <= 0:
+            return 0
+        self._perturber = None
+        self._round = None
+        self._charge_lost(self.ledger.begun + missing, self._budget.epsilon_per_period, self._record.period)
+        return missing
+
+    def require_spend(self, rho: float) -> None:
+        """Raise unless ``spend`` would allow one more hot round at this cost. Nothing is debited."""
+        self._record.hot.check(self._budget, rho)
+
+    def spend(self, round_id: bytes, rho: float) -> None:
+        """Debit a hot round, durably; only then may its masked vector leave."""
+        name = digest("round spent", round_id)
+        if name == self._record.hot.last:
+            raise Refused(
+                "this client has paid for this round already: a vector is sent once. After a restart it is a "
+                "dropout and waits for the next round"
+            )
+        self._record.hot.check(self._budget, rho)
+        self._replace(ledger=self.ledger.after_hot_round(), hot=self._record.hot.after_round(name, rho))
 
     def require_round(self) -> None:
         """Raise unless ``expose`` would allow one more round now. Nothing is debited."""
@@ -323,3 +400,8 @@ class ClientState(Closing):
 
     def __repr__(self) -> str:
         return f"ClientState({self._record.client!r}, period={self.period}, redacted)"
+
+
+def _require_count(acknowledged: int | None) -> None:
+    if acknowledged is not None and not 0 <= acknowledged < 2**63:
+        raise InputError(f"a server cannot remember {acknowledged} rounds of one client")

@@ -33,7 +33,7 @@ UPDATE_SHARE = math.sqrt(1 - SCORES_SHARE**2 - CUT_SHARE**2)
 SAMPLE_SHARE = 0.02
 _LARGEST = 1 << 28
 # Rows whose counts may well be noise alone are not hot.
-_LEAST_DEVIATIONS = 3.0
+LEAST_DEVIATIONS = 3.0
 
 
 class HotParams(Checked, frozen=True):
@@ -220,7 +220,7 @@ def choose_hot(
     A derived row has about as many owners as the rows that lead to it have together, and no more than there
     are clients. Derived rows come first: they are few, and what is known of cold rows is in them.
     """
-    space, least = IndexSpace(model), max(1.0, _LEAST_DEVIATIONS * deviation)
+    space, least = IndexSpace(model), max(1.0, LEAST_DEVIATIONS * deviation)
     all_rows = space.rows(np.arange(space.domain))
     start, by_table = 0, dict[str, Reals]()
     for table in (one for one in model.tables if one.kind == "shared"):

@@ -165,7 +165,7 @@ def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) 
     limits = policy.hot
     if limits is None:
         raise Refused("a round over hot rows, which this client does not take part in")
-    rho = params.rho(honest_survivors(least_survivors(session), session.clients, limits.corruption))
+    rho = params.rho(honest_survivors(session.fewest, session.clients, limits.corruption))
     if rho > limits.max_rho:
         raise Refused(
             f"a round that costs rho = {rho:.4g}; this client's owner allows {limits.max_rho:.4g} a round"
@@ -173,11 +173,6 @@ def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) 
     if params.kind == "train" and params.clip > policy.max_clip:
         raise Refused(f"updates of a norm up to {params.clip:g}, this client allows {policy.max_clip:g}")
     return rho
-
-
-def least_survivors(session: SessionParams) -> int:
-    """Return how many must have answered before a sum can open."""
-    return session.threshold
 
 
 def open_published(params: HotParams, published: Published) -> Download:

@@ -126,7 +126,8 @@ class HotRound:
         cut = float(np.clip(values[-1] / (CUT_SHARE * params.clip * max(1, clients)), 0, 1))
         clip = params.clip * math.exp(_FOLLOW * (cut - 0.5))
         state = msgspec.structs.replace(self.state, clip=float(np.clip(clip, 1e-4, 1e4)))
-        return RoundOutcome(applied, sums.survivors, sets, owners, scores, params.scores, state)
+        noise = params.deviation * math.sqrt(clients) / (params.levels * SAMPLE_SHARE)
+        return RoundOutcome(applied, sums.survivors, sets, owners, scores, params.scores, state, noise)
 
 
 def plan_hot(

@@ -15,7 +15,8 @@ from sfsl.codec import Checked
 from sfsl.crypto.secret import digest
 from sfsl.errors import ParameterError, Refused
 from sfsl.secagg import SessionParams, default_threshold
-from sfsl.secagg.messages import Layout, Policy, SumParams, TableShape
+from sfsl.secagg.graph import GraphPlan, default_graph
+from sfsl.secagg.messages import MAX_COMPLETE, Layout, Policy, SumParams, TableShape
 from sfsl.submodel import ModelSpec, RowSet, UpdateParams
 from sfsl.union import UnionParams, choose, planned_capacity
 
@@ -177,7 +178,7 @@ class HotRules:
 
     rho: float
     survey_rho: float
-    marks: int = 64
+    marks: int = 256
     surveys: int = 1
     megabytes: float = 1.5
     corruption: float = 0.1
@@ -232,10 +233,18 @@ class RoundRules:
 
     def threshold_of(self, clients: int) -> int:
         """Return how many of so many clients must last through a round."""
-        least = default_threshold(clients)
+        least = self.graph(clients).survivors if self.sparse(clients) else default_threshold(clients)
         if self.threshold is None:
             return least
         return max(self.threshold, least) if self.active else self.threshold
+
+    def sparse(self, clients: int) -> bool:
+        """Whether so many clients are too many for each to share masks with every other."""
+        return self.hot is not None and clients > MAX_COMPLETE
+
+    def graph(self, clients: int) -> GraphPlan:
+        """Return the sparse graph of a cohort of so many."""
+        return default_graph(clients, corruption=self.hot.corruption if self.hot else 0.0)
 
     def score_bins(self, kept: ScoreBins | None) -> ScoreBins | None:
         """Return the bins of the next round: those that were kept, unless the rules want another number."""
@@ -286,12 +295,18 @@ class Summed(Protocol):
 def plan_session(
     rules: RoundRules, params: Summed, *, clients: int, round_id: bytes, threshold: int | None = None
 ) -> SessionParams:
-    """Plan the session of a round for the clients that checked in; ``threshold`` None follows the rules."""
+    """Plan the session of a round for the clients that checked in. ``threshold``, of whom must last, follows
+    the rules where it is None."""
+    least, neighbours, survivors = rules.threshold_of(clients) if threshold is None else threshold, None, None
+    if rules.sparse(clients):
+        graph = rules.graph(clients)
+        least, neighbours, survivors = graph.threshold, graph.neighbours, max(least, graph.survivors)
     return SessionParams(
         round_id=round_id,
         clients=clients,
-        threshold=rules.threshold_of(clients) if threshold is None else threshold,
-        neighbours=None,
+        threshold=least,
+        neighbours=neighbours,
         active=rules.active,
         sums=params.sums(),
+        least_survivors=survivors,
     )

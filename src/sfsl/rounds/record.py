@@ -51,7 +51,8 @@ class RoundSums:
 @dataclass(frozen=True)
 class RoundOutcome:
     """What a finished round comes to. ``scores`` are the summed histograms (positives, negatives), in
-    ``bins``. ``hot`` is what a round over hot rows leaves for the next."""
+    ``bins``; ``noise`` is the deviation of what noise adds to each count. ``hot`` is what a round over hot
+    rows leaves for the next."""
 
     applied: Applied
     survivors: tuple[str, ...]
@@ -60,6 +61,7 @@ class RoundOutcome:
     scores: Histograms | None
     bins: ScoreBins | None = None
     hot: HotState | None = None
+    noise: float = 0.0
 
 
 def read_sums(
@@ -266,6 +268,10 @@ def secure_auc(outcome: RoundOutcome | None) -> tuple[float | None, float | None
     if outcome is None or outcome.scores is None:
         return None, None
     auc, error = auc_from_histograms(*outcome.scores), auc_error_bound(*outcome.scores)
+    # Noise in a count moves the AUC by half of that count's share at the most; three deviations of it all.
+    clicks, others = (max(1.0, float(one.sum())) for one in outcome.scores)
+    spread = outcome.noise * math.sqrt(len(outcome.scores[0]))
+    error = min(1.0, error + 1.5 * spread * math.hypot(1 / clicks, 1 / others))
     if not math.isfinite(error):
         return None, None
     return (auc if error <= WORST_AUC_ERROR else None), error
@@ -276,9 +282,10 @@ def secure_log_loss(outcome: RoundOutcome | None) -> dict[str, float | None]:
     if outcome is None or outcome.scores is None or outcome.bins is None:
         return {}
     loss, error = log_loss_from_histograms(*outcome.scores, *outcome.bins.log_odds)
+    clicks, others = (float(one.sum()) for one in outcome.scores)
+    error += 3 * outcome.noise * math.sqrt(2 * len(outcome.scores[0])) / max(1.0, clicks + others)
     if not math.isfinite(error):
         return {}
-    clicks, others = (float(one.sum()) for one in outcome.scores)
     return {
         "log_loss_secure": loss if error <= WORST_LOG_LOSS_ERROR else None,
         "log_loss_secure_error": error,

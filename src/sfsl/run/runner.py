@@ -107,6 +107,8 @@ class Runner(Closing):
             evaluation=self._final_evaluation(),
             best=self._best.line,
             out_of_patience=self.out_of_patience,
+            out_of_budget=self.out_of_budget,
+            kept=self._journal.kept,
             data_problems={} if report is None else report.problems,
             peak_memory=peak_memory(),
             mask_seconds=mask_seconds(Z32),

@@ -44,13 +44,27 @@ def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
     if chosen.min_contributors == "auto":
         planned = plan_min_contributors(config, fleet) if config.round.scheme == "sfsl" else 1
         chosen = msgspec.structs.replace(chosen, min_contributors=planned)
-    privacy = config.privacy
-    if config.round.scheme == "hot" and privacy.participations == "auto":
-        turns = math.ceil(
-            max(1, config.run.rounds - config.hot.surveys) * chosen.clients / len(fleet.devices)
+    return with_turns(msgspec.structs.replace(config, round=chosen), len(fleet.devices))
+
+
+def with_turns(config: RunConfig, clients: int) -> RunConfig:
+    """Put numbers in the place of "auto" of rounds over hot rows, for a fleet of so many clients."""
+    privacy, hot, rounds, cohort = config.privacy, config.hot, config.run.rounds, config.round.clients
+    if config.round.scheme != "hot":
+        return config
+    if hot.surveys == "auto":
+        surveys = min(math.ceil(clients / cohort), max(1, rounds // 5))
+        hot = msgspec.structs.replace(hot, surveys=surveys)
+    assert hot.surveys != "auto"  # noqa: S101 -- just replaced
+    if hot.surveys * cohort > math.ceil(clients / cohort) * cohort:
+        raise InputError(
+            f"hot.surveys = {hot.surveys} of {cohort} clients each: the noise is made for one survey of each "
+            f"client, and there are {clients:,}; at most {math.ceil(clients / cohort)} are possible"
         )
+    if privacy.participations == "auto":
+        turns = math.ceil(max(1, rounds - hot.surveys) * cohort / clients)
         privacy = msgspec.structs.replace(privacy, participations=turns)
-    return msgspec.structs.replace(config, round=chosen, privacy=privacy)
+    return msgspec.structs.replace(config, privacy=privacy, hot=hot)
 
 
 def open_store(folder: RunFolder, config: RunConfig, fleet: Fleet) -> LmdbStore:

@@ -9,10 +9,13 @@ import msgspec
 
 from sfsl.errors import NotFinite
 from sfsl.privacy import PRESETS, IndexPrivacy
+from sfsl.privacy.accounting import epsilon_of
 from sfsl.rounds.exchanges import Exchange
 from sfsl.rounds.record import RoundRecord
 from sfsl.scores import CalibrationBin, Evaluation, unbeaten, verdict
-from sfsl.settings.run import SECURE, RunConfig
+from sfsl.service.driver import Kept
+from sfsl.settings.rounds import hot_rules
+from sfsl.settings.run import RunConfig
 from sfsl.submodel import ModelSpec
 
 WORD_BYTES = 4
@@ -106,6 +109,24 @@ class Privacy(msgspec.Struct, frozen=True):
     min_contributors: int
 
 
+class HotPrivacy(msgspec.Struct, frozen=True):
+    """User-level differential privacy of everything that left clients of rounds over hot rows: ``epsilon`` at
+    ``delta`` is that of whoever has spent most by now, ``epsilon_allowed`` what the noise was made for. None
+    stands for infinity: no noise. It holds against a curious server with which at most the share
+    ``corruption`` of a cohort colludes. ``hot_rows`` are those that are trained together, by table."""
+
+    epsilon: float | None
+    delta: float
+    epsilon_allowed: float | None
+    rho_survey: float | None
+    rho_round: float | None
+    participations: int
+    rounds_at_most: int
+    clients_exposed: int
+    corruption: float
+    hot_rows: dict[str, int]
+
+
 class FullModel(msgspec.Struct, frozen=True):
     """What secure FL of the whole model would take with the same cohort and keys; computed, not run.
 
@@ -143,7 +164,8 @@ class Summary(msgspec.Struct, frozen=True):
     evaluated; ``verdict`` says in a sentence whether the model beats the baselines. ``best`` is None where no
     devices were there to choose a model; then the last is exported. ``calibration``, ``verdict`` and
     ``beats_baselines`` are of the model that is exported. ``stopped`` says why there are fewer rounds than
-    planned: "patience", or somebody "asked" for it.
+    planned: "patience", the privacy "budget" of the clients is spent, or somebody "asked" for it.
+    ``hot_privacy`` is there instead of ``privacy`` for rounds over hot rows.
     """
 
     scheme: str
@@ -170,7 +192,8 @@ class Summary(msgspec.Struct, frozen=True):
     verdict: str = ""
     beats_baselines: bool | None = None
     best: Best | None = None
-    stopped: Literal["patience", "asked"] | None = None
+    stopped: Literal["patience", "budget", "asked"] | None = None
+    hot_privacy: HotPrivacy | None = None
 
 
 def summarize(
@@ -186,10 +209,12 @@ def summarize(
     evaluation: Evaluation | None = None,
     best: RoundRecord | None = None,
     out_of_patience: bool = False,
+    out_of_budget: bool = False,
+    kept: Kept | None = None,
 ) -> Summary:
     """``invited``: to how many rounds, by client. ``mask_seconds``: CPU time for one word of a mask.
     ``evaluation``: that of the model that is exported. ``best``: the line of the best round, if one was
-    chosen."""
+    chosen. ``kept`` has what clients of hot rows have spent."""
     learning, baselines, complete = _learning(lines), _baselines(evaluation), len(lines) >= config.run.rounds
     exported = best.round if best else learning.auc_round or len(lines)
     done = [line for line in lines if line.aborted is None]
@@ -212,15 +237,26 @@ def summarize(
         data_problems=dict(data_problems),
         learning=learning,
         costs=costs,
-        privacy=_privacy(config, invited) if config.round.scheme in SECURE else None,
+        privacy=_privacy(config, invited) if config.round.scheme in ("sfsl", "sfl") else None,
+        hot_privacy=_hot_privacy(config, model, invited, kept) if config.round.scheme == "hot" else None,
         full_model=_full_model(model, costs, done, mask_seconds),
         baselines=baselines,
         calibration=evaluation.calibration if evaluation else (),
         verdict=verdict(evaluation, exported, of=len(lines) if best else 0) if evaluation else "",
         beats_baselines=None if baselines is None or evaluation is None else not unbeaten(evaluation),
         best=None if best is None else Best(**{key: getattr(best, key) for key in Best.__struct_fields__}),
-        stopped=None if complete else "patience" if out_of_patience else "asked",
+        stopped=None
+        if complete
+        else "patience"
+        if out_of_patience
+        else "budget"
+        if out_of_budget
+        else "asked",
     )
+
+
+def _stopped(out_of_patience: bool, out_of_budget: bool) -> Literal["patience", "budget", "asked"]:
+    return "patience" if out_of_patience else "budget" if out_of_budget else "asked"
 
 
 def _baselines(found: Evaluation | None) -> BaselineFigures | None:
@@ -299,6 +335,26 @@ def _privacy(config: RunConfig, invited: Mapping[str, int]) -> Privacy:
         exposures_at_most=most,
         clients_exposed=len(invited),
         min_contributors=0 if contributors == "auto" else contributors,
+    )
+
+
+def _hot_privacy(
+    config: RunConfig, model: ModelSpec, invited: Mapping[str, int], kept: Kept | None
+) -> HotPrivacy:
+    rules, privacy, kept = hot_rules(config), config.privacy, kept or Kept()
+    hot = kept.hot.hot_set()
+    assert privacy.participations != "auto"  # noqa: S101 -- hot_rules has seen to it
+    return HotPrivacy(
+        epsilon=_finite(epsilon_of(max(kept.spent.values(), default=0.0), privacy.delta)),
+        delta=privacy.delta,
+        epsilon_allowed=_finite(privacy.epsilon),
+        rho_survey=_finite(rules.survey_rho),
+        rho_round=_finite(rules.rho),
+        participations=privacy.participations,
+        rounds_at_most=max(invited.values(), default=0),
+        clients_exposed=len(invited),
+        corruption=privacy.corruption,
+        hot_rows={} if hot is None else {name: len(rows) for name, rows in hot.sets(model).items()},
     )
 
 

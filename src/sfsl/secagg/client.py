@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Positions
+from sfsl.codec import read_bits
 from sfsl.crypto.ring import Ring, Words, ring_named
 from sfsl.crypto.secret import (
     Identity,
@@ -29,10 +30,12 @@ from sfsl.crypto.secret import (
 from sfsl.errors import InputError, InvalidMessage, Refused, WrongPhase, WrongRound
 from sfsl.secagg import messages
 from sfsl.secagg import states as at
+from sfsl.secagg.graph import peers_of
 from sfsl.secagg.masking import Masker, own_rows, parse_request, parse_requesters, request_bitmaps, restrict
 from sfsl.secagg.messages import Keys, Layout, Policy, Roster
 from sfsl.secagg.states import Machine, State
 from sfsl.secagg.states import Start as Start
+from sfsl.secagg.tree import require_proof
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +97,11 @@ class Client(Machine[State]):
         messages.require_members(roster, state.keys, self._identities)
         layout = params.first_layout
         asked = own_rows(layout, rows)
-        place = at.Place.of(self._id, roster)
+        # The proof has done its work: what is kept has the root only.
+        place = at.Place.of(self._id, replace(roster, proof=b""))
+        if params.neighbours is not None:
+            require_proof(roster)
+            _require_neighbours(place)
         points = [messages.point(member.position) for member in roster.members]
         # Per secret the shares for all members; per member then one box with its share of each secret.
         secrets = [secret for one in state.secrets for secret in (one.mask.private, one.seed)]
@@ -238,6 +245,7 @@ class Client(Machine[State]):
         place = state.place
         self._require_partition(state, request)
         survivors, dropped = request.survivors, request.dropped
+        self._require_cohort(place, request)
         if isinstance(state, at.Confirmed):
             self._require_signatures(state, request)
         alive = set(survivors)
@@ -296,6 +304,19 @@ class Client(Machine[State]):
             raise Refused("this client answered and is listed as dropped")
         self._require_enough(state.place, len(survivors))
 
+    def _require_cohort(self, place: at.Place, request: messages.UnmaskRequest) -> None:
+        """On a sparse graph, insist on enough survivors in the whole cohort: the noise in a sum is theirs."""
+        if place.params.neighbours is None:
+            if request.cohort:
+                raise InvalidMessage("survivors of the cohort besides the lists, which have them all")
+            return
+        cohort = read_bits(request.cohort, place.params.clients)
+        if tuple(position for position in place.members if cohort[position]) != request.survivors:
+            raise Refused("the survivors of the cohort contradict those among this client's neighbours")
+        count, least = np.count_nonzero(cohort), max(place.params.fewest, self._policy.min_clients)
+        if count < least:
+            raise Refused(f"{count} clients of the cohort survived, at least {least} were promised or wanted")
+
     def _require_signatures(self, state: at.Confirmed, request: messages.UnmaskRequest) -> None:
         """At least a threshold of survivors must have signed the very lists this client signed."""
         if (request.survivors, request.dropped) != state.confirmed:
@@ -323,6 +344,17 @@ def _drawn(randomness: Randomness, sums: int) -> at.New:
 def _require_current(state: at.Joined, round_id: bytes, number: int) -> None:
     if (round_id, number) != (state.place.params.round_id, state.sum):
         raise WrongRound("a message of another round or another sum")
+
+
+def _require_neighbours(place: at.Place) -> None:
+    """Compute who the neighbours are; the server does not choose them."""
+    due = peers_of(place.params, place.roster.root or b"", place.own)
+    if place.peers != due:
+        strangers = len(set(place.peers) - set(due))
+        raise Refused(
+            f"a roster with {len(place.peers)} neighbours, {strangers} of whom do not follow from round and "
+            f"roster; {len(due)} are due"
+        )
 
 
 def rows_to_upload(start: Start, least: int) -> list[Bits]:

@@ -21,10 +21,11 @@ from sfsl.crypto.secret import Identity, Randomness, Secret, SystemRandomness
 from sfsl.errors import InputError, Refused
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client
-from sfsl.secagg.graph import DEFAULT_DROPOUT, default_min_contributors, plan_graph, random_cycles
+from sfsl.secagg.graph import DEFAULT_DROPOUT, default_graph, default_min_contributors, random_cycles, seed_of
 from sfsl.secagg.masking import Masker, Opened
 from sfsl.secagg.messages import MAX_COMPLETE, Layout, Policy, SessionParams, SumParams, TableShape
 from sfsl.secagg.server import Server
+from sfsl.secagg.tree import Tree
 
 log = logging.getLogger(__name__)
 
@@ -33,10 +34,6 @@ T = TypeVar("T")
 
 _TRIES = 3
 _WORDS = 1 << 18
-# What an automatic sparse graph tolerates.
-SPARSE_DROPOUT = 0.2
-SPARSE_CORRUPTION = 0.1
-SPARSE_FAILURE = 2.0**-40
 # How a client answers each kind of message.
 Steps = Mapping[type[Message], Callable[..., Message]]
 
@@ -62,7 +59,7 @@ class Meter:
     """Carries messages between clients and a server, and keeps the bill."""
 
     def __init__(self, names: Iterable[str], codec: Codec, limit: int) -> None:
-        self._names, self._codec, self._limit = list(names), codec, limit
+        self._names, self._codec, self.limit = list(names), codec, limit
         self.cost = self._blank()
 
     def _blank(self) -> Cost:
@@ -92,19 +89,18 @@ class Meter:
         """Bring the server what a client of ours made."""
         data = self.at_client(name, self._codec.encode, message)
         self.cost.client_bytes_up[name] += len(data)
-        return self.at_server(self._codec.decode, data, limit=self._limit)
+        return self.at_server(self._codec.decode, data, limit=self.limit)
 
     def down(self, outbound: Mapping[str, Message], gone: Collection[str] = ()) -> Iterable[tuple[str, Any]]:
-        """Encode each message once, and deliver it to those who are still there."""
-        encoded: dict[int, bytes] = {}
+        """Encode a message that goes to many once, and deliver it to those who are still there."""
+        last, data = None, b""
         for name, message in outbound.items():
             if name in gone:
                 continue
-            if id(message) not in encoded:
-                encoded[id(message)] = self.at_server(self._codec.encode, message)
-            data = encoded[id(message)]
+            if message is not last:
+                last, data = message, self.at_server(self._codec.encode, message)
             self.cost.client_bytes_down[name] += len(data)
-            yield name, self.at_client(name, self._codec.decode, data, limit=self._limit)
+            yield name, self.at_client(name, self._codec.decode, data, limit=self.limit)
 
     def answer(
         self, server: Receiver, name: str, work: Callable[P, Message], *args: P.args, **options: P.kwargs
@@ -183,7 +179,7 @@ def aggregate(
     ``threshold`` (default: more than two thirds) is how many clients must last to the end, and one
     more than may collude with the server; on a sparse graph it counts a client's neighbours and itself.
     ``neighbours`` asks for a sparse graph of that degree and is the caller's responsibility; above 512
-    clients degree and threshold are planned together (``plan_graph``). The ``dropped_…`` clients vanish
+    clients degree and threshold are planned together (``default_graph``). The ``dropped_…`` clients vanish
     at that step, for trying out.
 
     >>> import sfsl
@@ -281,16 +277,11 @@ class Session:
         active: bool,
         codec: Codec = messages.CODEC,
         room: int = 0,
+        least_survivors: int | None = None,
     ) -> None:
         names, randomness = checked_names(names), randomness or SystemRandomness()
-        round_id, count = randomness.bytes(16), len(names)
-        degree, least = choose_graph(count, neighbours, threshold, round_id)
-        self.params = SessionParams(
-            round_id=round_id, clients=count, threshold=least, neighbours=degree, active=active, sums=(one,)
-        )
-        layout = self.params.first_layout
-        limit = messages.size_limit(self.params, layout, ring_named(one.ring).word_bytes)
-        self.meter = Meter(names, codec, limit + room)
+        round_id, count, layout = randomness.bytes(16), len(names), one.layout or Layout(dense=0)
+        self.meter = Meter(names, codec, 0)
         policy = Policy(
             min_clients=2, min_threshold=2, min_contributors=one.min_contributors, max_words=layout.words
         )
@@ -300,13 +291,22 @@ class Session:
         self.clients = {
             name: self.meter.at_client(name, made, name, identity=own.get(name)) for name in names
         }
+        self._keys = [self.meter.at_client(name, one.create_keys) for name, one in self.clients.items()]
+        degree, least = choose_graph(self._keys, neighbours, threshold, round_id)
+        self.params = SessionParams(
+            round_id=round_id,
+            clients=count,
+            threshold=least,
+            neighbours=degree,
+            active=active,
+            sums=(one,),
+            least_survivors=least_survivors,
+        )
+        self.meter.limit = room + messages.size_limit(self.params, layout, ring_named(one.ring).word_bytes)
 
     def check_in(self, context: bytes = b"") -> Server:
         """The server, which has been given everyone's keys."""
-        keys = [
-            self.meter.up(name, self.meter.at_client(name, client.create_keys))
-            for name, client in self.clients.items()
-        ]
+        keys = [self.meter.up(one.client, one) for one in self._keys]
         return self.meter.at_server(Server, self.params, keys, self._pinned, context=context)
 
     def run(
@@ -370,17 +370,17 @@ def checked_dropouts(dropped: Collection[str], names: Collection[str]) -> set[st
 
 
 def choose_graph(
-    clients: int, neighbours: int | None, threshold: int | None, seed: bytes
+    keys: Sequence[messages.Keys], neighbours: int | None, threshold: int | None, round_id: bytes
 ) -> tuple[int | None, int]:
-    """The degree (None: complete) and the threshold to use."""
+    """The degree (None: complete) and the threshold to use among clients in order of their ids."""
+    clients = len(keys)
     if neighbours is None and clients > MAX_COMPLETE:
-        plan = plan_graph(
-            clients, dropout=SPARSE_DROPOUT, corruption=SPARSE_CORRUPTION, failure=SPARSE_FAILURE
-        )
+        plan = default_graph(clients)
         neighbours, least = plan.neighbours, plan.threshold
     elif neighbours is None or neighbours >= clients - 1:
         neighbours, least = None, messages.default_threshold(clients)
     else:
-        holders = min(map(len, random_cycles(clients, neighbours, seed))) + 1
+        root = Tree([messages.Member(position, one) for position, one in enumerate(keys)]).root
+        holders = min(map(len, random_cycles(clients, neighbours, seed_of(round_id, root)))) + 1
         least = messages.default_threshold(holders)
     return neighbours, least if threshold is None else threshold

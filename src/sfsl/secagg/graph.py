@@ -13,12 +13,13 @@ requester if up to m - 2 of the others collude with the server.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sfsl.crypto.ring import Z64, MaskStream
+from sfsl.crypto.ring import Z64, MaskStream, Words
 from sfsl.crypto.secret import Secret, digest
 from sfsl.errors import ParameterError
 from sfsl.secagg.messages import SessionParams
@@ -26,34 +27,62 @@ from sfsl.secagg.messages import SessionParams
 Peers = tuple[tuple[int, ...], ...]
 DEFAULT_DROPOUT = 0.1
 DEFAULT_BOUND = 0.05
+# What a sparse graph withstands unless its caller says otherwise.
+SPARSE_DROPOUT = 0.2
+SPARSE_CORRUPTION = 0.1
+SPARSE_FAILURE = 2.0**-40
 
 
-def peers(params: SessionParams) -> Peers:
-    """Each position's peers, ascending. The cycles of a sparse graph follow from the round id."""
+def peers(params: SessionParams, root: bytes | None) -> Peers:
+    """Each position's peers, ascending. On a sparse graph they follow from the round id and the roster."""
     if params.neighbours is None:
         everyone = range(params.clients)
         return tuple(tuple(k for k in everyone if k != i) for i in everyone)
-    return random_cycles(params.clients, params.neighbours, params.round_id)
+    return random_cycles(params.clients, params.neighbours, seed_of(params.round_id, root or b""))
+
+
+def peers_of(params: SessionParams, root: bytes, position: int) -> list[int]:
+    """The peers of one position on a sparse graph, ascending, without computing those of the others."""
+    assert params.neighbours is not None  # noqa: S101
+    cycles, stream = params.neighbours // 2, MaskStream(Secret(seed_of(params.round_id, root)), Z64)
+    words, found = Z64.zeros(params.clients), set[int]()
+    for _ in range(cycles):
+        stream.fill(words)
+        found.update(around(words, position))
+    return sorted(found - {position})
+
+
+def seed_of(round_id: bytes, root: bytes) -> bytes:
+    """What the cycles of a session are drawn from: whoever changes a member changes all of them."""
+    return digest("graph", round_id, root)
+
+
+def around(words: Words, own: int) -> tuple[int, int]:
+    """Who stands before and after a position in a cycle in ascending order of words, ties by position."""
+    ahead = words - words[own]  # wraps: how far up each one is on the circle of words
+    if np.count_nonzero(ahead == 0) > 1:
+        order = np.argsort(words, kind="stable")
+        place = int(np.flatnonzero(order == own)[0])
+        return int(order[place - 1]), int(order[(place + 1) % len(order)])
+    before = len(words) - 1 - int(np.argmax(ahead[::-1]))
+    return before, int(np.argmin(ahead - np.uint64(1)))  # its own distance, 0, becomes the greatest
 
 
 def random_cycles(clients: int, neighbours: int, seed: bytes) -> Peers:
     """The union of ``neighbours / 2`` random cycles through all clients. Cycle c visits the positions in the
-    order of their 64-bit words in a stream made from the public seed, ties by position. Edges that occur
+    order of their 64-bit words in a stream under the public seed, ties by position. Edges that occur
     twice count once, so a degree may fall a little short."""
     if neighbours % 2 or not 2 <= neighbours < clients:
         raise ParameterError(
             f"{neighbours} neighbours among {clients} clients: an even number below the cohort size is needed"
         )
     words = Z64.zeros(neighbours // 2 * clients)
-    MaskStream(Secret(digest("graph", seed)), Z64).fill(words)
+    MaskStream(Secret(seed), Z64).fill(words)
     order = np.argsort(words.reshape(-1, clients), axis=1, kind="stable")
     ahead = np.roll(order, -1, axis=1)
-    found: list[set[int]] = [set() for _ in range(clients)]
-    for one, other in zip(order.ravel().tolist(), ahead.ravel().tolist(), strict=True):
-        if one != other:
-            found[one].add(other)
-            found[other].add(one)
-    return tuple(tuple(sorted(each)) for each in found)
+    edges = np.unique(np.concatenate((order * clients + ahead, ahead * clients + order), axis=None))
+    ends = np.searchsorted(edges, np.arange(1, clients) * clients)
+    return tuple(tuple(near.tolist()) for near in np.split(edges % clients, ends))
 
 
 @dataclass(frozen=True)
@@ -65,8 +94,10 @@ class GraphPlan:
     opened: float  # some client has `threshold` corrupt neighbours
     split: float  # the honest survivors are not connected
     stuck: float  # some client keeps fewer than `threshold` share holders
+    survivors: int = 2  # the bounds hold while at least so many of the cohort are left
 
 
+@lru_cache(maxsize=64)
 def plan_graph(clients: int, *, dropout: float, corruption: float, failure: float) -> GraphPlan:
     """The smallest even degree with a threshold that keeps every failure below ``failure``."""
     if clients < 3:
@@ -95,12 +126,24 @@ def plan_graph(clients: int, *, dropout: float, corruption: float, failure: floa
                 # A surviving client holds a share of its own seed; a dropped one does not count itself.
                 stuck = min(1.0, clients * float(lasting[:threshold].sum()))
                 if stuck <= failure:
-                    return GraphPlan(2 * cycles, threshold, opened, split, stuck)
+                    return GraphPlan(2 * cycles, threshold, opened, split, stuck, clients - dropped)
                 break
     raise ParameterError(
         f"no sparse graph on {clients} clients tolerates {dropout:.0%} dropouts and {corruption:.0%} corrupt "
         f"clients with failure {failure:g}; use the complete graph or tolerate less"
     )
+
+
+def default_graph(
+    clients: int,
+    *,
+    dropout: float = SPARSE_DROPOUT,
+    corruption: float = SPARSE_CORRUPTION,
+    failure: float = SPARSE_FAILURE,
+) -> GraphPlan:
+    """The graph for a cohort that is too large for a complete one. Its ``survivors`` are what to promise as
+    ``least_survivors``: with fewer, the honest ones may fall apart into several sums."""
+    return plan_graph(clients, dropout=dropout, corruption=corruption, failure=failure)
 
 
 def _one_more_cycle(distribution: NDArray[np.float64], others: int, marked: int) -> NDArray[np.float64]:

@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 def restrict(layout: Layout, rows: Sequence[Positions]) -> Layout:
     """The layout of what one client uploads: the dense part and its own rows."""
+    if not layout.tables and not rows:
+        return layout
     tables = zip(layout.tables, rows, strict=True)
     return Layout(
         dense=layout.dense,

@@ -57,10 +57,11 @@ class SumParams(Checked, frozen=True):
     layout: Layout | None
 
 
-class SessionParams(Checked, frozen=True):
+class SessionParams(Checked, frozen=True, omit_defaults=True):
     """Everything about a session that its members must agree on (spec 4.1). ``clients`` is the size of the
     roster, ``threshold`` the number of shares that open a secret; ``neighbours`` is None on the complete
-    graph and the degree aimed at on a sparse one."""
+    graph and the degree aimed at on a sparse one. ``least_survivors``: with fewer vectors in a sum on a
+    sparse graph nobody opens it; on the complete graph the threshold says so."""
 
     round_id: RoundId
     clients: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)]
@@ -68,6 +69,12 @@ class SessionParams(Checked, frozen=True):
     neighbours: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] | None
     active: bool
     sums: Annotated[tuple[SumParams, ...], Meta(min_length=1, max_length=MAX_SUMS)]
+    least_survivors: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] | None = None
+
+    @property
+    def fewest(self) -> int:
+        """How few clients of the cohort may be left for their sum to be opened."""
+        return max(self.threshold, self.least_survivors or 0)
 
     @property
     def first_layout(self) -> Layout:
@@ -85,7 +92,11 @@ class SessionParams(Checked, frozen=True):
             raise ParameterError("the first sum starts with the session, so its layout must be announced")
         if self.threshold > self.clients:
             raise ParameterError(f"threshold {self.threshold} is more than all {self.clients} clients")
+        if (self.least_survivors or 0) > self.clients:
+            raise ParameterError(f"{self.least_survivors} survivors are more than all {self.clients} clients")
         if self.neighbours is None:
+            if self.least_survivors is not None:
+                raise ParameterError("on the complete graph the threshold says how many must survive")
             if self.clients > MAX_COMPLETE:
                 raise ParameterError(
                     f"{self.clients} clients on a complete graph; above {MAX_COMPLETE} run several cohorts, "
@@ -102,8 +113,12 @@ class SessionParams(Checked, frozen=True):
                 f"{self.neighbours} neighbours among {self.clients} clients: "
                 "an even number below the cohort size is needed"
             )
+        if self.neighbours > MAX_COMPLETE:
+            raise ParameterError(f"{self.neighbours} neighbours, at most {MAX_COMPLETE} can be asked for")
         if self.active:
-            raise ParameterError("active mode needs the complete graph: a server must not choose neighbours")
+            raise ParameterError(
+                "active mode needs the complete graph: who survived is signed by all (spec 4.6)"
+            )
         if any(one.layout is None or one.layout.tables for one in self.sums):
             raise ParameterError("misaligned rows need the complete graph (spec 5.2)")
 
@@ -167,11 +182,15 @@ class Member(Message, frozen=True, tag="member"):
     keys: Keys
 
 
-class Roster(Message, frozen=True, tag="roster"):
-    """Server to client: the parameters and who is there (on a sparse graph: oneself and one's neighbours)."""
+class Roster(Message, frozen=True, tag="roster", omit_defaults=True):
+    """Server to client: the parameters and who is there. On a sparse graph these are oneself and one's
+    neighbours; ``root`` is a digest of everyone there is, and ``proof`` shows that the members are in it
+    (spec 6.2)."""
 
     params: SessionParams
     members: Annotated[tuple[Member, ...], Meta(max_length=MAX_CLIENTS)]
+    root: Key | None = None
+    proof: bytes = b""
 
 
 class SignedRequest(Message, frozen=True, tag="signed-request"):
@@ -237,10 +256,12 @@ class Consistency(FromClient, frozen=True, tag="consistency"):
     signature: Signature
 
 
-class UnmaskRequest(Lists, frozen=True, tag="unmask-request"):
-    """Server to client: which masks to open. In active mode with the others' signatures."""
+class UnmaskRequest(Lists, frozen=True, tag="unmask-request", omit_defaults=True):
+    """Server to client: which masks to open. In active mode with the others' signatures. On a sparse graph
+    ``cohort`` has a bit for every position, set for those who survived: the lists hold only neighbours."""
 
     signatures: Annotated[tuple[tuple[Position, Signature], ...], Meta(max_length=MAX_CLIENTS)]
+    cohort: bytes = b""
 
 
 class UnmaskShares(FromClient, frozen=True, tag="unmask-shares"):
@@ -278,9 +299,9 @@ def commitment(seed: Secret) -> bytes:
 
 def binding(roster: Roster) -> bytes:
     """A digest of parameters and roster, which every derived key is bound to. Members of a sparse graph see
-    different parts of the roster, so there only the parameters count."""
+    different parts of the roster, so there its root stands for all of it."""
     if roster.params.neighbours is not None:
-        roster = Roster(roster.params, ())
+        roster = Roster(roster.params, (), roster.root)
     return digest("roster", CODEC.encode(roster))
 
 
@@ -365,6 +386,8 @@ def require_members(roster: Roster, own: Keys, identities: Mapping[str, bytes] |
         raise InvalidMessage("roster positions are not in order")
     if params.neighbours is None and len(members) != params.clients:
         raise InvalidMessage(f"a roster of {len(members)} for a cohort of {params.clients}")
+    if (roster.root is None) != (params.neighbours is None) or (roster.proof and roster.root is None):
+        raise InvalidMessage("a sparse graph has the root of its roster, a complete one has none")
     if len(members) < params.threshold:
         raise Refused(f"{len(members)} share holders cannot reach a threshold of {params.threshold}")
     if sum(member.keys == own for member in members) != 1:

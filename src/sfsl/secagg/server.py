@@ -6,12 +6,13 @@ the server knows in each. An open sum is followed by ``start_sum`` where the ses
 abort is final.
 """
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
+
+import numpy as np
 
 from sfsl.arrays import Bits
 from sfsl.codec import Message
@@ -31,6 +32,7 @@ from sfsl.secagg.graph import peers
 from sfsl.secagg.masking import Masker, Opened, Rebuilding, RunningTotal, parse_request
 from sfsl.secagg.messages import Keys, Layout, Roster, SessionParams
 from sfsl.secagg.states import Machine, require_round, require_same
+from sfsl.secagg.tree import Tree
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,10 @@ class Server(Machine[at.ServerState]):
         self._context = context
         self._keys = sorted(keys, key=lambda one: one.client)
         self._place = {one.client: position for position, one in enumerate(self._keys)}
-        self._peers = peers(params)
+        self._members = tuple(messages.Member(position, one) for position, one in enumerate(self._keys))
+        self._tree = None if params.neighbours is None else Tree(self._members)
+        root = self._tree.root if self._tree else None
+        self._peers = peers(params, root)
         # Who holds shares of each position's secrets: its peers and itself.
         self._holders = [sorted((position, *near)) for position, near in enumerate(self._peers)]
         smallest = min(map(len, self._holders))
@@ -78,16 +83,18 @@ class Server(Machine[at.ServerState]):
             raise ParameterError(
                 f"threshold {params.threshold} on a graph where a client has only {smallest} share holders"
             )
-        self._members = tuple(messages.Member(position, one) for position, one in enumerate(self._keys))
         # What every key and signature of this session is bound to (spec 4.4).
-        self.binding = messages.binding(Roster(params, self._members))
+        self.binding = messages.binding(Roster(params, self._members, root))
 
     def rosters(self) -> dict[str, Roster]:
         """Exchange 1, outbound. On the complete graph everyone gets the very same roster."""
-        if self._params.neighbours is None:
+        if self._tree is None:
             return dict.fromkeys(self._place, Roster(self._params, self._members))
+        tree = self._tree
         return {
-            one.client: Roster(self._params, tuple(self._members[k] for k in group))
+            one.client: Roster(
+                self._params, tuple(self._members[k] for k in group), tree.root, tree.proof(group)
+            )
             for one, group in zip(self._keys, self._holders, strict=True)
         }
 
@@ -107,7 +114,7 @@ class Server(Machine[at.ServerState]):
         require_round(message.round_id, self.round_id, f"what client {client!r} answers")
         number = 0 if isinstance(message, messages.SealedShares) else message.sum
         slot = (at.PHASE_OF[type(message)], number, position)
-        fingerprint = hashlib.sha256(messages.CODEC.encode(message)).digest()
+        fingerprint = messages.CODEC.fingerprint(message)
         if slot in self._state.accepted:
             require_same(fingerprint, self._state.accepted[slot], client)
             return
@@ -184,9 +191,11 @@ class Server(Machine[at.ServerState]):
             at.ServerPhase.UNMASK: self._open,
         }
         try:
-            self._require_enough(
-                len(here), f"clients answered in phase {state.phase.name.lower()}", self._closed(state)
-            )
+            what = f"clients answered in phase {state.phase.name.lower()}"
+            # Whoever has uploaded is in the sum, whether it answers after that or not.
+            counted = state.phase in (at.ServerPhase.SHARES, at.ServerPhase.MASKED)
+            least = self._params.fewest if counted else None
+            self._require_enough(len(here), what, self._closed(state), least)
             after, outbound = close[state.phase](state, here)
         except Aborted:
             self._stop()
@@ -194,9 +203,10 @@ class Server(Machine[at.ServerState]):
         self._enter(after)
         return {self._keys[position].client: message for position, message in outbound.items()}
 
-    def _require_enough(self, count: int, what: str, therefore: str) -> None:
-        if count < self._params.threshold:
-            raise TooFewClients(f"{count} {what}, {self._params.threshold} are needed; {therefore}")
+    def _require_enough(self, count: int, what: str, therefore: str, least: int | None = None) -> None:
+        least = least or self._params.threshold
+        if count < least:
+            raise TooFewClients(f"{count} {what}, {least} are needed; {therefore}")
 
     def _stop(self) -> None:
         self._enter(at.Stopped(self._state.sum, self._state.accepted))
@@ -241,9 +251,9 @@ class Server(Machine[at.ServerState]):
             raise ParameterError("the sum starts with another layout than was announced")
         signed = {k: requests.get(self._keys[k].client, ()) for k in places}
         asked = {k: parse_request(layout, bitmaps) for k, bitmaps in signed.items()}
-        if len(places) < self._params.threshold:
+        if len(places) < self._params.fewest:
             self._stop()
-            raise TooFewClients(f"{len(places)} clients are left, {self._params.threshold} are needed")
+            raise TooFewClients(f"{len(places)} clients are left, {self._params.fewest} are needed")
         total = self._begin(number, places, layout, asked, context, list(signed.values()))
         self._enter(at.Masking(number, state.accepted, frozenset(places), {}, total))
         return {self._keys[place].client: one for place, one in total.requesters().items()}
@@ -288,12 +298,18 @@ class Server(Machine[at.ServerState]):
 
     def _ask_to_unmask(self, state: at.Confirming, here: tuple[int, ...]) -> Closed:
         lists, signatures = (state.survivors, state.dropped), tuple(sorted(state.inbox.items()))
+        alive, gone, cohort = set(state.survivors), set(state.dropped), b""
+        if self._params.neighbours is not None:
+            bits = np.zeros(self._params.clients, np.bool_)
+            bits[list(state.survivors)] = True
+            cohort = np.packbits(bits).tobytes()
         outbound: dict[int, Message] = {}
         for position in here:
-            near = set(self._holders[position])
-            survivors, dropped = (tuple(k for k in one if k in near) for one in lists)
-            message = messages.UnmaskRequest(self.round_id, state.sum, survivors, dropped, signatures)
-            outbound[position] = message
+            near = self._holders[position]
+            survivors, dropped = (tuple(k for k in near if k in one) for one in (alive, gone))
+            outbound[position] = messages.UnmaskRequest(
+                self.round_id, state.sum, survivors, dropped, signatures, cohort
+            )
         return at.Unmasking(state.sum, state.accepted, frozenset(here), {}, state.total, *lists), outbound
 
     def _open(self, state: at.Unmasking, here: tuple[int, ...]) -> Closed:
@@ -367,8 +383,7 @@ class Server(Machine[at.ServerState]):
 
     def _listed(self, state: at.Summing, position: int) -> tuple[int, ...]:
         """The positions whose masks this client is asked to open: all that it masked with, and itself."""
-        near = set(self._holders[position])
-        return tuple(k for k in state.total.participants if k in near)
+        return tuple(k for k in self._holders[position] if k in state.total.rows)
 
     def __repr__(self) -> str:
         return f"Server({self._params.clients} clients, {self.phase.name})"

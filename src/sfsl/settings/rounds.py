@@ -50,18 +50,12 @@ def round_rules(config: RunConfig, *, active: bool = False, threshold: int | Non
 def hot_rules(config: RunConfig) -> HotRules:
     """Return how rounds over hot rows are planned. "auto" participations must be a number by now."""
     hot, privacy = config.hot, config.privacy
-    if privacy.participations == "auto":
+    if privacy.participations == "auto" or hot.surveys == "auto":
         raise ParameterError(
-            'privacy.participations = "auto" is computed from how many clients there are, which is not known '
-            "here; write the number of rounds that a client takes part in at the most"
+            'privacy.participations = "auto" and hot.surveys = "auto" are computed from how many clients '
+            "there are, which is not known here; write the numbers of rounds"
         )
-    noise = plan_noise(
-        privacy.epsilon,
-        privacy.delta,
-        privacy.participations,
-        surveys=hot.surveys,
-        survey_share=hot.survey_share,
-    )
+    noise = plan_noise(privacy.epsilon, privacy.delta, privacy.participations, survey_share=hot.survey_share)
     return HotRules(
         rho=noise.rho_train,
         survey_rho=noise.rho_survey,

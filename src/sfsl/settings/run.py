@@ -10,6 +10,7 @@ from sfsl.codec import Checked
 from sfsl.errors import ParameterError
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.secagg import default_threshold
+from sfsl.secagg.graph import default_graph
 from sfsl.secagg.messages import MAX_COMPLETE
 from sfsl.settings.sections import explained, section_from
 
@@ -92,7 +93,7 @@ class PrivacySettings(Checked, frozen=True):
         differential privacy (epsilon, delta); inf: no noise.
     delta: Scheme "hot": the chance with which epsilon may not hold.
     participations: Scheme "hot": rounds that train in which a client takes part at the most; noise is made
-        for so many. "auto": what it takes for all rounds, everybody in turn.
+        for so many, and for one survey. "auto": what it takes for all rounds, everybody in turn.
     corruption: Scheme "hot": share of a cohort that may collude with the server and add no noise.
     """
 
@@ -132,7 +133,8 @@ class HotSettings(Checked, frozen=True):
     """Of the scheme "hot".
 
     surveys: Rounds, before all others, in which clients mark rows that they have, under noise; rows that many
-        have are hot, and trained together.
+        have are hot, and trained together. "auto": until all clients were asked once, but no more than a
+        fifth of run.rounds.
     marks: Rows that a client marks at the most, a choice at random if it has more.
     survey_share: Share of the privacy budget that surveys take.
     megabytes: What a client downloads and uploads in a round at the most, in MiB: so many rows are hot.
@@ -141,8 +143,8 @@ class HotSettings(Checked, frozen=True):
     clip: Norm to which a client's update is cut in the first round; it then follows the clients' updates.
     """
 
-    surveys: Annotated[int, Meta(ge=1, le=1000)] = 1
-    marks: Annotated[int, Meta(ge=1, le=2**24)] = 64
+    surveys: Annotated[int, Meta(ge=1, le=1000)] | Literal["auto"] = "auto"
+    marks: Annotated[int, Meta(ge=1, le=2**24)] = 256
     survey_share: Annotated[float, Meta(gt=0, lt=1)] = 0.1
     megabytes: Annotated[float, Meta(gt=0, le=1024)] = 1.5
     precision: Literal["float32", "float16"] = "float16"
@@ -226,7 +228,10 @@ class RoundSettings(Checked, frozen=True):
 
     @property
     def threshold_clients(self) -> int:
-        return default_threshold(self.clients) if self.threshold == "auto" else self.threshold
+        if self.threshold != "auto":
+            return self.threshold
+        large = self.clients > MAX_COMPLETE
+        return default_graph(self.clients).survivors if large else default_threshold(self.clients)
 
 
 @explained

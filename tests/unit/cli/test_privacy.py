@@ -2,6 +2,7 @@
 
 import json
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sfsl.cli.privacy import app
-from sfsl.errors import InputError, ParameterError
+from sfsl.errors import InputError, ParameterError, StateError
+from sfsl.privacy import Budget, Calendar, ClientState, epsilon_of
 
 runner = CliRunner()
 
@@ -107,3 +109,33 @@ def test_pictures_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     missing = runner.invoke(app, ["show", "--plot", str(tmp_path / "x.png")]).exception
     assert isinstance(missing, InputError)
     assert "sfsl[plot]" in str(missing)
+
+
+def spent_state(path: Path, rounds: int) -> Path:
+    calendar, budget = Calendar(start=date(2026, 1, 1), days=30), Budget(0.0, 0.0, epsilon_hot=8.0)
+    with ClientState.create(path, client="alice", calendar=calendar, budget=budget) as state:
+        for number in range(rounds):
+            state.spend(b"%d" % number, 0.2)
+    return path
+
+
+def test_show_says_what_a_client_has_spent(tmp_path: Path) -> None:
+    path = spent_state(tmp_path / "alice.state", 3)
+    shown = figures("show", "--state", str(path), "--epsilon", "8")
+    assert (shown["client"], shown["hot_rounds"], shown["rounds_begun"]) == ("alice", 3, 3)
+    assert shown["rho"] == pytest.approx(0.6)
+    assert shown["epsilon"] == pytest.approx(epsilon_of(0.6, 1e-6))
+    assert shown["hot_rounds_left"] == 2  # 1.05 in all
+    assert figures("show", "--state", str(path), "--epsilon", "5")["hot_rounds_left"] == 0
+    assert figures("show", "--state", str(path))["hot_rounds_left"] is None
+    people = run("show", "--state", str(path), "--epsilon", "8").stdout
+    for expected in ("What alice has given away", "epsilon at delta 1e-06", "hot rounds left", "5.791"):
+        assert expected in people
+
+
+def test_show_of_a_state_in_use_or_unspent_or_absent(tmp_path: Path) -> None:
+    path = spent_state(tmp_path / "bob.state", 0)
+    with ClientState.open(path, client="alice", budget=Budget(0.0, 0.0)):
+        assert figures("show", "--state", str(path), "--epsilon", "8")["rho"] == 0.0
+    with pytest.raises(StateError, match="cannot read"):
+        runner.invoke(app, ["show", "--state", str(tmp_path / "none")], catch_exceptions=False)

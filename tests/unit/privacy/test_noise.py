@@ -71,13 +71,22 @@ def test_a_step_too_wide_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert statistical_distance(chances(noise), 17.3) > DISTANCE
 
 
+class Key:
+    """The bytes 00 01 02 … 1f, as in spec privacy 9.4."""
+
+    def bytes(self, count: int, /) -> bytes:
+        return bytes(range(count))
+
+
 def test_known_answers() -> None:
     expected = {
-        0.5: [-1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0],
-        3000.0: [1704, -665, -1487, -4455, -2062, -1840, -4159, 2444, -3836, -109, 6703, 3041],
+        0.5: [0, 0, 1, 0, 0, 0, 0, 0, -1, 0],
+        100.0: [90, 0, 126, -71, 64, 25, -90, -42, -194, -51],
+        3000.0: [1203, 3720, 3718, 675, -1922, 1512, 1184, -1064, 649, 13],
     }
     for deviation, values in expected.items():
-        assert DiscreteGaussian(deviation).draw(12, SeededRandomness("noise")).tolist() == values
+        assert DiscreteGaussian(deviation).draw(10, Key()).tolist() == values
+    assert DiscreteGaussian(3000.0)._step == 31
 
 
 def test_the_same_key_gives_the_same_noise_and_another_gives_other_noise() -> None:

@@ -7,8 +7,9 @@ import pytest
 
 from sfsl.errors import InputError, ParameterError, TooFewClients
 from sfsl.secagg import aggregate, aggregate_rows, facade
-from sfsl.secagg.graph import GraphPlan, random_cycles
+from sfsl.secagg.graph import GraphPlan
 from sfsl.testing import SeededRandomness
+from world import graph_of
 
 
 def test_the_ten_line_example() -> None:
@@ -63,7 +64,7 @@ def test_a_cohort_above_the_largest_complete_one_gets_a_sparse_graph_by_itself(
         return plan
 
     monkeypatch.setattr(facade, "MAX_COMPLETE", 30)
-    monkeypatch.setattr(facade, "plan_graph", planned)
+    monkeypatch.setattr(facade, "default_graph", planned)
     result = aggregate({f"c{i}": [i] for i in range(31)}, dropped_before_upload={"c5"})
     assert (result.params.neighbours, result.params.threshold, asked) == (8, 5, [31])
     assert result.total.tolist() == [30 * 31 // 2 - 5]
@@ -80,12 +81,12 @@ def test_a_cohort_above_512_gets_a_sparse_graph_by_itself() -> None:
 def test_a_dropout_all_of_whose_neighbours_are_gone_needs_no_opening() -> None:
     """Nobody who is left masked with it, so its key is not asked for and not missed."""
     n, degree, threshold = 24, 4, 2
+    names = [f"c{i:02d}" for i in range(n)]
     for seed in range(200):
-        graph = random_cycles(n, degree, SeededRandomness(seed).bytes(16))
+        graph = graph_of(names, degree, seed)
         gone = {0, *graph[0]}
         if all(len(set(near) - gone) >= threshold for i, near in enumerate(graph) if i != 0):
             break
-    names = [f"c{i:02d}" for i in range(n)]
     result = aggregate(
         {name: [1] for name in names},
         neighbours=degree,

@@ -69,7 +69,7 @@ def test_too_few_neighbours_for_the_threshold() -> None:
     other = next(member for member in members if member.keys.client != "c0")
     few = tuple(sorted((own, other), key=lambda member: member.position))
     with pytest.raises(Refused, match="share holders"):
-        joined(Roster(world.params, few), world)
+        joined(msgspec.structs.replace(world.rosters["c0"], members=few), world)
 
 
 @pytest.mark.parametrize("signature", [None, bytes(64)])

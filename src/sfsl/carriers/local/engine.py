@@ -250,7 +250,9 @@ class MaskedCohort:
         tally.bytes_up[exchange] = sum(sizes)
         tally.bytes_down[exchange] = sum(map(len, frames.values()))
         if exchange is Exchange.INBOUND and isinstance(self.plan, HotRound) and self.plan.published:
-            tally.bytes_down[exchange] += len(frames) * len(self.plan.published.blob)
+            # The model is downloaded beside the exchanges, and counts where submodels do.
+            tally.answered[Exchange.SUBMODEL] = len(sizes)
+            tally.bytes_down[Exchange.SUBMODEL] = len(sizes) * len(self.plan.published.blob)
         tally.client_seconds[exchange] = sum(reply.seconds for reply in replies.values())
 
 
