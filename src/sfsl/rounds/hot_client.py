@@ -220,7 +220,7 @@ def update_vector(
     params: HotParams, sets: Mapping[str, RowSet], trained: Trained, randomness: Randomness
 ) -> NDArray[np.int64]:
     """Return a client's update in words: its norm is at most ``params.sensitivity``, whatever it learned."""
-    parts = [_finite(trained.dense)]
+    parts = [_finite(trained.dense) * params.dense_scale]
     if parts[0].shape != (params.model.dense,):
         raise InputError(f"a dense part of shape {parts[0].shape}; the model has {params.model.dense}")
     for table in params.model.summed:

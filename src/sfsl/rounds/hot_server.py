@@ -19,12 +19,14 @@ from sfsl.privacy.accounting import deviation_for, honest_survivors, multiplier
 from sfsl.rounds.exchanges import HotInvitation
 from sfsl.rounds.hot import (
     CUT_SHARE,
+    DENSE_SCALE,
     SAMPLE_SHARE,
     HotParams,
     HotState,
     Published,
     blob_digest,
     choose_hot,
+    listen,
 )
 from sfsl.rounds.params import HotRules, RoundRules, ScoreBins
 from sfsl.rounds.record import RoundOutcome
@@ -43,7 +45,7 @@ _LEVELS = 40
 # Noise of one client in words, at the least.
 _FINE = 20
 # By how much the clip follows the share of clients that were cut, whose target is a half.
-_FOLLOW = 0.5
+_FOLLOW = 1.0
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,24 @@ class HotRound:
         params, hot = self.params, self.published.hot
         values: Reals = (sums.words * (params.clip / params.levels)).astype(np.float64)
         clients, sets = len(sums.survivors), hot.sets(params.model)
+        noise = params.deviation * math.sqrt(clients) * params.clip / params.levels
         rows, owners, start = dict[str, WeightedSums](), dict[str, Counts](), params.model.dense
+        said = dict(self.state.said)
         for table in params.model.summed:
             end = start + len(sets[table.name]) * table.width
             owners[table.name] = np.maximum(1, np.rint(hot.shares(table.name) * clients)).astype(np.int64)
             part = values[start:end].reshape(-1, table.width)
-            rows[table.name], start = WeightedSums(part, owners[table.name], 0), end
-        dense = WeightedSums(values[None, : params.model.dense], np.array([clients]), 0)
+            seen = None
+            if noise:
+                inside = noise / params.clip
+                before = said.get(table.name)
+                said[table.name] = listen(before, part / params.clip, owners[table.name], inside)
+                seen = params.clip**2 * said[table.name].seen(inside)
+            rows[table.name], start = WeightedSums(part, owners[table.name], 0, noise, seen), end
+        scale = params.dense_scale
+        dense = WeightedSums(
+            values[None, : params.model.dense] / scale, np.array([clients]), 0, noise / scale
+        )
         model = ModelSums(sets, rows, dense)
         applied = apply_sums(store, self.rules.update_in(params.number), model, selection=b"")
         scores = None
@@ -125,7 +138,7 @@ class HotRound:
             scores = (clicks, others)
         cut = float(np.clip(values[-1] / (CUT_SHARE * params.clip * max(1, clients)), 0, 1))
         clip = params.clip * math.exp(_FOLLOW * (cut - 0.5))
-        state = msgspec.structs.replace(self.state, clip=float(np.clip(clip, 1e-4, 1e4)))
+        state = msgspec.structs.replace(self.state, clip=float(np.clip(clip, 1e-4, 1e4)), said=said)
         noise = params.deviation * math.sqrt(clients) / (params.levels * SAMPLE_SHARE)
         return RoundOutcome(applied, sums.survivors, sets, owners, scores, params.scores, state, noise)
 
@@ -167,7 +180,7 @@ def plan_hot(
         hot=hot.digest(),
         blob=bytes(32),
         seed=store.spec.seed,
-        training=dict(rules.training(number)),
+        training={**rules.training(number), **({} if math.isinf(own.rho) else {DENSE_SCALE: own.dense_scale})},
         precision=rules.precision,
         scores=rules.score_bins(scores),
     )

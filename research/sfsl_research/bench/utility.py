@@ -1,0 +1,182 @@
+"""What rounds over hot rows learn under noise, beside the paper's scheme and centralized training.
+
+Each arm is trained in a process of its own, so that a GPU has work for all of them at once.
+"""
+
+import json
+import math
+import multiprocessing
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from sfsl.data.catalogue import Catalogue  # noqa: F401 -- loaded once, before arms are forked
+from sfsl.data.interactions import Interactions
+from sfsl.data.stored import store_interactions
+from sfsl.data.synthetic import WORLDS, SyntheticTaobao
+from sfsl.rounds.hot import HotState
+from sfsl.rounds.hot_server import HotRound
+from sfsl.run.fleet import Fleet, Interacted, build_fleet
+from sfsl.run.planning import choose_cohort
+from sfsl.run.setup import central_settings, resolved
+from sfsl.scores import Evaluation, evaluate
+from sfsl.settings.rounds import store_spec
+from sfsl.settings.run import RunConfig, from_sections
+from sfsl.simulate.engine import baselines_of
+from sfsl.simulate.rebuilt import draw_tested
+from sfsl.submodel import MemoryStore
+from sfsl_research.experiments.resident_central import ResidentCentral
+from sfsl_research.resident import ResidentModel, plugin
+from sfsl_research.resident.scoring import ResidentTest
+
+_TURNS = 1009  # its stream of the seed
+_POINTS = 8
+
+
+class _Hot:
+    """Rounds over hot rows: clients take turns, as everybody's budget is for so many."""
+
+    def __init__(self, config: RunConfig, fleet: Fleet) -> None:
+        self._config = config = resolved(config, fleet)
+        self._names, self._state = sorted(fleet.devices), HotState()
+        spec = store_spec(config, fleet.task.spec, devices=True)
+        self.store = MemoryStore(spec, fleet.task.initial_dense())
+        self.engine = plugin.build(config, fleet, self.store)
+        self.engine.baselines = baselines_of(fleet.task, fleet.train)
+        self._queue: list[str] = []
+        self._rng = np.random.default_rng([_TURNS, config.run.seed])
+        self.about: dict[str, Any] = {}
+        self._fleet = fleet
+
+    def advance(self, number: int) -> None:
+        config = self._config
+        if config.round.scheme != "hot":
+            cohort = choose_cohort(self._names, config.round.clients, config.run.seed, number)
+            self.store.commit(self.engine.run(cohort).commit)
+            return
+        trained = number > int(config.hot.surveys)
+        if number == int(config.hot.surveys) + 1:
+            self._queue = []  # surveys are paid for apart
+        result = self.engine.run(self._turn(config.round.clients), hot=self._state)
+        assert result.outcome is not None and result.outcome.hot is not None  # noqa: S101 -- nobody drops out
+        self._state = result.outcome.hot
+        self.store.commit(result.commit)
+        if trained and isinstance(result.plan, HotRound):
+            self._tell(result.plan, result.tally.loss)
+
+    def _turn(self, clients: int) -> tuple[str, ...]:
+        while len(self._queue) < clients:
+            left = [name for name in self._names if name not in {*self._queue}]
+            self._queue += [left[at] for at in self._rng.permutation(len(left))]
+        taken, self._queue = self._queue[:clients], self._queue[clients:]
+        return tuple(sorted(taken))
+
+    def _tell(self, plan: HotRound, loss: float) -> None:
+        """Note what bounds this: hot rows, the share of touches they cover, and the noise."""
+        params, clients = plan.params, self._config.round.clients
+        self.about |= {
+            "hot_rows": dict(params.rows),
+            "clip": params.clip,
+            "noise_of_sum_in_clips": params.deviation * math.sqrt(clients) / params.levels,
+            "words": params.length,
+            "rho": plan.rho(clients) if params.deviation else None,
+        }
+        if "covered" not in self.about and plan.published is not None:
+            train = self._fleet.train
+            assert isinstance(train, Interacted)  # noqa: S101 -- this is about clicks
+            sets = plan.published.hot.sets(params.model)
+            items = np.asarray(train.data.item)
+            self.about["covered"] = {"item": float(sets["item"].holds(items).mean())}
+            owners = {name: plan.published.hot.shares(name) * clients for name in sets}
+            self.about["owners_in_a_round"] = {
+                name: [float(one) for one in np.quantile(own, [0.1, 0.5, 0.9])] if len(own) else []
+                for name, own in owners.items()
+            }
+            if "category" in sets and train.data.category_of is not None:
+                of = np.asarray(train.data.category_of)[items]
+                self.about["covered"]["category"] = float(sets["category"].holds(of).mean())
+
+    def evaluate(self) -> Evaluation:
+        return self.engine.evaluate()
+
+
+class _Central:
+    """Everyone's samples in one place, as many in a round as a cohort has."""
+
+    def __init__(self, config: RunConfig, fleet: Fleet) -> None:
+        where, task, train = torch.device(config.run.device or "cpu"), fleet.task, fleet.train
+        assert isinstance(train, Interacted)  # noqa: S101 -- this is about clicks
+        self.about: dict[str, Any] = {}
+        self._model = ResidentModel(
+            task, MemoryStore(store_spec(config, task.spec, devices=True), task.initial_dense()), where
+        )
+        settings = central_settings(config, len(train), len(fleet.devices))
+        clients = plugin.clients_of(config, train, where)
+        self._central = ResidentCentral(clients, self._model, settings, seed=config.run.seed)
+        self._test = ResidentTest(task, fleet.test, where, most=1_000_000, seed=config.run.seed)
+        self._baselines = baselines_of(task, train)
+
+    def advance(self, number: int) -> None:
+        self._central.run(number)
+
+    def evaluate(self) -> Evaluation:
+        return evaluate(self._test.scored(self._model), self._baselines)
+
+
+def fleet_of(config: RunConfig) -> Fleet:
+    """Build the fleet of a run. All arms are tested on the same clients: those whose rows hot rounds rebuild."""
+    fleet = build_fleet(config)
+    test, names = fleet.test, sorted(fleet.devices)
+    assert isinstance(test, Interacted)  # noqa: S101 -- this is about clicks
+    numbers = fleet.devices.numbers  # type: ignore[attr-defined]
+    tested = [numbers[names[place]] for place in draw_tested(len(names), config.run.seed)]
+    chosen = test.data.select(np.isin(test.data.user, tested))
+    return replace(fleet, test=Interacted(chosen, test.max_history))
+
+
+def train_one(
+    name: str,
+    config: RunConfig,
+    *,
+    fleet: Fleet | None = None,
+    seen: Callable[[dict[str, Any]], None] = lambda point: None,
+) -> dict[str, Any]:
+    """Train one arm and return its curve, and what bounds it."""
+    start = time.monotonic()
+    if config.run.threads:
+        torch.set_num_threads(config.run.threads)
+    fleet = fleet_of(config) if fleet is None else fleet
+    one = _Central(config, fleet) if config.round.scheme == "centralized" else _Hot(config, fleet)
+    rounds, points = config.run.rounds, list[dict[str, Any]]()
+    ready = time.monotonic() - start
+    every = config.run.evaluate_every or max(1, rounds // _POINTS)
+    found = Evaluation(samples=0)
+    for number in range(1, rounds + 1):
+        one.advance(number)
+        if number % every == 0 or number == rounds:
+            found = one.evaluate()
+            points.append({"round": number, "auc": found.auc, "log_loss": found.log_loss})
+            seen(points[-1])
+    return {
+        "arm": name,
+        "scheme": config.round.scheme,
+        "clients": config.round.clients,
+        "rounds": rounds,
+        "epsilon": config.privacy.epsilon if config.round.scheme == "hot" else None,
+        "points": points,
+        "seconds": round(time.monotonic() - start, 1),
+        "ready_seconds": round(ready, 1),
+        "popularity_auc": found.popularity_auc,
+        "popularity_log_loss": found.popularity_log_loss,
+        "base_log_loss": found.base_log_loss,
+        "tested": found.samples,
+        "about": one.about,
+    }
