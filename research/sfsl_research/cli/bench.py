@@ -9,6 +9,7 @@ from sfsl.cli.output import Settings, console, emit_json, progress_console, show
 from sfsl.settings.paper import as_in_paper
 from sfsl.settings.run import from_sections
 from sfsl.settings.toml import overridden, read_run_sections, with_settings
+from sfsl_research.bench.hot import bench_hot
 from sfsl_research.bench.round import bench_round
 from sfsl_research.bench.secagg import bench_secagg
 from sfsl_research.bench.simulated import Sizes
@@ -54,6 +55,37 @@ def secagg(
             seed=seed,
         )
     _report("Secure aggregation", result, json)
+
+
+@app.command(
+    epilog="Examples:  sfsl bench hot   |   sfsl bench hot --clients 5000 --masked 50 --json   |   "
+    "sfsl bench hot --clients 100 --epsilon inf"
+)
+def hot(
+    clients: Annotated[int, typer.Option(help="Clients in the cohort, up to 10,000.")] = 1000,
+    dropout: Annotated[float, typer.Option(help="Share that vanishes before it uploads.")] = 0.1,
+    epsilon: Annotated[float, typer.Option(help="Of a client in all; inf: no noise.")] = 8.0,
+    delta: Annotated[float, typer.Option(help="That goes with it.")] = 1e-6,
+    participations: Annotated[int, typer.Option(help="Rounds that a client trains in.")] = 5,
+    megabytes: Annotated[float, typer.Option(help="Down and up together, MiB: sets the hot rows.")] = 1.5,
+    masked: Annotated[
+        int | None, typer.Option(help="Only so many clients mask, to save time; the sum is not checked.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """A round over hot rows at the paper's size: CPU of client and server, noise, bytes."""
+    with progress_console().status(f"{clients} clients") as status:
+        result = bench_hot(
+            clients,
+            dropout=dropout,
+            epsilon=epsilon,
+            delta=delta,
+            participations=participations,
+            megabytes=megabytes,
+            masked=masked,
+            seen=lambda done: status.update(f"{clients} clients, {done} answered"),
+        )
+    _report("A round over hot rows", result, json)
 
 
 @app.command(

@@ -27,11 +27,15 @@ from sfsl.cli.output import (
 from sfsl.cli.run_output import RunProgress, print_summary, print_verdict
 from sfsl.durable import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
+from sfsl.plan.hot import MOST_NOISE, noise_share
+from sfsl.rounds.hot_server import honest_of
 from sfsl.run.folder import RunFolder
 from sfsl.scores import verdict
 from sfsl.settings.paper import as_in_paper
+from sfsl.settings.rounds import round_rules
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import default_toml, overridden, read_run_sections, with_settings
+from sfsl.submodel import ModelSpec
 
 if TYPE_CHECKING:
     from sfsl.run.load import Model
@@ -250,6 +254,24 @@ def _say_start(screen: Console, runner: "Runner") -> None:
         highlight=False,
         soft_wrap=True,
     )
+    _warn_of_noise(screen, runner.config, model)
+
+
+def _warn_of_noise(screen: Console, config: RunConfig, model: ModelSpec) -> None:
+    """Say so where noise will drown what a cohort of this size learns."""
+    if config.round.scheme != "hot":
+        return
+    rules, clients = round_rules(config), config.round.clients
+    rho = math.inf if rules.hot is None else rules.hot.rho
+    share = noise_share(rho, model.dense, clients, honest_of(rules, clients))
+    if share > MOST_NOISE:
+        screen.print(
+            f"Warning: noise in a mean update will be {share:.2g} times as long as a client's update may be, "
+            f"from the dense part alone; {MOST_NOISE:g} is bearable. This learns next to nothing: take more "
+            "clients a round, a larger privacy.epsilon, or see sfsl plan --scheme hot",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _held_out(runner: "Runner") -> str:

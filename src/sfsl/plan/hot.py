@@ -24,7 +24,7 @@ from sfsl.secagg.messages import MAX_COMPLETE, default_threshold
 from sfsl.submodel import ModelSpec
 
 # A model that learns at all takes about so many rounds.
-FEWEST_ROUNDS = 20
+FEWEST_ROUNDS = 40
 # Noise of the mean of a round's updates, as a share of the longest that one client's may be. Above 1 noise is
 # longer than any mean can be; from a half on little is learned from a round.
 MOST_NOISE = 0.5
@@ -143,7 +143,7 @@ def plan_hot_rounds(
             )
         left -= int(hot[table.name] * table.width)
     words = int(model.dense + sum(hot[one.name] * one.width for one in model.summed) + 2 * bins + 1)
-    share = 0.0 if exact else multiplier(noise.rho_train) * math.sqrt(lasting / honest * words) / lasting
+    share = noise_share(noise.rho_train, words, lasting, honest)
     rounds = fleet * participations // clients
     client, drawing, server = _seconds(words, clients, lasting, neighbours, threshold, noisy=not exact)
     size = np.dtype(precision).itemsize
@@ -174,6 +174,11 @@ def plan_hot_rounds(
         noise_share=share,
         problems=tuple(_problems(share, rounds, max(shared, default=1.0), clients)),
     )
+
+
+def noise_share(rho: float, words: int, clients: int, honest: int) -> float:
+    """Return how long the noise in the mean of so many vectors is, as a share of the longest one's length."""
+    return 0.0 if math.isinf(rho) else multiplier(rho) * math.sqrt(clients / honest * words) / clients
 
 
 def shape(clients: int) -> tuple[int, int, int]:

@@ -36,6 +36,7 @@ SAMPLE_SHARE = 0.02
 _LARGEST = 1 << 28
 # What is seen under noise is so many standard errors beyond it; and how much of it the next round still knows.
 _SEEN, _RECALL = 3.0, 0.95
+LONGEST = 1 << 40  # words of a vector, as a layout may have them
 # Rows whose counts may well be noise alone are not hot.
 LEAST_DEVIATIONS = 3.0
 
@@ -76,8 +77,10 @@ class HotParams(Checked, frozen=True):
             raise ParameterError(f"rows of {len(self.rows)} tables; {MAX_TABLES} are possible")
         if trains and self.rows.keys() != {table.name for table in self.model.summed}:
             raise ParameterError("hot rows are counted for each table that is summed, and for no other")
-        if trains != (len(self.hot) == len(self.blob) == 32):
+        if {len(self.hot), len(self.blob)} != {32 if trains else 0} or (self.rows and not trains):
             raise ParameterError("a round that trains, and no other, names its hot rows and its model")
+        if self.length > LONGEST:
+            raise ParameterError(f"a vector of {self.length:,} words; 2^40 are possible")
 
     @property
     def bins(self) -> int:
@@ -258,6 +261,8 @@ def choose_hot(
     surveyed: int,
     deviation: float,
     words: int,
+    *,
+    version: int = 1,
 ) -> HotSet:
     """Choose the rows with the largest noisy counts: those that are not likely to be noise alone, and fit.
 
@@ -281,12 +286,12 @@ def choose_hot(
             total = np.bincount(led, by_table[table.source], table.rows).astype(np.float64)
             leading = np.bincount(led, minlength=table.rows).astype(np.float64)
             found = np.flatnonzero(leading if deviation else total >= least)
-            room = words // 2 // table.width
+            room = min(left, words // 2) // table.width
         about = _shrunk(total, leading, deviation) if deviation else total
         found = np.sort(found[np.argsort(-about[found], kind="stable")[:room]])
         rows[table.name], owners[table.name] = found, np.clip(about[found], 1, surveyed)
         left -= len(found) * table.width
-    return HotSet.of(1, max(1, surveyed), rows, owners)
+    return HotSet.of(version, max(1, surveyed), rows, owners)
 
 
 def _shrunk(total: Reals, leading: Reals, deviation: float) -> Reals:

@@ -23,6 +23,7 @@ from sfsl.union import UnionParams, choose, planned_capacity
 MAX_BINS = 4096
 _FARTHEST = 50.0  # log-odds beyond which no score is told from 0 or 1
 UPDATE_LABEL = "update"
+_KEYS_AND_SHARES = 1 << 16  # bytes of a round beside the model and the vector, about
 
 
 class ScoreBins(Checked, frozen=True):
@@ -188,7 +189,7 @@ class HotRules:
 
     def words(self, model: ModelSpec, bins: int, precision: str) -> int:
         """Return how many parameters of rows there is room for, down and up, beside everything else."""
-        left = self.megabytes * 2**20 - 8 * model.dense - 4 * (2 * bins + 1)
+        left = self.megabytes * 2**20 - 8 * model.dense - 4 * (2 * bins + 1) - _KEYS_AND_SHARES
         room = int(left / (4 + np.dtype(precision).itemsize))
         if room <= 0:
             raise ParameterError(

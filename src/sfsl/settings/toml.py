@@ -1,5 +1,6 @@
 """Run files in TOML: reading, overriding, writing with every key explained."""
 
+import math
 import textwrap
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -109,5 +110,7 @@ def _written(value: Any) -> str:
         return f"{{{', '.join(f'{key} = {_written(one)}' for key, one in value.items())}}}"
     if isinstance(value, tuple):
         return f"[{', '.join(map(_written, value))}]"
+    if value in (math.inf, -math.inf):
+        return repr(value)  # inf, which JSON does not have
     # JSON's texts, numbers, true and false are TOML's; but \x7f must be escaped there.
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
