@@ -37,6 +37,8 @@ from sfsl_research.experiments.resident_central import ResidentCentral
 from sfsl_research.resident import ResidentModel, plugin
 from sfsl_research.resident.scoring import ResidentTest
 
+# How a round of the paper's size is cut down: clients of a round, and rounds that make five turns of everyone.
+PARTICIPATIONS = 5
 _TURNS = 1009  # its stream of the seed
 _POINTS = 8
 
@@ -74,7 +76,8 @@ class _Hot:
 
     def _turn(self, clients: int) -> tuple[str, ...]:
         while len(self._queue) < clients:
-            left = [name for name in self._names if name not in {*self._queue}]
+            waiting = {*self._queue}
+            left = [name for name in self._names if name not in waiting]
             self._queue += [left[at] for at in self._rng.permutation(len(left))]
         taken, self._queue = self._queue[:clients], self._queue[clients:]
         return tuple(sorted(taken))
@@ -112,7 +115,8 @@ class _Central:
     """Everyone's samples in one place, as many in a round as a cohort has."""
 
     def __init__(self, config: RunConfig, fleet: Fleet) -> None:
-        where, task, train = torch.device(config.run.device or "cpu"), fleet.task, fleet.train
+        where = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        task, train = fleet.task, fleet.train
         assert isinstance(train, Interacted)  # noqa: S101 -- this is about clicks
         self.about: dict[str, Any] = {}
         self._model = ResidentModel(
@@ -180,3 +184,76 @@ def train_one(
         "tested": found.samples,
         "about": one.about,
     }
+
+
+def utility_arms(
+    data: Mapping[str, Any],
+    *,
+    users: int,
+    cohorts: Sequence[int],
+    epsilons: Sequence[float],
+    paper_cohorts: Sequence[int],
+    device: str,
+    seed: int = 0,
+) -> dict[str, RunConfig]:
+    """Return the arms: rounds over hot rows for each cohort and epsilon, the paper's scheme (cpp2) and
+    centralized training, all with five turns of everyone."""
+
+    def arm(clients: int, scheme: str, **sections: Mapping[str, Any]) -> RunConfig:
+        rounds = max(1, PARTICIPATIONS * users // clients)
+        surveys = math.ceil(users / clients) if scheme == "hot" else 0
+        own = {
+            "data": {**data, "validation": 0.0},
+            "round": {"scheme": scheme, "clients": clients, "bins": 0, "min_contributors": 1},
+            "hot": {"surveys": surveys, "bins": 0} if scheme == "hot" else {},
+            "run": {"rounds": rounds + surveys, "device": device, "seed": seed, "evaluate_every": 0},
+            # A rate that suits large batches, which make a round of this size a matter of moments.
+            "centralized": {"optimizer": "adam", "batch_size": 256, "learning_rate": 0.001},
+        }
+        if scheme != "centralized":
+            own["round"]["sums"] = "plain"
+        else:
+            own["run"]["device"] = ""
+        return from_sections({name: {**one, **sections.get(name, {})} for name, one in (own | {n: own.get(n, {}) for n in sections}).items()})
+
+    arms = {}
+    for clients in cohorts:
+        for epsilon in epsilons:
+            privacy = {"epsilon": epsilon, "delta": 1e-6, "participations": PARTICIPATIONS}
+            arms[f"hot {clients} epsilon {epsilon:g}"] = arm(clients, "hot", privacy=privacy)
+    arms |= {f"cpp2 {clients}": arm(clients, "sfsl") for clients in paper_cohorts}
+    arms["centralized"] = arm(max(cohorts), "centralized")
+    return arms
+
+
+def make_data(folder: Path, world: str, users: int, scale: float, seed: int, processes: int) -> None:
+    """Make a synthetic world's samples, in several processes, and store them."""
+    settings = WORLDS[world].scaled(scale, users=users)
+    parts = [part.tolist() for part in np.array_split(np.arange(users), max(1, processes))]
+    with multiprocessing.get_context("fork").Pool(processes) as pool:
+        made = pool.map(_made, [(settings, seed, part) for part in parts])
+    about = json.dumps({"seed": seed, **asdict(settings)})
+    store_interactions(_joined(made), folder, about=f"synthetic: {about}")
+
+
+def _made(given: tuple[Any, int, list[int]]) -> Interactions:
+    settings, seed, users = given
+    return SyntheticTaobao(settings, seed=seed).interactions(users)
+
+
+def _joined(parts: Sequence[Interactions]) -> Interactions:
+    """Join the samples of different users of one world."""
+
+    def ends(name: str) -> Any:
+        begun = np.cumsum([0, *(int(getattr(one, name)[-1]) for one in parts)])
+        return np.concatenate(
+            [[0], *(getattr(one, name)[1:] + first for one, first in zip(parts, begun, strict=False))]
+        )
+
+    names = ("users", "item", "label", "time", "clicks", "history_start", "history_stop", "probability")
+    return replace(
+        parts[0],
+        **{name: np.concatenate([getattr(one, name) for one in parts]) for name in names},
+        offsets=ends("offsets"),
+        click_offsets=ends("click_offsets"),
+    )

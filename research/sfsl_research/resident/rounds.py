@@ -25,7 +25,7 @@ from sfsl_research.resident.model import ResidentModel
 from sfsl_research.resident.scoring import ResidentTest
 
 # Clients of a round over hot rows that train at once: each has a dense part and rows of its own meanwhile.
-HOT_TOGETHER = 1000
+HOT_TOGETHER = 400
 
 
 class ResidentRounds(Engine):
