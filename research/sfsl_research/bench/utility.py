@@ -25,8 +25,8 @@ from sfsl.data.synthetic import WORLDS, SyntheticTaobao
 from sfsl.rounds.hot import HotState
 from sfsl.rounds.hot_server import HotRound
 from sfsl.run.fleet import Fleet, Interacted, build_fleet
-from sfsl.run.planning import choose_cohort
 from sfsl.run.setup import central_settings, resolved
+from sfsl.secagg.messages import MAX_COMPLETE
 from sfsl.scores import Evaluation, evaluate
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig, from_sections
@@ -61,8 +61,8 @@ class _Hot:
     def advance(self, number: int) -> None:
         config = self._config
         if config.round.scheme != "hot":
-            cohort = choose_cohort(self._names, config.round.clients, config.run.seed, number)
-            self.store.commit(self.engine.run(cohort).commit)
+            drawn = self._rng.choice(len(self._names), config.round.clients, replace=False)
+            self.store.commit(self.engine.run([self._names[at] for at in np.sort(drawn)]).commit)
             return
         trained = number > int(config.hot.surveys)
         if number == int(config.hot.surveys) + 1:
@@ -214,7 +214,8 @@ def utility_arms(
             own["round"]["sums"] = "plain"
         else:
             own["run"]["device"] = ""
-        return from_sections({name: {**one, **sections.get(name, {})} for name, one in (own | {n: own.get(n, {}) for n in sections}).items()})
+        names = {*own, *sections}
+        return from_sections({name: {**own.get(name, {}), **sections.get(name, {})} for name in names})
 
     arms = {}
     for clients in cohorts:
@@ -222,7 +223,7 @@ def utility_arms(
             privacy = {"epsilon": epsilon, "delta": 1e-6, "participations": PARTICIPATIONS}
             arms[f"hot {clients} epsilon {epsilon:g}"] = arm(clients, "hot", privacy=privacy)
     arms |= {f"cpp2 {clients}": arm(clients, "sfsl") for clients in paper_cohorts}
-    arms["centralized"] = arm(max(cohorts), "centralized")
+    arms["centralized"] = arm(min(max(cohorts), MAX_COMPLETE), "centralized")
     return arms
 
 
