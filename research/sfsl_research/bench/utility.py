@@ -6,19 +6,15 @@ Each arm is trained in a process of its own, so that a GPU has work for all of t
 import json
 import math
 import multiprocessing
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import torch
 
-from sfsl.data.catalogue import Catalogue  # noqa: F401 -- loaded once, before arms are forked
 from sfsl.data.interactions import Interactions
 from sfsl.data.stored import store_interactions
 from sfsl.data.synthetic import WORLDS, SyntheticTaobao
@@ -26,8 +22,8 @@ from sfsl.rounds.hot import HotState
 from sfsl.rounds.hot_server import HotRound
 from sfsl.run.fleet import Fleet, Interacted, build_fleet
 from sfsl.run.setup import central_settings, resolved
-from sfsl.secagg.messages import MAX_COMPLETE
 from sfsl.scores import Evaluation, evaluate
+from sfsl.secagg.messages import MAX_COMPLETE
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.simulate.engine import baselines_of
@@ -37,7 +33,7 @@ from sfsl_research.experiments.resident_central import ResidentCentral
 from sfsl_research.resident import ResidentModel, plugin
 from sfsl_research.resident.scoring import ResidentTest
 
-# How a round of the paper's size is cut down: clients of a round, and rounds that make five turns of everyone.
+# Turns of every client in rounds that train.
 PARTICIPATIONS = 5
 _TURNS = 1009  # its stream of the seed
 _POINTS = 8
@@ -68,8 +64,8 @@ class _Hot:
         if number == int(config.hot.surveys) + 1:
             self._queue = []  # surveys are paid for apart
         result = self.engine.run(self._turn(config.round.clients), hot=self._state)
-        assert result.outcome is not None and result.outcome.hot is not None  # noqa: S101 -- nobody drops out
-        self._state = result.outcome.hot
+        if result.outcome is not None and result.outcome.hot is not None:  # nobody drops out here
+            self._state = result.outcome.hot
         self.store.commit(result.commit)
         if trained and isinstance(result.plan, HotRound):
             self._tell(result.plan, result.tally.loss)
@@ -136,7 +132,7 @@ class _Central:
 
 
 def fleet_of(config: RunConfig) -> Fleet:
-    """Build the fleet of a run. All arms are tested on the same clients: those whose rows hot rounds rebuild."""
+    """Build the fleet of a run. All arms are tested on the same clients, those whose rows are rebuilt."""
     fleet = build_fleet(config)
     test, names = fleet.test, sorted(fleet.devices)
     assert isinstance(test, Interacted)  # noqa: S101 -- this is about clicks
@@ -173,7 +169,9 @@ def train_one(
         "arm": name,
         "scheme": config.round.scheme,
         "clients": config.round.clients,
+        "users": len(fleet.devices),
         "rounds": rounds,
+        "surveys": int(config.hot.surveys) if config.round.scheme == "hot" else 0,
         "epsilon": config.privacy.epsilon if config.round.scheme == "hot" else None,
         "points": points,
         "seconds": round(time.monotonic() - start, 1),

@@ -423,7 +423,11 @@ class _ArmRound:
     def _begun(self, table: str) -> Tensor:
         """Return the rows that clients begin with: those of the model, hot ones as they are downloaded."""
         hot = self._hot
-        return self._arm.model.tables[table] if hot is None else hot.begun.get(table, self._arm.model.tables[table])
+        return (
+            self._arm.model.tables[table]
+            if hot is None
+            else hot.begun.get(table, self._arm.model.tables[table])
+        )
 
     def _learned(self) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
         """Return how far dense parts and rows moved, the losses, and with whom all went well."""

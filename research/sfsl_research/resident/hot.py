@@ -40,17 +40,14 @@ class HotFigures:
         zero = torch.zeros((), dtype=torch.float64, device=device)
         return cls(
             torch.zeros(model.dense, dtype=torch.float64, device=device),
-            {
-                table.name: zero.new_zeros((rows.counts[table.name], table.width)) for table in model.summed
-            },
+            {table.name: zero.new_zeros((rows.counts[table.name], table.width)) for table in model.summed},
             *[zero] * 4,
         )
 
     def __add__(self, other: "HotFigures") -> "HotFigures":
         rows = {name: one + other.rows[name] for name, one in self.rows.items()}
         numbers = (
-            getattr(self, name) + getattr(other, name)
-            for name in ("cut", "samples", "loss", "diverged")
+            getattr(self, name) + getattr(other, name) for name in ("cut", "samples", "loss", "diverged")
         )
         return HotFigures(self.dense + other.dense, rows, *numbers)
 

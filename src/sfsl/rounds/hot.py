@@ -34,7 +34,7 @@ DENSE_SCALE = "dense_scale"
 # What one held-out sample is in the vector, as a share of the clip: five in one bin are all that count.
 SAMPLE_SHARE = 0.02
 _LARGEST = 1 << 28
-# What is seen under noise is so many standard errors beyond it; and how much of it the next round still knows.
+# What is seen under noise is so many standard errors beyond it; how much of it the next round still knows.
 _SEEN, _RECALL = 3.0, 0.95
 LONGEST = 1 << 40  # words of a vector, as a layout may have them
 # Rows whose counts may well be noise alone are not hot.

@@ -190,7 +190,10 @@ def plan_hot(
         hot=hot.digest(),
         blob=bytes(32),
         seed=store.spec.seed,
-        training={**rules.training(number), **({} if math.isinf(own.rho) else {DENSE_SCALE: own.dense_scale})},
+        training={
+            **rules.training(number),
+            **({} if math.isinf(own.rho) else {DENSE_SCALE: own.dense_scale}),
+        },
         precision=rules.precision,
         scores=rules.score_bins(scores),
     )

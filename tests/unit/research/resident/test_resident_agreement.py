@@ -248,7 +248,9 @@ def test_rounds_over_hot_rows_are_those_of_plain_sums(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(rounds, "HOT_TOGETHER", together)
-    monkeypatch.setattr("sfsl.rounds.hot_server._LEVELS", 40_000)  # clients round by chance, and the device not
+    monkeypatch.setattr(
+        "sfsl.rounds.hot_server._LEVELS", 40_000
+    )  # clients round by chance, and the device not
     engines = hot_engines(data, device, sections)
     states = [HotState(), HotState()]
     for _ in range(3):
@@ -256,7 +258,8 @@ def test_rounds_over_hot_rows_are_those_of_plain_sums(
         for place, one in enumerate(engines):
             result = one.run(NAMES, hot=states[place])
             one.store.commit(result.commit)
-            assert result.outcome is not None and result.outcome.hot is not None
+            assert result.outcome is not None
+            assert result.outcome.hot is not None
             states[place] = result.outcome.hot
             assert isinstance(result.plan, HotRound)
             records.append((result.tally.samples, result.tally.loss, result.plan.params.length))
@@ -264,13 +267,9 @@ def test_rounds_over_hot_rows_are_those_of_plain_sums(
         assert states[0].hot == states[1].hot
         assert states[1].clip == pytest.approx(states[0].clip, rel=1e-4)
         plain, resident = (one.store for one in engines)
-        np.testing.assert_allclose(
-            resident.read_dense().values, plain.read_dense().values, atol=TOLERANCE
-        )
+        np.testing.assert_allclose(resident.read_dense().values, plain.read_dense().values, atol=TOLERANCE)
         for name in ("user", "item", "category"):
-            np.testing.assert_allclose(
-                all_rows(resident, name), all_rows(plain, name), atol=TOLERANCE
-            )
+            np.testing.assert_allclose(all_rows(resident, name), all_rows(plain, name), atol=TOLERANCE)
     assert states[0].clip != 0.02, "some were cut, or nobody was, and the clip follows"
 
 
@@ -285,6 +284,7 @@ def test_noise_on_a_device_has_the_variance_of_all_clients_noise(
         plan = plan_hot(resident._rules, resident.task.spec, resident.store, clients=12, state=HotState())
         found.append((plan.params, noise_words(plan.params, CLIENTS, seed=0)))
     (_, none), (params, drawn) = found
-    assert not none.any() and params.deviation > 0
+    assert not none.any()
+    assert params.deviation > 0
     assert drawn.std() == pytest.approx(params.deviation * CLIENTS**0.5, rel=0.05)
     assert noise_words(params, CLIENTS, seed=1).tolist() != drawn.tolist()
