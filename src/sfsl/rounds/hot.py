@@ -36,6 +36,7 @@ SAMPLE_SHARE = 0.02
 _LARGEST = 1 << 28
 # What is seen under noise is so many standard errors beyond it; how much of it the next round still knows.
 _SEEN, _RECALL = 3.0, 0.95
+_BLOCK = 64
 LONGEST = 1 << 40  # words of a vector, as a layout may have them
 # Rows whose counts may well be noise alone are not hot.
 LEAST_DEVIATIONS = 3.0
@@ -210,6 +211,14 @@ def listen(before: Said | None, sums: Reals, owners: Indices, noise: float) -> S
         _RECALL * before.owners + float(owners.sum()),
         _RECALL**2 * before.rows + len(sums),
     )
+
+
+def blocks_of(width: int) -> Indices:
+    """Return the dense part's places [one of a block, block]: neighbours, mostly of one unit, are believed or
+    not together. The last block may have some of the one before."""
+    size = min(width, _BLOCK)
+    starts = np.minimum(np.arange(0, width, max(1, size)), width - size)
+    return np.asarray(np.arange(size)[:, None] + starts)
 
 
 class HotState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

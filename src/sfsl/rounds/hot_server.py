@@ -24,7 +24,9 @@ from sfsl.rounds.hot import (
     HotParams,
     HotState,
     Published,
+    Said,
     blob_digest,
+    blocks_of,
     choose_hot,
     listen,
 )
@@ -75,6 +77,12 @@ class HotRound:
         """Return what the round costs each of so many clients that were invited."""
         return self.params.rho(honest_of(self.rules, clients))
 
+    def contents(self) -> dict[bytes, bytes]:
+        """Return what everybody downloads, in bytes, by its digest; nothing in a survey."""
+        if self.published is None:
+            return {}
+        return {self.params.hot: self.published.hot.encode(), self.params.blob: self.published.blob}
+
     def read(self, words: Words, survivors: tuple[str, ...]) -> HotSums:
         return HotSums(words.view(np.int32).astype(np.int64), survivors)
 
@@ -121,17 +129,16 @@ class HotRound:
             end = start + len(sets[table.name]) * table.width
             owners[table.name] = np.maximum(1, np.rint(hot.shares(table.name) * clients)).astype(np.int64)
             part = values[start:end].reshape(-1, table.width)
-            seen = None
-            if noise:
-                inside = noise / params.clip
-                before = said.get(table.name)
-                said[table.name] = listen(before, part / params.clip, owners[table.name], inside)
-                seen = params.clip**2 * said[table.name].seen(inside)
+            seen = self._listen(said, table.name, part, owners[table.name], noise) if noise else None
             rows[table.name], start = WeightedSums(part, owners[table.name], 0, noise, seen), end
-        scale = params.dense_scale
-        dense = WeightedSums(
-            values[None, : params.model.dense] / scale, np.array([clients]), 0, noise / scale
-        )
+        scale, seen = params.dense_scale, None
+        whole, noise = values[: params.model.dense] / scale, noise / scale
+        if noise and len(whole):
+            at = blocks_of(len(whole))
+            each = self._listen(said, "", whole[at], np.full(len(at), clients), noise)
+            seen = np.zeros(len(whole))
+            seen[at] = each
+        dense = WeightedSums(whole[None], np.array([clients]), 0, noise, seen)
         model = ModelSums(sets, rows, dense)
         applied = apply_sums(store, self.rules.update_in(params.number), model, selection=b"")
         scores = None
@@ -144,6 +151,13 @@ class HotRound:
         state = msgspec.structs.replace(self.state, clip=float(np.clip(clip, 1e-4, 1e4)), said=said)
         noise = params.deviation * math.sqrt(clients) / (params.levels * SAMPLE_SHARE)
         return RoundOutcome(applied, sums.survivors, sets, owners, scores, params.scores, state, noise)
+
+    def _listen(self, said: dict[str, Said], part: str, sums: Reals, owners: Counts, noise: float) -> Reals:
+        """Take in noisy sums of one part of the model, of the dense part as blocks, and return what is seen
+        of an owner's squared move by now."""
+        clip = self.params.clip
+        said[part] = listen(said.get(part), sums / clip, owners, noise / clip)
+        return clip**2 * said[part].seen(noise / clip)
 
 
 def plan_hot(
@@ -159,7 +173,7 @@ def plan_hot(
     own, number = _hot(rules), store.round + 1
     honest = honest_of(rules, clients)
     if state.counts and len(state.counts) != 8 * IndexSpace(model).domain:
-        state = HotState(clip=state.clip)  # the catalogue grew between two surveys: they begin anew
+        state = HotState(hot=state.hot, clip=state.clip)  # the catalogue grew: surveys begin anew
     if state.surveys < own.surveys:
         if (domain := IndexSpace(model).domain) > MOST_SURVEYED:
             raise ParameterError(

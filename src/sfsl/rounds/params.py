@@ -144,11 +144,14 @@ class RoundParams(Checked, frozen=True):
 
 
 class HotLimits(Checked, frozen=True):
-    """What a client's owner allows of rounds over hot rows: the most that one of them may cost (rho), and
-    which share of a cohort it thinks may collude with the server and add no noise."""
+    """What a client's owner allows of rounds over hot rows: the most that one of them may cost (rho), which
+    share of a cohort it thinks may collude with the server and add no noise, how many rows a survey may ask
+    for, and how many bytes a round may take, down and up."""
 
     max_rho: Annotated[float, Meta(gt=0)]
     corruption: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    max_marks: Annotated[int, Meta(ge=1)] = 2**24
+    max_bytes: Annotated[int, Meta(ge=1)] = 2**40
 
 
 class RoundPolicy(Checked, frozen=True):
@@ -161,9 +164,13 @@ class RoundPolicy(Checked, frozen=True):
     exact: bool = True
     hot: HotLimits | None = None
 
-    def require(self, params: RoundParams, own: ModelSpec) -> None:
+    def require_exact(self) -> None:
+        """Refuse all rounds of exact sums, where this client's owner has not allowed them."""
         if not self.exact:
             raise Refused("a round of exact sums, which this client's owner has not allowed (--exact-sums)")
+
+    def require(self, params: RoundParams, own: ModelSpec) -> None:
+        self.require_exact()
         if params.model != own:
             raise Refused("the round is for another model than this client has")
         if max(params.update.rows.clip, params.update.dense.clip) > self.max_clip:
@@ -175,8 +182,13 @@ class HotRules:
     """How rounds over hot rows are planned. The first ``surveys`` rounds count owners, each client marking
     ``marks`` rows at the most. A client pays ``survey_rho`` for a survey and ``rho`` for a round that trains;
     infinite: no noise. ``corruption``: the share of a cohort that may collude with the server. Hot rows have
+<<<<<<< HEAD
     to fit a download and upload of ``megabytes``. ``clip`` is the first one; it follows the clients. Under
     noise the dense part of an update is multiplied by ``dense_scale`` before it is cut."""
+=======
+    to fit a download and upload of ``megabytes``. ``clip`` is the first one; it follows the clients.
+    ``delta`` is what costs are stated at."""
+>>>>>>> main
 
     rho: float
     survey_rho: float
@@ -184,8 +196,13 @@ class HotRules:
     surveys: int = 1
     megabytes: float = 1.5
     corruption: float = 0.1
+<<<<<<< HEAD
     clip: float = 0.1
     dense_scale: float = 0.3
+=======
+    clip: float = 1.0
+    delta: float = 1e-6
+>>>>>>> main
 
     def words(self, model: ModelSpec, bins: int, precision: str) -> int:
         """Return how many parameters of rows there is room for, down and up, beside everything else."""
@@ -220,6 +237,10 @@ class RoundRules:
     precision: Literal["float32", "float16"] = "float32"
     active: bool = False
     hot: HotRules | None = None
+
+    @property
+    def scheme(self) -> str:
+        return "sfsl" if self.hot is None else "hot"
 
     @property
     def sums(self) -> int:

@@ -65,6 +65,7 @@ def hot_rules(config: RunConfig) -> HotRules:
         corruption=privacy.corruption,
         clip=hot.clip,
         dense_scale=hot.dense_scale,
+        delta=privacy.delta,
     )
 
 

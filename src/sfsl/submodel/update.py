@@ -82,10 +82,6 @@ _SLOTS = {"add": 0, "adagrad": 1, "adam": 2, "heat": 1}
 _LEAST = 1e-30
 
 
-# Neighbouring parameters of the dense part, mostly of one unit, that are believed or not together.
-_BLOCK = 64
-
-
 def evidence(sums: WeightedSums) -> Reals:
     """Return the sums in units of what one owner's move comes to in this round, over all rows with weight.
 
@@ -108,17 +104,6 @@ def row_trust(sums: WeightedSums) -> Reals:
     said = sums.weights[:, None] * (1.0 if sums.said is None else sums.said)
     share: Reals = said / np.maximum(said + sums.noise**2, _LEAST)
     return share
-
-
-def dense_trust(moves: Reals, noise: float) -> Reals:
-    """Return the same share for the one row of the dense part, by blocks of neighbours (James and Stein)."""
-    width = moves.shape[1]
-    starts = np.arange(0, width, _BLOCK)
-    counts = np.diff(np.append(starts, width))
-    mean = np.add.reduceat(moves[0] ** 2, starts) / counts if width else np.zeros(0)
-    least = noise**2 * (1 + np.sqrt(2 / counts))
-    share = np.maximum(0, 1 - least / np.maximum(mean, _LEAST))
-    return np.repeat(share, counts)[None]
 
 
 class ServerStep(Checked, frozen=True):
@@ -377,6 +362,6 @@ def _moved_dense(store: RowStore, params: UpdateParams, total: WeightedSums) -> 
             f"a dense sum of {total.values.shape[1]} parameters; the model has {len(old.values)}"
         )
     moves = PAPER.moves(total)
-    trust = dense_trust(moves, total.noise / float(total.weights[0])) if total.noise else 1.0
+    trust = row_trust(total) if total.noise else 1.0
     values, state = params.dense_step.apply(old.values[None], old.state[None], moves, trust)
     return DenseBlock(values[0], state[0])

@@ -56,6 +56,7 @@ M = TypeVar("M", bound=Message)
 ENROL_BYTES = 256
 CHECK_IN_BYTES = 2048
 _TICKET = re.compile("[0-9a-f]{32}")
+_DIGEST = re.compile("[0-9a-f]{64}")
 _NUMBER = re.compile("0|[1-9][0-9]{0,2}")
 _AFTER = re.compile("after=(0|[1-9][0-9]{0,2})")
 _PATH = re.compile(rb"/[a-z0-9/.-]*")  # there is no other character in any of our paths, nor a "%"
@@ -149,6 +150,7 @@ class Server:
             Route("/v1/about", self.about),
             Route("/v1/model", self.model),
             Route("/v1/catalogue", self.catalogue),
+            Route("/v1/published/{digest}", self.published),
             Route("/v1/enrol", self.enrol, methods=["POST"]),
             Route("/v1/check-in", self.check_in, methods=["POST"]),
             Route("/v1/next/{ticket}", self.next),
@@ -173,6 +175,7 @@ class Server:
                 "round": self._check_ins.round,
                 "time": self._now_ms(),
                 "active": settings.rules.active,
+                "scheme": settings.rules.scheme,
                 "limits": {
                     "body_bytes": self._limits.largest_body,
                     "body_seconds": self._limits.body_seconds,
@@ -188,6 +191,21 @@ class Server:
         if self._catalogue is None:
             raise HTTPException(404)
         return Response(self._catalogue, media_type="application/json")
+
+    async def published(self, request: Request) -> Response:
+        """Hand out the hot rows or the model of a client's round, by digest: the same bytes for everyone."""
+        text = request.path_params["digest"]
+        if not _DIGEST.fullmatch(text):
+            raise HTTPException(404)
+        client, _, _ = await self._signed(request, lambda _: 0)
+        found = self.coordinator.published(client, bytes.fromhex(text))
+        if found is None:
+            raise HTTPException(404)
+        tag, had = f'"{text}"', request.headers.get("if-none-match", "").split(",")
+        if tag in (one.strip().removeprefix("W/") for one in had):
+            return Response(status_code=304, headers={"ETag": tag})
+        self.coordinator.downloaded(len(found))
+        return Response(found, media_type=FRAME, headers={"ETag": tag})
 
     async def enrol(self, request: Request) -> Response:
         if self._check_ins.stopping:
