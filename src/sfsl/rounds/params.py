@@ -182,13 +182,9 @@ class HotRules:
     """How rounds over hot rows are planned. The first ``surveys`` rounds count owners, each client marking
     ``marks`` rows at the most. A client pays ``survey_rho`` for a survey and ``rho`` for a round that trains;
     infinite: no noise. ``corruption``: the share of a cohort that may collude with the server. Hot rows have
-<<<<<<< HEAD
     to fit a download and upload of ``megabytes``. ``clip`` is the first one; it follows the clients. Under
-    noise the dense part of an update is multiplied by ``dense_scale`` before it is cut."""
-=======
-    to fit a download and upload of ``megabytes``. ``clip`` is the first one; it follows the clients.
-    ``delta`` is what costs are stated at."""
->>>>>>> main
+    noise the dense part of an update is multiplied by ``dense_scale`` before it is cut. ``delta`` is what
+    costs are stated at."""
 
     rho: float
     survey_rho: float
@@ -196,13 +192,9 @@ class HotRules:
     surveys: int = 1
     megabytes: float = 1.5
     corruption: float = 0.1
-<<<<<<< HEAD
     clip: float = 0.1
     dense_scale: float = 0.3
-=======
-    clip: float = 1.0
     delta: float = 1e-6
->>>>>>> main
 
     def words(self, model: ModelSpec, bins: int, precision: str) -> int:
         """Return how many parameters of rows there is room for, down and up, beside everything else."""
