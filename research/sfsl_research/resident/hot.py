@@ -63,8 +63,7 @@ class HotRows:
     they are downloaded, the others as they were first."""
 
     def __init__(self, params: HotParams, hot: HotSet, tables: Mapping[str, Tensor]) -> None:
-        self.clip, self._scale = params.clip, params.dense_scale
-        self.counts, self.begun = dict(params.rows), dict[str, Tensor]()
+        self.clip, self.counts, self.begun = params.clip, dict(params.rows), dict[str, Tensor]()
         self._places: dict[str, Tensor] = {}
         for table in params.model.summed:
             own = tables[table.name]
@@ -81,7 +80,7 @@ class HotRows:
         self, dense: Tensor, rows: Mapping[str, Tensor], flat: Mapping[str, FlatRows], fine: Tensor
     ) -> HotFigures:
         """Sum the updates of clients that are ``fine``, each cut to the clip: dense parts and hot rows."""
-        dense = torch.where(fine.unsqueeze(1), dense * self._scale, 0.0)
+        dense = torch.where(fine.unsqueeze(1), dense, 0.0)
         square, moves = dense.to(torch.float64).square().sum(1), {}
         for name, places in self._places.items():
             at, client = places[flat[name].row], flat[name].client

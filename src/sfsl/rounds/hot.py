@@ -29,8 +29,6 @@ Digest = Annotated[bytes, Meta(max_length=32)]
 # Shares of the clip that histograms and the word about clipping may have; the update has the rest of it.
 SCORES_SHARE, CUT_SHARE = 0.1, 0.05
 UPDATE_SHARE = math.sqrt(1 - SCORES_SHARE**2 - CUT_SHARE**2)
-# Among the hyperparameters of a round: what clients multiply their dense part by.
-DENSE_SCALE = "dense_scale"
 # What one held-out sample is in the vector, as a share of the clip: five in one bin are all that count.
 SAMPLE_SHARE = 0.02
 _LARGEST = 1 << 28
@@ -94,14 +92,6 @@ class HotParams(Checked, frozen=True):
             return IndexSpace(self.model).domain
         rows = sum(self.rows[table.name] * table.width for table in self.model.summed)
         return self.model.dense + rows + 2 * self.bins + 1
-
-    @property
-    def dense_scale(self) -> float:
-        """What the dense part is multiplied by before the clip: the less, the more of it is left for rows."""
-        scale = self.training.get(DENSE_SCALE, 1.0)
-        if not 0 < scale <= 1:
-            raise ParameterError(f"{DENSE_SCALE} = {scale:g}; it is above 0 and at most 1")
-        return scale
 
     @property
     def sensitivity(self) -> float:

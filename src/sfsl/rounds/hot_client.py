@@ -238,7 +238,7 @@ def update_vector(
     params: HotParams, sets: Mapping[str, RowSet], trained: Trained, randomness: Randomness
 ) -> NDArray[np.int64]:
     """Return a client's update in words: its norm is at most ``params.sensitivity``, whatever it learned."""
-    parts = [params.dense_scale * _finite(trained.dense, (params.model.dense,), "the dense part")]
+    parts = [_finite(trained.dense, (params.model.dense,), "the dense part")]
     for table in params.model.summed:
         if (own := trained.rows.get(table.name)) is None:
             raise InputError(f"table {table.name!r} is not in this update; an empty set of rows would be")

@@ -19,7 +19,6 @@ from sfsl.privacy.accounting import deviation_for, honest_survivors, multiplier
 from sfsl.rounds.exchanges import HotInvitation
 from sfsl.rounds.hot import (
     CUT_SHARE,
-    DENSE_SCALE,
     SAMPLE_SHARE,
     HotParams,
     HotState,
@@ -131,8 +130,7 @@ class HotRound:
             part = values[start:end].reshape(-1, table.width)
             seen = self._listen(said, table.name, part, owners[table.name], noise) if noise else None
             rows[table.name], start = WeightedSums(part, owners[table.name], 0, noise, seen), end
-        scale, seen = params.dense_scale, None
-        whole, noise = values[: params.model.dense] / scale, noise / scale
+        whole, seen = values[: params.model.dense], None
         if noise and len(whole):
             at = blocks_of(len(whole))
             each = self._listen(said, "", whole[at], np.full(len(at), clients), noise)
@@ -204,10 +202,7 @@ def plan_hot(
         hot=hot.digest(),
         blob=bytes(32),
         seed=store.spec.seed,
-        training={
-            **rules.training(number),
-            **({} if math.isinf(own.rho) else {DENSE_SCALE: own.dense_scale}),
-        },
+        training=dict(rules.training(number)),
         precision=rules.precision,
         scores=rules.score_bins(scores),
     )

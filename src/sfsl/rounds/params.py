@@ -182,9 +182,8 @@ class HotRules:
     """How rounds over hot rows are planned. The first ``surveys`` rounds count owners, each client marking
     ``marks`` rows at the most. A client pays ``survey_rho`` for a survey and ``rho`` for a round that trains;
     infinite: no noise. ``corruption``: the share of a cohort that may collude with the server. Hot rows have
-    to fit a download and upload of ``megabytes``. ``clip`` is the first one; it follows the clients. Under
-    noise the dense part of an update is multiplied by ``dense_scale`` before it is cut. ``delta`` is what
-    costs are stated at."""
+    to fit a download and upload of ``megabytes``. ``clip`` is the first one; it follows the clients.
+    ``delta`` is what costs are stated at."""
 
     rho: float
     survey_rho: float
@@ -193,7 +192,6 @@ class HotRules:
     megabytes: float = 1.5
     corruption: float = 0.1
     clip: float = 0.1
-    dense_scale: float = 0.3
     delta: float = 1e-6
 
     def words(self, model: ModelSpec, bins: int, precision: str) -> int:

@@ -64,7 +64,6 @@ def hot_rules(config: RunConfig) -> HotRules:
         megabytes=hot.megabytes,
         corruption=privacy.corruption,
         clip=hot.clip,
-        dense_scale=hot.dense_scale,
         delta=privacy.delta,
     )
 

@@ -142,8 +142,6 @@ class HotSettings(Checked, frozen=True):
     bins: Of the score histograms, which noise covers too; 0 leaves them out.
     clip: Norm to which a client's update is cut in the first round; it then follows the clients' updates. As
         noise grows with it, too little is better than too much.
-    dense_scale: Under noise the dense part of an update counts so much less than rows when it is cut; noise
-        in the dense part is larger by as much.
     """
 
     surveys: Annotated[int, Meta(ge=1, le=1000)] | Literal["auto"] = "auto"
@@ -153,7 +151,6 @@ class HotSettings(Checked, frozen=True):
     precision: Literal["float32", "float16"] = "float16"
     bins: Annotated[int, Meta(ge=0, le=4096)] = 32
     clip: Positive = 0.1
-    dense_scale: Annotated[float, Meta(gt=0, le=1)] = 0.3
 
 
 @explained
