@@ -177,7 +177,7 @@ def test_rows_that_may_be_noise_alone_are_not_hot() -> None:
 
 
 def test_under_noise_categories_are_hot_unasked_and_their_owners_drawn_to_the_usual() -> None:
-    """Ten items lead to each. The noisier the counts, the less one category is taken to differ from others."""
+    """Ten items lead to each. The noisier the counts, the less one category is taken to differ."""
     counts = np.zeros(GOODS)
     counts[CATEGORY_OF == 2] = 10.0
     assert choose(counts)["category"].rows.tolist() == [2]
