@@ -15,7 +15,7 @@ from sfsl.data.interactions import MAX_HISTORY, Interactions
 from sfsl.models import bst, dien, din
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.rounds.hot import HotState
-from sfsl.rounds.hot_server import HotRound, plan_hot
+from sfsl.rounds.hot_server import HotRound
 from sfsl.simulate.population import Simulation
 from sfsl.simulate.rebuilt import rebuild_personal
 from sfsl.submodel import MemoryStore, RowSet
@@ -216,7 +216,11 @@ def test_permanent_answers_are_drawn_anew_in_each_period(data: Interactions, dev
     assert 0 < first < len(data)
 
 
-HOT = {"round": {"scheme": "hot"}, "hot": {"bins": 0, "clip": 0.02}, "server": HEAT | {"dense_step": "add"}}
+HOT = {
+    "round": {"scheme": "hot"},
+    "hot": {"bins": 0, "clip": 0.02, "surveys": 1},
+    "server": HEAT | {"dense_step": "add"},
+}
 HOT_CASES: dict[str, dict[str, Section]] = {
     "no noise": {"privacy": {"epsilon": float("inf"), "participations": 2}},
     "rebuilt": {"privacy": {"epsilon": float("inf"), "participations": 2}, "training": REBUILD},
@@ -276,15 +280,18 @@ def test_rounds_over_hot_rows_are_those_of_plain_sums(
 def test_noise_on_a_device_has_the_variance_of_all_clients_noise(
     data: Interactions, device: torch.device
 ) -> None:
-    """And it is in what the round opens: counts of a survey are off by it."""
-    found = []
+    """And it is in what the round opens: counts of a survey are off by it, and by nothing else."""
+    counts = []
     for epsilon in (float("inf"), 8.0):
-        _, resident = hot_engines(data, device, {"privacy": {"epsilon": epsilon, "participations": 2}})
-        resident.run(NAMES, hot=HotState())
-        plan = plan_hot(resident._rules, resident.task.spec, resident.store, clients=12, state=HotState())
-        found.append((plan.params, noise_words(plan.params, CLIENTS, seed=0)))
-    (_, none), (params, drawn) = found
-    assert not none.any()
-    assert params.deviation > 0
+        sections = {"privacy": {"epsilon": epsilon, "participations": 2}, "hot": {"bins": 0, "surveys": 2}}
+        _, resident = hot_engines(data, device, sections)
+        result = resident.run(NAMES, hot=HotState())
+        assert isinstance(result.plan, HotRound)
+        assert result.outcome is not None
+        assert result.outcome.hot is not None
+        counts.append(np.frombuffer(result.outcome.hot.counts, "<f8"))
+    params = result.plan.params
+    drawn = noise_words(params, CLIENTS, seed=0)
+    np.testing.assert_allclose((counts[1] - counts[0]) * params.levels, drawn, atol=1e-6)
     assert drawn.std() == pytest.approx(params.deviation * CLIENTS**0.5, rel=0.05)
     assert noise_words(params, CLIENTS, seed=1).tolist() != drawn.tolist()
