@@ -151,7 +151,8 @@ class HotSettings(Checked, frozen=True):
     megabytes: What a client downloads and uploads in a round at the most, in MiB: so many rows are hot.
     precision: Of downloaded rows.
     bins: Of the score histograms, which noise covers too; 0 leaves them out.
-    clip: Norm to which a client's update is cut in the first round; it then follows the clients' updates.
+    clip: Norm to which a client's update is cut in the first round; it then follows the clients' updates. As
+        noise grows with it, too little is better than too much.
     """
 
     surveys: Annotated[int, Meta(ge=1, le=1000)] | Literal["auto"] = "auto"
@@ -160,7 +161,7 @@ class HotSettings(Checked, frozen=True):
     megabytes: Annotated[float, Meta(gt=0, le=1024)] = 1.5
     precision: Literal["float32", "float16"] = "float16"
     bins: Annotated[int, Meta(ge=0, le=4096)] = 32
-    clip: Positive = 1.0
+    clip: Positive = 0.1
 
 
 @explained
