@@ -114,8 +114,8 @@ def test_dropouts_take_their_noise_with_them_and_the_round_opens(tmp_path: Path)
         privacy={"epsilon": 8.0, "participations": 3}, faults={"inbound": 0.2}, run={"rounds": 3}
     )
     lines = run(tmp_path / "run", config)
-    assert any(line.survivors < 12 for line in lines)
-    assert all(line.aborted is None or line.survivors == 0 for line in lines)
+    assert any(line.aborted is None and 0 < line.survivors < 12 for line in lines)
+    assert any(line.moved for line in lines if line.aborted is None)
 
 
 def test_the_command_says_what_was_spent_and_warns_of_noise(tmp_path: Path) -> None:

@@ -162,7 +162,11 @@ def _show(made: HotPlan, source: str) -> None:
         for problem in made.problems:
             out.print(f"- {problem}.", highlight=False)
     else:
-        out.print(f"A fleet of {made.fleet:,} is large enough for this to learn.", highlight=False)
+        out.print(
+            f"A fleet of {made.fleet:,} is large enough by these figures. How much it learns, a run shows: "
+            "at the paper's size it was less than item popularity knows (docs/results.md).",
+            highlight=False,
+        )
     out.print(
         f"Here {source}. Epsilon covers all that leaves a client, against a curious server and 10 % of a "
         "cohort (docs/privacy.md). CPU seconds are good to a factor of two; training comes on top.",

@@ -1,4 +1,4 @@
-"""Rounds over hot rows (spec hot): public parameters, the set of hot rows, and what a client adds to a sum.
+"""Rounds over hot rows (spec hot): public parameters, the set of hot rows, and what the server keeps of them.
 
 Rows that many clients have are hot, and which ones they are is public. Everybody downloads the same blob and
 uploads a vector of the same length: zero where it has nothing, of bounded norm, with noise of its own. A

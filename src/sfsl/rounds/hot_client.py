@@ -51,7 +51,7 @@ class HotMemory(Protocol):
 
 @dataclass(frozen=True)
 class HotOwn:
-    """What a client has of its own, as ``rounds.client.Own``. ``limits`` are its owner's for these rounds."""
+    """What a client has of its own, as ``rounds.client.Own``; its ``policy`` has its owner's limits."""
 
     memory: HotMemory
     model: ModelSpec
