@@ -118,6 +118,23 @@ def test_dropouts_take_their_noise_with_them_and_the_round_opens(tmp_path: Path)
     assert any(line.moved for line in lines if line.aborted is None)
 
 
+@pytest.mark.parametrize("sums", ["masked", "plain"])
+def test_an_aborted_round_is_paid_for(tmp_path: Path, sums: str) -> None:
+    """Vectors may have left the clients: their own ledgers have debited it too."""
+    config = settings(
+        privacy={"epsilon": 8.0, "participations": 3},
+        faults={"unmask-update": 1.0},
+        round={"sums": sums},
+        run={"rounds": 1, "evaluate_every": 0},
+    )
+    with begin(tmp_path / "run", config) as runner:
+        runner.run(stop=lambda: False, seen=lambda line: None)
+        assert runner.lines[0].aborted
+        spent = runner._journal.kept.spent
+    assert len(spent) == 12
+    assert list(spent.values()) == pytest.approx([plan_noise(8.0, 1e-6, 3).rho_survey] * 12, rel=1e-6)
+
+
 def test_the_command_says_what_was_spent_and_warns_of_noise(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text(

@@ -326,7 +326,8 @@ class PopulationEngine(Engine):
         if not done:
             why = "; ".join(dict.fromkeys(one.aborted for one in cohorts))
             empty = Commit(number, selection=self.store.selection)
-            return RoundResult(tally.record(number, None, aborted=why), tally, empty)
+            plan = cohorts[0].plan  # what an aborted round cost is spent
+            return RoundResult(tally.record(number, None, aborted=why), tally, empty, plan=plan)
         return self._conclude(number, done, tally)
 
     def rebuilt(self) -> Rebuilt | None:
