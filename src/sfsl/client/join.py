@@ -90,6 +90,7 @@ async def join_async(
         client = _Client(link, home, own, data, terms or Terms(), held_out, notify, randomness)
         client.require_files()
         served = await client.model()
+        client.state().close()  # before the deployment is pinned, beside which a state must not be missing
         home.pin(link.deployment or b"")  # which it met when it was asked for its model
         return await client.take_part(served, rounds, wait)
 
@@ -169,13 +170,15 @@ class _Client:
         self._known.require_extends(served)
         return served
 
+    def state(self) -> ClientState:
+        return self.home.state(self.link.client, self.terms.calendar, self.terms.budget)
+
     async def take_part(self, served: ServedModel, rounds: int | None, wait: bool) -> list[Attempt]:
         """Take part round after round, in each period with its own data, also while the catalogue grows."""
         ended: list[Attempt] = []
         while True:
             left = None if rounds is None else rounds - sum(one.whole for one in ended)
-            state = self.home.state(self.link.client, self.terms.calendar, self.terms.budget)
-            with state, self.home.personal(served.task.spec) as personal:
+            with self.state() as state, self.home.personal(served.task.spec) as personal:
                 participant = self._participant(served, state, personal)
                 try:
                     ended += await participant.run(left, wait=False)

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _HEAD = "sfsl identity 1"
 _SEED_BYTES = 32
 _LARGEST = 1 << 16
-_OTHERS = 0o077
 _KEY = re.compile("[0-9a-fA-F]{64}")
 _MOST_LINE = 4096
 
@@ -73,7 +72,7 @@ def read_secret(path: Path) -> Secret:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise KeyFileError(f"{path} is not a file")
-            if status.st_mode & _OTHERS:
+            if status.st_mode & durable.OTHERS:
                 raise KeyFileError(
                     f"{path} holds a private key, and others may read or change it (mode "
                     f"{stat.S_IMODE(status.st_mode):04o}). If nobody did:  chmod 600 {path}"
