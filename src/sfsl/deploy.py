@@ -17,7 +17,13 @@ import msgspec
 from starlette.types import ASGIApp
 
 from sfsl.carriers.https.app import AppLimits, Server, create_app
-from sfsl.carriers.https.authority import AUTHORITY, create_authority, expires_within, issue_server
+from sfsl.carriers.https.authority import (
+    AUTHORITY,
+    create_authority,
+    expires_within,
+    issue_server,
+    read_certificate,
+)
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.carriers.https.listen import ConnectionLimits, Listen
 from sfsl.carriers.https.listen import serve as listen_until_stopped
@@ -149,16 +155,17 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         for line in lines:
             coordinator.totals.show(line)
         limits = AppLimits(**{one.name: getattr(config.serve, one.name) for one in fields(AppLimits)})
+        listen, least = _listen(config, folder), settings.rules.min_contributors
         verifier = Verifier(
             registry.deployment,
             registry.public_key,
+            hosts=_hosts(config, listen),
             window_ms=round(1000 * own.clock_seconds),
             body_ms=round(1000 * own.body_seconds) + 1000,
             not_before_ms=started_ms,
         )
         public = None if catalogue is None else catalogue.public
         app = create_app(Server(coordinator, verifier, enrolment, package, limits, catalogue=public), limits)
-        listen, least = _listen(config, folder), settings.rules.min_contributors
         return Deployment(coordinator, app, listen, task.spec, least, fresh, held.pop_all().close)
 
 
@@ -239,6 +246,12 @@ def _listen(config: ServeConfig, folder: Path) -> Listen:
         proxied=own.proxied,
         connections=ConnectionLimits(most=own.most_connections, most_per_address=per_address),
     )
+
+
+def _hosts(config: ServeConfig, listen: Listen) -> tuple[str, ...]:
+    """Return what clients may call this server: the names in its certificate; without one, loopback's."""
+    named = HOSTS if listen.certificate is None else read_certificate(listen.certificate).hosts
+    return *named, *config.serve.hosts.split()
 
 
 @dataclass(frozen=True)

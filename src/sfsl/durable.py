@@ -267,8 +267,8 @@ class DurableFile(Closing):
             raise StateError(f"cannot read {self.path}: {error.strerror}") from None
         if mode & OTHERS:
             raise StateError(
-                f"{self.path} holds secrets, and others may read or change it (mode {mode:04o}). If nobody did:  "
-                f"chmod 600 {self.path}"
+                f"{self.path} holds secrets, and others may read or change it (mode {mode:04o}). If nobody "
+                f"did:  chmod 600 {self.path}"
             )
         if len(data) > limit:
             raise StateError(f"{self.path} has more than {limit} bytes: it is not a state of this package")

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from clocks import PATIENCE
-from deployment import Deployment, Guest
+from deployment import HOST, HOSTS, Deployment, Guest
 from fuzz.corpus import frames
 from fuzz.frames import Frame, mutated
 from sfsl.carriers.https.app import AppLimits, Server, create_app
@@ -79,7 +79,7 @@ class Site:
         registry = self.world.registry
         server = Server(
             self.world.coordinator,
-            Verifier(registry.deployment, registry.public_key, nonces_per_client=100_000),
+            Verifier(registry.deployment, registry.public_key, hosts=HOSTS, nonces_per_client=100_000),
             Enrolment.open(50),
             b"package",
             limits,
@@ -278,6 +278,7 @@ class Calls:
         signed = sign_request(
             who,
             deployment=site.world.registry.deployment if kind != "other" else bytes(16),
+            host=HOST if kind != "other" or len(body) % 2 else "elsewhere",
             method=method if method.isupper() and len(method) <= 16 else "GET",
             target=_signable(target),
             body=body if kind != "wrong" else body + b"x",

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from clocks import PATIENCE
-from deployment import settings
+from deployment import HOSTS, settings
 from second_client import client
 from second_client.client import SecondClient
 from second_client.rounds import Download, Update
@@ -167,7 +167,7 @@ class World:
 
     async def __aenter__(self) -> "World":
         limits = AppLimits()
-        verifier = Verifier(self.registry.deployment, self.registry.public_key)
+        verifier = Verifier(self.registry.deployment, self.registry.public_key, hosts=HOSTS)
         server = Server(self.coordinator, verifier, Enrolment.open(100), PACKAGE, limits)
         listen = Listen(port=0, certificate=self._tls / "server.pem", key=self._tls / "server.key")
         ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()

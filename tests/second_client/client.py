@@ -50,6 +50,7 @@ def client_id(public: bytes) -> str:
 def signed_headers(
     identity: Ed25519PrivateKey,
     deployment: bytes,
+    host: str,
     method: str,
     target: str,
     body: bytes,
@@ -57,9 +58,11 @@ def signed_headers(
     nonce: bytes,
 ) -> dict[str, str]:
     """The headers of one request (2.1, 2.2)."""
-    parts = (method.encode(), target.encode(), sha256(body).digest(), time_ms.to_bytes(8, "big"), nonce)
+    line = (host.encode(), method.encode(), target.encode())
+    parts = (*line, sha256(body).digest(), time_ms.to_bytes(8, "big"), nonce)
     return {
         "Sfsl-Client": client_id(identity.public_key().public_bytes_raw()),
+        "Sfsl-Host": host,
         "Sfsl-Time": str(time_ms),
         "Sfsl-Nonce": nonce.hex(),
         "Sfsl-Signature": sign(identity, "http request", deployment, *parts).hex(),
@@ -85,6 +88,7 @@ class SecondClient:
         require(place.scheme == "https" and place.hostname is not None, "not https")
         context = ssl.create_default_context(cafile=authority)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._host = place.hostname or ""
         self._http = http.client.HTTPSConnection(
             place.hostname or "", place.port, context=context, timeout=60
         )
@@ -112,7 +116,7 @@ class SecondClient:
                 assert self._deployment is not None
                 moment, nonce = int(time.time() * 1000) + self._ahead_ms, os.urandom(16)
                 headers |= signed_headers(
-                    self._identity, self._deployment, method, target, body, moment, nonce
+                    self._identity, self._deployment, self._host, method, target, body, moment, nonce
                 )
             try:
                 answer = self._once(method, target, body, headers, limit)

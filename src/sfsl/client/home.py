@@ -200,9 +200,9 @@ class Home:
         if left:
             raise StateError(
                 f"{state} is gone, but {', '.join(left)} beside it {'are' if len(left) > 1 else 'is'} there: "
-                "this client took part before, and what it has given away is in the missing file. Put it back, "
-                f"not an older copy. If it is lost for good:  sfsl privacy renew {self.folder}  begins a new "
-                "one, with which this client sits out the period"
+                "this client took part before, and what it has given away is in the missing file. Put it "
+                f"back, not an older copy. If it is lost for good:  sfsl privacy renew {self.folder}  begins "
+                "a new one, with which this client sits out the period"
             )
 
     def personal(self, model: ModelSpec) -> PersonalRows:

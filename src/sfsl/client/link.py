@@ -305,6 +305,7 @@ class Link:
         return sign_request(
             self.identity,
             deployment=self.deployment,
+            host=urlsplit(self._base).hostname or "",
             method=request.method,
             target=request.target,
             body=request.body,

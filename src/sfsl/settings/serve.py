@@ -34,6 +34,8 @@ class ServeSettings(Checked, frozen=True):
     key: TLS: the file of its private key.
     plain: No TLS: only on loopback, for tests or behind a proxy on this machine that has it.
     proxied: Behind a proxy on this machine: take clients' addresses from X-Forwarded-For.
+    hosts: Names that clients call this server by and that are not in its certificate, with spaces between:
+        behind a proxy, the proxy's. Requests that were signed for another host are refused.
     state: The folder of the store, the registry and the metrics.
     catalogue: What the model is about: a file that sfsl catalogue made. [data] is then not looked at. Empty:
         tables are those of [data], whose samples are read and not used.
@@ -71,6 +73,7 @@ class ServeSettings(Checked, frozen=True):
     key: str = ""
     plain: bool = False
     proxied: bool = False
+    hosts: str = ""
     state: str = "sfsl-serve"
     catalogue: str = ""
     rounds: Annotated[int, Meta(ge=0, le=10**7)] = 0
