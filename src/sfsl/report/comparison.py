@@ -54,6 +54,7 @@ def figures(run: Run) -> dict[str, Any]:
         "wall_seconds": fmean(line.wall_seconds for line in done) if done else None,
         "peak_memory_bytes": run.summary.get("costs", {}).get("peak_memory_bytes"),
         "privacy": privacy or None,
+        "hot_privacy": run.summary.get("hot_privacy"),
     }
 
 
@@ -155,9 +156,33 @@ def privacy_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[
     return heads, rows
 
 
+def hot_privacy_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Tell what clients of rounds over hot rows have spent, of all that they may."""
+    heads = ["run", "ε in all", "of", "at δ", "rounds at most", "clients", "colluding", "hot rows"]
+    rows = []
+    for one in runs:
+        if spent := one["hot_privacy"]:
+            hot = spent.get("hot_rows") or {}
+            rows.append(
+                [
+                    one["name"],
+                    _epsilon(spent, "epsilon"),
+                    _epsilon(spent, "epsilon_allowed"),
+                    _number(spent.get("delta"), "g"),
+                    _number(spent.get("rounds_at_most"), ",d"),
+                    _number(spent.get("clients_exposed"), ",d"),
+                    _number(spent.get("corruption"), ".0%"),
+                    ", ".join(f"{count:,} of {name}" for name, count in hot.items()) or "–",
+                ]
+            )
+    return heads, rows
+
+
 def without_privacy(runs: Sequence[dict[str, Any]]) -> str:
     """Return a sentence about runs whose privacy is not known yet; empty where there are none."""
-    names = [one["name"] for one in runs if one["sums"] != "none" and not one["privacy"]]
+    names = [
+        one["name"] for one in runs if one["sums"] != "none" and not (one["privacy"] or one["hot_privacy"])
+    ]
     if not names:
         return ""
     who = "No run has a summary" if len(names) == len(runs) else f"No summary of {', '.join(names)}"

@@ -10,6 +10,7 @@ from sfsl.report.comparison import (
     client_table,
     cost_table,
     exchange_table,
+    hot_privacy_table,
     learning_table,
     privacy_table,
     without_privacy,
@@ -62,6 +63,11 @@ _CLIENTS = (
 _COSTS = (
     "Means over rounds that were not aborted. Full model: MiB up and down if the same clients trained "
     "all of it. Seconds are CPU time without training, of a client and of the server; wall: a whole round."
+)
+_HOT_PRIVACY = (
+    "User-level differential privacy of everything that left a client, over all rounds and surveys, of "
+    "whoever has spent most; against a curious server with which so large a share of a cohort colludes. "
+    "∞: no noise."
 )
 _PRIVACY = (
     "Exposures: rounds of the client invited most often; clients: how many were in a round; least: "
@@ -146,6 +152,9 @@ def _privacy(figures: Sequence[dict[str, Any]]) -> str:
         shown += _note(
             _PRIVACY + (" PLAIN SUMS hid nothing: their figures are those of masked ones." * plain)
         )
+    heads, rows = hot_privacy_table(figures)
+    if rows:
+        shown += _table(heads, rows) + _note(_HOT_PRIVACY)
     return shown + (_note(missing) if missing else "")
 
 

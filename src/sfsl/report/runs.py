@@ -18,7 +18,7 @@ from sfsl.scores import CalibrationBin, Evaluation, verdict
 EXCHANGES = (Exchange.CHECK_IN, *ORDER)
 LOST = (*ORDER, "late", "declined")
 # Schemes that hide something; with plain sums they do not either.
-_SECURE = ("sfsl", "sfl")
+_SECURE = ("sfsl", "hot", "sfl")
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ UPDATE_SHARE = math.sqrt(1 - SCORES_SHARE**2 - CUT_SHARE**2)
 # What one held-out sample is in the vector, as a share of the clip: five in one bin are all that count.
 SAMPLE_SHARE = 0.02
 _LARGEST = 1 << 28
+LONGEST = 1 << 40  # words of a vector, as a layout may have them
 # Rows whose counts may well be noise alone are not hot.
 LEAST_DEVIATIONS = 3.0
 
@@ -72,8 +73,10 @@ class HotParams(Checked, frozen=True):
             raise ParameterError(f"rows of {len(self.rows)} tables; {MAX_TABLES} are possible")
         if trains and self.rows.keys() != {table.name for table in self.model.summed}:
             raise ParameterError("hot rows are counted for each table that is summed, and for no other")
-        if trains != (len(self.hot) == len(self.blob) == 32):
+        if {len(self.hot), len(self.blob)} != {32 if trains else 0} or (self.rows and not trains):
             raise ParameterError("a round that trains, and no other, names its hot rows and its model")
+        if self.length > LONGEST:
+            raise ParameterError(f"a vector of {self.length:,} words; 2^40 are possible")
 
     @property
     def bins(self) -> int:
@@ -214,6 +217,8 @@ def choose_hot(
     surveyed: int,
     deviation: float,
     words: int,
+    *,
+    version: int = 1,
 ) -> HotSet:
     """Choose the rows with the largest noisy counts: those that are not likely to be noise alone, and fit.
 
@@ -234,9 +239,9 @@ def choose_hot(
             led = maps.rows_of(table.name, all_rows[table.source].rows)
             total = np.bincount(led, by_table[table.source], table.rows).astype(np.float64)
             noise = np.maximum(least, least * np.sqrt(np.bincount(led, minlength=table.rows)))
-        room = (left if table.source is None else words // 2) // table.width
+        room = (left if table.source is None else min(left, words // 2)) // table.width
         found = np.flatnonzero(total >= noise)
         found = np.sort(found[np.argsort(-total[found], kind="stable")[:room]])
         rows[table.name], owners[table.name] = found, np.minimum(total[found], surveyed)
         left -= len(found) * table.width
-    return HotSet.of(1, max(1, surveyed), rows, owners)
+    return HotSet.of(version, max(1, surveyed), rows, owners)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfsl.arrays import Indices, Reals, Values
 from sfsl.crypto.ring import Z32, Words
 from sfsl.crypto.secret import Identity, Randomness
-from sfsl.errors import InputError, InvalidMessage, NotFinite, Refused, WrongPhase
+from sfsl.errors import InputError, InvalidMessage, NotFinite, ParameterError, Refused, WrongPhase
 from sfsl.privacy.accounting import honest_survivors
 from sfsl.privacy.noise import DiscreteGaussian
 from sfsl.rounds import states
@@ -31,6 +31,7 @@ from sfsl.rounds.hot import (
 from sfsl.rounds.params import IndexSpace, RoundPolicy
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client, Start
+from sfsl.secagg.graph import default_graph
 from sfsl.secagg.messages import Keys, SessionParams
 from sfsl.secagg.states import Machine, State
 from sfsl.submodel import ModelSpec, RowSet
@@ -109,9 +110,10 @@ class HotClient(Machine[State]):
         state = self._due(messages.InboundShares, states.HotShared)
         if state.params.kind != "survey":
             raise WrongPhase("this round trains, and is no survey")
+        vector = survey_vector(state.params, self._own.memory.owned(), self._rounding)
         start = self.session.handle_inbound(inbound, state.params.context(self._own.names))
         self._enter(states.HotTraining(state.params, state.round_id, state.rho, start, {}))
-        return self._leave(survey_vector(state.params, self._own.memory.owned(), self._rounding))
+        return self._leave(vector)
 
     def handle_model(self, inbound: messages.InboundShares, published: Published) -> Download:
         """Check what was downloaded and hand it over for training."""
@@ -126,7 +128,7 @@ class HotClient(Machine[State]):
     def create_update(self, trained: Trained) -> messages.MaskedVector:
         """Send what was learned, under noise and masks; debited before it leaves."""
         state = self._due(Start, states.HotTraining)
-        return self._leave(update_vector(state.params, state.sets, trained, self._rounding))
+        return self._leave(learned_vector(state.params, state.sets, trained, self._rounding))
 
     def _leave(self, vector: NDArray[np.int64]) -> messages.MaskedVector:
         """Nothing is made twice: whoever fails from here on is a dropout."""
@@ -165,7 +167,18 @@ def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) 
     limits = policy.hot
     if limits is None:
         raise Refused("a round over hot rows, which this client does not take part in")
-    rho = params.rho(honest_survivors(session.fewest, session.clients, limits.corruption))
+    try:
+        honest = honest_survivors(session.fewest, session.clients, limits.corruption)
+        rho = params.rho(honest)
+    except ParameterError as error:  # of the server's choosing
+        raise Refused(f"noise that covers nothing: {error}") from None
+    if session.neighbours is not None:
+        graph = default_graph(session.clients, corruption=limits.corruption)
+        if session.neighbours < graph.neighbours or session.threshold < graph.threshold:
+            raise Refused(
+                f"{session.neighbours} neighbours, of whom {session.threshold} open a secret; among "
+                f"{session.clients} clients this one wants {graph.neighbours} and {graph.threshold}"
+            )
     if rho > limits.max_rho:
         raise Refused(
             f"a round that costs rho = {rho:.4g}; this client's owner allows {limits.max_rho:.4g} a round"
@@ -220,24 +233,37 @@ def update_vector(
     params: HotParams, sets: Mapping[str, RowSet], trained: Trained, randomness: Randomness
 ) -> NDArray[np.int64]:
     """Return a client's update in words: its norm is at most ``params.sensitivity``, whatever it learned."""
-    parts = [_finite(trained.dense)]
-    if parts[0].shape != (params.model.dense,):
-        raise InputError(f"a dense part of shape {parts[0].shape}; the model has {params.model.dense}")
+    parts = [_finite(trained.dense, (params.model.dense,), "the dense part")]
     for table in params.model.summed:
-        own, moves = trained.rows[table.name], np.zeros((len(sets[table.name]), table.width))
-        moves[sets[table.name].positions_of(own.rows.rows)] = _finite(own.deltas)
+        if (own := trained.rows.get(table.name)) is None:
+            raise InputError(f"table {table.name!r} is not in this update; an empty set of rows would be")
+        moves = np.zeros((len(sets[table.name]), table.width))
+        places = sets[table.name].positions_of(own.rows.rows)
+        moves[places] = _finite(own.deltas, (len(places), table.width), f"table {table.name!r}")
         parts.append(moves.ravel())
     update, cut = _within(np.concatenate(parts), UPDATE_SHARE * params.clip)
     scores = np.zeros(2 * params.bins)
     if trained.scores is not None:
-        scores[:] = np.concatenate([np.asarray(one, np.float64) for one in trained.scores])
-    counted, _ = _within(SAMPLE_SHARE * params.clip * scores, SCORES_SHARE * params.clip)
-    vector = np.concatenate([update, counted, [CUT_SHARE * params.clip if cut else 0.0]])
+        both = [_finite(one, (params.bins,), "a histogram of scores") for one in trained.scores]
+        scores[:] = np.concatenate(both)
+    counted, _ = _within(SAMPLE_SHARE * scores, SCORES_SHARE)
+    vector = np.concatenate([update, params.clip * counted, [CUT_SHARE * params.clip if cut else 0.0]])
     # Rounding errors of floating point must not lead beyond the norm that noise is for.
     words = round_stochastic(vector * (params.levels / params.clip) * (1 - 1e-9), randomness)
     if math.sqrt(float(np.square(words.astype(np.float64)).sum())) > params.sensitivity:
         raise InputError("an update longer than it may be after rounding")
     return words
+
+
+def learned_vector(
+    params: HotParams, sets: Mapping[str, RowSet], trained: Trained, randomness: Randomness
+) -> NDArray[np.int64]:
+    """Return a client's update, or zeros where training went beyond all numbers. A client that stayed away
+    because of what it learned would tell the server so, and nothing accounts for that."""
+    try:
+        return update_vector(params, sets, trained, randomness)
+    except NotFinite:
+        return np.zeros(params.length, np.int64)
 
 
 def with_noise(params: HotParams, vector: NDArray[np.int64], randomness: Randomness) -> Words:
@@ -247,14 +273,24 @@ def with_noise(params: HotParams, vector: NDArray[np.int64], randomness: Randomn
     return vector.astype(Z32.dtype)
 
 
-def _finite(given: ArrayLike) -> Reals:
-    values = np.asarray(given, np.float64)
+def _finite(given: ArrayLike, shape: tuple[int, ...], what: str) -> Reals:
+    try:
+        values = np.asarray(given, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} of this update is no array of numbers ({error})") from None
+    if values.shape != shape:
+        raise InputError(f"{what} of this update has the shape {values.shape}; {shape} is due")
     if not np.isfinite(values).all():
-        raise NotFinite("this update has numbers that are NaN or infinite; nothing was encoded")
+        raise NotFinite(f"{what} of this update has numbers that are NaN or infinite; nothing was encoded")
     return values
 
 
 def _within(vector: Reals, longest: float) -> tuple[Reals, bool]:
-    """Cut a vector to a norm, and say whether that was needed."""
-    norm = float(np.linalg.norm(vector))
-    return (vector * (longest / norm), True) if norm > longest else (vector, False)
+    """Cut a vector to a norm, and say whether that was needed. Squares of large numbers may be infinite, so
+    the norm is taken in units of the largest."""
+    largest = float(np.abs(vector).max(initial=0.0))
+    if largest * math.sqrt(vector.size) <= longest:
+        return vector, False
+    inside = vector / largest
+    norm = float(np.linalg.norm(inside))
+    return (inside * (longest / norm), True) if norm > longest / largest else (vector, False)

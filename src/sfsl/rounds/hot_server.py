@@ -26,7 +26,7 @@ from sfsl.rounds.hot import (
     blob_digest,
     choose_hot,
 )
-from sfsl.rounds.params import HotRules, RoundRules, ScoreBins
+from sfsl.rounds.params import HotRules, IndexSpace, RoundRules, ScoreBins
 from sfsl.rounds.record import RoundOutcome
 from sfsl.rounds.server import as_downloaded
 from sfsl.secagg.messages import Keys, SessionParams
@@ -40,6 +40,7 @@ _DEVIATIONS = 10
 _HALF = 2**31
 # A clip's worth of words, in roots of the length of a vector: rounding costs a fortieth of it.
 _LEVELS = 40
+MOST_SURVEYED = 1 << 22  # rows: 16 MiB from each client, once
 # Noise of one client in words, at the least.
 _FINE = 20
 # By how much the clip follows the share of clients that were cut, whose target is a half.
@@ -92,6 +93,7 @@ class HotRound:
             counts=counts.astype("<f8").tobytes(),
         )
         if state.surveys >= rules.surveys:
+            old = state.hot_set()
             found = choose_hot(
                 params.model,
                 maps,
@@ -99,8 +101,9 @@ class HotRound:
                 state.surveyed,
                 math.sqrt(state.variance),
                 rules.words(params.model, self.rules.bins, self.rules.precision),
+                version=1 if old is None else old.version + 1,
             )
-            state = msgspec.structs.replace(state, hot=found.encode(), counts=b"")
+            state = HotState(surveys=state.surveys, hot=found.encode(), clip=state.clip)
         applied = Applied(Commit(params.number), {}, {}, dense_refused=False)
         return RoundOutcome(applied, sums.survivors, {}, {}, None, hot=state)
 
@@ -142,7 +145,14 @@ def plan_hot(
     """Plan the next round of so many clients: a survey, until there were as many as the rules want."""
     own, number = _hot(rules), store.round + 1
     honest = honest_of(rules, clients)
+    if state.counts and len(state.counts) != 8 * IndexSpace(model).domain:
+        state = HotState(clip=state.clip)  # the catalogue grew between two surveys: they begin anew
     if state.surveys < own.surveys:
+        if (domain := IndexSpace(model).domain) > MOST_SURVEYED:
+            raise ParameterError(
+                f"the shared tables have {domain:,} rows, and a survey takes a word of each: at most "
+                f"{MOST_SURVEYED:,} are possible; make the tables as large as the catalogue is"
+            )
         # A mark is so many words that noise of a few words is not too coarse for it.
         levels = (
             1

@@ -268,12 +268,12 @@ def secure_auc(outcome: RoundOutcome | None) -> tuple[float | None, float | None
     if outcome is None or outcome.scores is None:
         return None, None
     auc, error = auc_from_histograms(*outcome.scores), auc_error_bound(*outcome.scores)
+    if not math.isfinite(error):
+        return None, None
     # Noise in a count moves the AUC by half of that count's share at the most; three deviations of it all.
     clicks, others = (max(1.0, float(one.sum())) for one in outcome.scores)
     spread = outcome.noise * math.sqrt(len(outcome.scores[0]))
     error = min(1.0, error + 1.5 * spread * math.hypot(1 / clicks, 1 / others))
-    if not math.isfinite(error):
-        return None, None
     return (auc if error <= WORST_AUC_ERROR else None), error
 
 

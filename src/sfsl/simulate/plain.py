@@ -26,7 +26,7 @@ from sfsl.rounds import (
 )
 from sfsl.rounds.exchanges import Exchange
 from sfsl.rounds.hot import Published
-from sfsl.rounds.hot_client import open_published, survey_vector, update_vector
+from sfsl.rounds.hot_client import learned_vector, open_published, survey_vector
 from sfsl.rounds.hot_server import HotRound, HotSums
 from sfsl.rounds.record import Learned, RoundTally
 from sfsl.simulate.population import Simulation
@@ -115,15 +115,10 @@ class PlainHot(_Plain):
         trained, self.learned = self._simulation.train(
             self._number, dict.fromkeys(self._there, download), self._tally, self._groups
         )
-        vectors = {}
-        for name, one in trained.items():
-            try:
-                vectors[name] = update_vector(
-                    params, download.asked, one, population.rounding(name, self._number)
-                )
-            except NotFinite as reason:
-                self._tally.decline(reason)
-        return vectors
+        return {
+            name: learned_vector(params, download.asked, one, population.rounding(name, self._number))
+            for name, one in trained.items()
+        }
 
 
 class PlainCohort(_Plain):

@@ -25,7 +25,7 @@ from sfsl.scores import log_loss_from_histograms
 
 def outcome(**given: Any) -> Any:
     applied = SimpleNamespace(refused={"goods": 2}, dense_refused=given.pop("dense_refused", False))
-    return SimpleNamespace(applied=applied, **{"scores": None, **given})
+    return SimpleNamespace(applied=applied, **{"scores": None, "noise": 0.0, **given})
 
 
 def test_an_auc_that_could_be_anything_is_not_shown() -> None:
