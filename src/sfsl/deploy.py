@@ -28,6 +28,7 @@ from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.carriers.https.listen import ConnectionLimits, Listen
 from sfsl.carriers.https.listen import serve as listen_until_stopped
 from sfsl.client.join import blocking
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.catalogue_file import MOST_SERVED, read_catalogue, write_catalogue
 from sfsl.durable import OWNER_ONLY
@@ -41,7 +42,9 @@ from sfsl.run.setup import resolved
 from sfsl.service.driver import Service
 from sfsl.service.folder import open_server_folder
 from sfsl.service.members import ServiceSettings
-from sfsl.service.registry import Enrolment
+from sfsl.service.log_file import LogRules, RosterLog, keys_of
+from sfsl.service.messages import LogEntry
+from sfsl.service.registry import Enrolment, Registry
 from sfsl.service.signing import Verifier
 from sfsl.settings.rounds import service_settings, store_spec
 from sfsl.settings.run import RunConfig
@@ -151,6 +154,9 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             today=now_ms,
             names=b"" if catalogue is None else catalogue.contents,
         )
+        log_ = _open_log(config, folder, registry, started_ms, held)
+        if own.active:
+            service.members.also_bars = log_.bars
         coordinator = Coordinator(service)
         for line in lines:
             coordinator.totals.show(line)
@@ -165,7 +171,9 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             not_before_ms=started_ms,
         )
         public = None if catalogue is None else catalogue.public
-        app = create_app(Server(coordinator, verifier, enrolment, package, limits, catalogue=public), limits)
+        app = create_app(
+            Server(coordinator, verifier, enrolment, package, limits, catalogue=public, log=log_), limits
+        )
         return Deployment(coordinator, app, listen, task.spec, least, fresh, held.pop_all().close)
 
 
@@ -246,6 +254,18 @@ def _listen(config: ServeConfig, folder: Path) -> Listen:
         proxied=own.proxied,
         connections=ConnectionLimits(most=own.most_connections, most_per_address=per_address),
     )
+
+
+def _open_log(config: ServeConfig, folder: Path, registry: Registry, now: int, held: ExitStack) -> RosterLog:
+    """Open the log of enrolled identities, with whoever was enrolled before there was one."""
+    own = config.serve
+    witnesses = keys_of(own.witnesses, "serve.witnesses")
+    least = len(witnesses) if own.least_witnesses == "auto" else own.least_witnesses
+    rules = LogRules(witnesses, least, keys_of(own.authorities, "serve.authorities"))
+    opened = RosterLog(folder, registry.deployment, rules, SystemRandomness(), now)
+    held.enter_context(opened)
+    opened.enter((LogEntry(client.public) for client in registry.clients()), now)
+    return opened
 
 
 def _hosts(config: ServeConfig, listen: Listen) -> tuple[str, ...]:

@@ -64,6 +64,10 @@ class ServeSettings(Checked, frozen=True):
     enrolment: Who may enrol: the public keys on a "list", or in "open" mode anyone, which invites Sybils.
     clients: The file of the "list": a public key in hexadecimal on each line.
     most_enrolled: With "open" enrolment: clients in all.
+    authorities: Public keys of enrolment authorities, with spaces between: only clients that one of them has
+        vouched for on the list are enrolled (sfsl keys log vouch). Their keys belong on no server.
+    witnesses: Public keys of those who witness the log of enrolled clients, with spaces between.
+    least_witnesses: So many of them sign a head of the log before clients are shown it. "auto" is all.
     active: Active mode: clients that pin each other's identities check what they are told.
     """
 
@@ -98,6 +102,9 @@ class ServeSettings(Checked, frozen=True):
     enrolment: Literal["list", "open"] = "list"
     clients: str = ""
     most_enrolled: Annotated[int, Meta(ge=1, le=10**9)] = 1000
+    authorities: str = ""
+    witnesses: str = ""
+    least_witnesses: Annotated[int, Meta(ge=0, le=64)] | Literal["auto"] = "auto"
     active: bool = False
 
     def __post_init__(self) -> None:
