@@ -41,8 +41,8 @@ from sfsl.run.planning import largest_set, plan_from_statistics
 from sfsl.run.setup import resolved
 from sfsl.service.driver import Service
 from sfsl.service.folder import open_server_folder
-from sfsl.service.members import ServiceSettings
 from sfsl.service.log_file import LogRules, RosterLog, keys_of
+from sfsl.service.members import ServiceSettings
 from sfsl.service.messages import LogEntry
 from sfsl.service.registry import Enrolment, Registry
 from sfsl.service.signing import Verifier

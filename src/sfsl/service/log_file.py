@@ -95,7 +95,7 @@ class RosterLog(Closing):
         return self._identity.public
 
     def enter(self, entries: Iterable[LogEntry], now_ms: int) -> None:
-        """Append those of these that are new, durably, and offer a head that has them. A client that has a new
+        """Append those of these that are new, durably, and offer a head that has them. A client with a new
         voucher gets another entry."""
         new = [one for one in entries if self._is_new(one)]
         if not new:

@@ -110,9 +110,9 @@ def admit_check_in(
 @dataclass(eq=False)
 class Members:
     """Knows who had a turn in this period, as the ``registry`` has it, and who is left out for a while.
-    ``clock`` counts seconds, ``today`` milliseconds since 1970, which periods are cut from. ``also_bars`` says
-    why someone may not be in a round for another reason, such as the log's. Being left out is
-    forgotten when the server starts again: it keeps rounds going, and punishes nobody."""
+    ``clock`` counts seconds, ``today`` milliseconds since 1970, which periods are cut from. ``also_bars``
+    says why someone may not be in a round for another reason, such as the log's. Being left out is forgotten
+    when the server starts again: it keeps rounds going, and punishes nobody."""
 
     settings: ServiceSettings
     registry: Registry
