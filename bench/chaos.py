@@ -142,6 +142,7 @@ scale = 0.03
 [model]
 width = 8
 [round]
+scheme = "sfsl"
 clients = {plan.clients}
 min_contributors = 2
 [serve]

@@ -25,7 +25,7 @@ async def take_part(server: str, ca: Path | None, data: Path, folder: Path) -> l
         data,
         folder,
         ca=ca,
-        terms=sfsl.Terms(privacy="cpp3", exposures=1, period_days=7),
+        terms=sfsl.Terms(hot_epsilon=4, participations=10),
         rounds=1,
         on_event=lambda event: print(f"{folder.name}: {event}"),
     )

@@ -35,7 +35,7 @@ from sfsl.durable import OWNER_ONLY
 from sfsl.errors import InputError, KeyFileError, ParameterError, WrongModel
 from sfsl.models import build_task
 from sfsl.models.package import describe, package_digest
-from sfsl.rounds.params import plan_round
+from sfsl.rounds.params import IndexSpace, plan_round
 from sfsl.run.fleet import build_fleet
 from sfsl.run.planning import largest_set, plan_from_statistics
 from sfsl.run.setup import resolved
@@ -128,7 +128,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         grace_seconds=own.grace_seconds,
         most_clients=own.most_clients,
     )
-    _require_union_fits(config, settings, task.spec)
+    _require_fits(config, settings, task.spec)
     package = describe(task)
     with ExitStack() as held:
         if catalogue is not None:
@@ -195,7 +195,7 @@ def _from_catalogue(config: ServeConfig) -> _Served:
             f"{own.catalogue} has {len(catalogue.public):,} bytes; clients take up to {MOST_SERVED:,}"
         )
     chosen = msgspec.structs.replace(run.round, threshold=run.round.threshold_clients)
-    if chosen.min_contributors == "auto":
+    if chosen.min_contributors == "auto" and chosen.scheme == "sfsl":
         chosen = msgspec.structs.replace(chosen, min_contributors=plan_from_statistics(run, catalogue))
     largest = largest_set(catalogue) if own.largest_set == "auto" else own.largest_set
     task = build_task(catalogue, run.model, run.run.seed)
@@ -227,15 +227,22 @@ def _require_extends(folder: Path, catalogue: Catalogue) -> None:
         ) from None
 
 
-def _require_union_fits(config: ServeConfig, settings: ServiceSettings, model: ModelSpec) -> None:
-    planned = {"clients": settings.cohort, "largest_set": settings.largest_set}
-    params = plan_round(settings.rules, model, number=1, seed=bytes(32), scores=None, **planned)
-    encoding = params.union.build()
-    size = encoding.length * encoding.ring.word_bytes + _HEAD_BYTES
-    if size > config.serve.largest_body:
+def _require_fits(config: ServeConfig, settings: ServiceSettings, model: ModelSpec) -> None:
+    """Refuse settings with which no client's vector could come in."""
+    rules, planned = settings.rules, {"clients": settings.cohort, "largest_set": settings.largest_set}
+    if rules.hot is not None:
+        what, size = "a survey's vector", 4 * IndexSpace(model).domain
+        rules.hot.words(model, rules.bins, rules.precision)
+        advice = "serve fewer rows"
+    else:
+        params = plan_round(rules, model, number=1, seed=bytes(32), scores=None, **planned)
+        encoding = params.union.build()
+        what, size = "a masked set", encoding.length * encoding.ring.word_bytes
+        advice = "lower serve.largest_set or round.clients"
+    if size + _HEAD_BYTES > config.serve.largest_body:
         raise ParameterError(
-            f"a masked set takes {size:,} bytes, serve.largest_body allows {config.serve.largest_body:,}; "
-            "raise it, or lower serve.largest_set or round.clients"
+            f"{what} takes {size + _HEAD_BYTES:,} bytes, serve.largest_body allows "
+            f"{config.serve.largest_body:,}; raise it, or {advice}"
         )
 
 

@@ -39,7 +39,7 @@ class Place:
         self.folder = folder
         self._sections: dict[str, Any] = {
             "model": {"kind": kind, "width": 4},
-            "round": {"clients": CLIENTS, "min_contributors": 2} | rest.pop("round", {}),
+            "round": {"scheme": "sfsl", "clients": CLIENTS, "min_contributors": 2} | rest.pop("round", {}),
             "serve": {
                 "plain": True,
                 "enrolment": "open",
@@ -78,7 +78,7 @@ class Client:
             url,
             self.data,
             self.folder,
-            terms=Terms(privacy="cpp3", exposures=self.exposures),
+            terms=Terms(exact_sums=True, privacy="cpp3", exposures=self.exposures),
             rounds=rounds,
             wait=False,
             plain=True,

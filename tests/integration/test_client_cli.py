@@ -36,7 +36,7 @@ from sfsl_research.swarm.swarm import SwarmReport
 CONFIG: dict[str, Any] = {
     "data": {"users": 12, "scale": 0.03},
     "model": {"kind": "logistic"},
-    "round": {"clients": 5, "min_contributors": 2},
+    "round": {"scheme": "sfsl", "clients": 5, "min_contributors": 2},
 }
 
 
@@ -66,7 +66,7 @@ class Place:
 
 
 def terms(**changes: Any) -> Terms:
-    return Terms(**({"privacy": "cpp3", "epsilon": 1000} | changes))
+    return Terms(**({"exact_sums": True, "privacy": "cpp3", "epsilon": 1000} | changes))
 
 
 def samples(path: Path, seed: int) -> Path:
@@ -129,7 +129,7 @@ def test_a_model_that_is_not_the_announced_one_is_not_built(
         async with place as url, asyncio.timeout(PATIENCE):
             data, home = samples(tmp_path / "0.csv", 0), tmp_path / "me"
             with pytest.raises(InvalidMessage, match="not the one that it announces"):
-                await join_async(url, data, home, ca=place.ca, wait=False)
+                await join_async(url, data, home, terms=terms(), ca=place.ca, wait=False)
             assert place._deployment.coordinator.registry.count() == 0
 
     asyncio.run(main())
@@ -291,7 +291,7 @@ def test_data_errors_name_the_file_that_was_given(tmp_path: Path) -> None:
         async with place as url, asyncio.timeout(PATIENCE):
             data, home = tmp_path / "mine.csv", tmp_path / "me"
             with pytest.raises(InputError, match=r"mine\.csv is not text in UTF-8"):
-                await join_async(url, data, home, ca=place.ca, wait=False)
+                await join_async(url, data, home, terms=terms(), ca=place.ca, wait=False)
 
     asyncio.run(main())
 

@@ -171,10 +171,11 @@ def test_a_model_at_rest(tmp_path: Path) -> None:
 
 # -- serve and join ----------------------------------------------------------------------------
 
+EXACT = sfsl.Terms(exact_sums=True)
 SERVED: dict[str, Any] = {
     "data": {"users": 12, "scale": 0.03},
     "model": {"kind": "logistic"},
-    "round": {"clients": 3, "threshold": 3, "min_contributors": 2},
+    "round": {"scheme": "sfsl", "clients": 3, "threshold": 3, "min_contributors": 2},
     "serve": {"enrolment": "open", "plain": True, "port": 0, "rounds": 1, "period_days": 0},
 }
 
@@ -197,7 +198,7 @@ def test_samples_in_memory_take_part_and_a_period_freezes_them(tmp_path: Path) -
             sfsl.serve_async(SERVED, out=tmp_path / "server", ready=ready.set_result)
         )
         url = (await ready).url
-        one = {"plain": True, "wait": False, "rounds": 1}
+        one = {"terms": EXACT, "plain": True, "wait": False, "rounds": 1}
         ended = await asyncio.gather(
             sfsl.join_async(url, own_samples(0), tmp_path / "a", on_event=said.append, **one),
             sfsl.join_async(url, lambda: own_samples(1), tmp_path / "b", **one),
@@ -212,7 +213,13 @@ def test_samples_in_memory_take_part_and_a_period_freezes_them(tmp_path: Path) -
         serving = await ready
         try:
             return await sfsl.join_async(
-                serving.url, data, tmp_path / "a", plain=True, wait=False, on_event=said.append
+                serving.url,
+                data,
+                tmp_path / "a",
+                terms=EXACT,
+                plain=True,
+                wait=False,
+                on_event=said.append,
             )
         finally:
             await serving.stop()
@@ -269,7 +276,9 @@ def test_a_client_can_be_cancelled_and_leaves_its_folder_usable(tmp_path: Path) 
         for _ in range(2):  # the second finds neither a lock nor half a file
             checked_in.clear()
             client = asyncio.create_task(
-                sfsl.join_async(serving.url, own_samples(0), tmp_path / "me", plain=True, on_event=told)
+                sfsl.join_async(
+                    serving.url, own_samples(0), tmp_path / "me", terms=EXACT, plain=True, on_event=told
+                )
             )
             await checked_in.wait()
             client.cancel()

@@ -314,6 +314,7 @@ CONFIG = """
 users = 40
 scale = 0.02
 [round]
+scheme = "sfsl"
 clients = 3
 min_contributors = 1
 [serve]

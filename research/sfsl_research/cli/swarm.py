@@ -22,6 +22,7 @@ from sfsl.cli.output import (
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness, digest
 from sfsl.errors import InputError
 from sfsl.settings.run import from_sections
+from sfsl.settings.serve import SECTION, run_sections
 from sfsl.settings.toml import overridden, read_sections
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def swarm(
     """
     with told_as_json(json):
         sections = overridden(read_sections(config), settings or ())
-        wanted = from_sections({name: one for name, one in sections.items() if name != "serve"})
+        wanted = from_sections(run_sections(sections) if SECTION in sections else sections)
         screen = progress_console()
         plan = _plan(faults, fault or [], seed, delay, per_request)
         made = _swarm(screen, wanted, server, clients, rounds, ca, identities, plan, workers, plain)

@@ -3,6 +3,7 @@
 Never for people: they have no ledger.
 """
 
+import math
 from collections.abc import Mapping
 from datetime import date
 
@@ -14,6 +15,7 @@ from sfsl.crypto.secret import Randomness
 from sfsl.errors import StateError
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds import RoundPolicy
+from sfsl.rounds.params import HotLimits
 from sfsl.secagg import Policy
 from sfsl.simulate.chance import Chance, SimulatedAnswers
 
@@ -23,14 +25,24 @@ TOLERANT = RoundPolicy(
     session=Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=_GENEROUS),
     max_clip=_GENEROUS,
     max_rows=_GENEROUS,
+    hot=HotLimits(max_rho=math.inf),
 )
 
 
 class SimulatedMemory:
-    """Answers from a seed. It counts what it exposed, and holds the server's count against that."""
+    """Answers from a seed, and pays for any round. It counts what it exposed, and holds the server's count
+    against that. ``own`` are the rows of its data by shared table."""
 
-    def __init__(self, chance: Chance, name: str, privacy: IndexPrivacy, every: int) -> None:
+    def __init__(
+        self,
+        chance: Chance,
+        name: str,
+        privacy: IndexPrivacy,
+        every: int,
+        own: Mapping[str, Indices] | None = None,
+    ) -> None:
         self._chance, self._name, self._privacy, self._every = chance, name, privacy, every
+        self._own = own or {}
         self._answers: SimulatedAnswers | None = None
         self.exposed = 0
 
@@ -52,6 +64,18 @@ class SimulatedMemory:
         self, round_id: bytes, unions: Mapping[str, ArrayLike], randomness: Randomness
     ) -> Mapping[str, NDArray[np.bool_]]:
         return self._entered.answer(round_id, unions)
+
+    def afford(self, rho: float) -> None:
+        """A swarm is made of simulated devices: nothing is too dear."""
+
+    def spend(self, round_id: bytes, rho: float) -> None:
+        self.exposed += 1
+
+    def owned(self) -> Mapping[str, Indices]:
+        return self._own
+
+    def account(self) -> str:
+        return f"{self.exposed} rounds by now"
 
     @property
     def rests_until(self) -> date | None:

@@ -29,13 +29,15 @@ from sfsl.client.round import ClientModel, Memory
 from sfsl.crypto.secret import Identity, SystemRandomness
 from sfsl.errors import AuthenticationFailed, SfslError
 from sfsl.privacy import IndexPrivacy
-from sfsl.rounds.exchanges import order
+from sfsl.rounds.exchanges import HOT, SUBMODELS
 from sfsl.service.signing import client_id
 from sfsl.simulate.chance import Chance
 from sfsl.training import LocalSettings
 from sfsl_research.swarm.faults import FaultyTransport, NetworkFaults, Traffic, Vanished
 from sfsl_research.swarm.members import TOLERANT, SimulatedMemory
 
+# Which exchanges a round had, by how many they were.
+_ORDERS = {len(order): order for kind in (SUBMODELS, HOT) for order in map(kind.order, (False, True))}
 _ID = re.compile("[0-9a-f]{32}")  # in a text that is to be counted
 
 
@@ -99,7 +101,7 @@ class SwarmReport:
         all clients computed together."""
         found: dict[str, list[tuple[float, float, float]]] = {}
         for steps in self.work.values():
-            names = order(active=len(steps) > len(order(active=False)) + 1)
+            names = _ORDERS[len(steps) - 1]
             for name, (one, after) in zip(names, pairwise(steps), strict=True):
                 found.setdefault(name, []).append((after.at - one.at, one.slowest, one.all))
         means = {name: [float(one) for one in np.mean(some, axis=0)] for name, some in found.items()}
@@ -187,11 +189,11 @@ class Swarm:
             transport=transport,
             notify=notify,
         ) as link:
-            settings, device = self._settings, self._devices[name]
+            settings, device, memory = self._settings, self._devices[name], self._memories(name)
             participant = Participant(
                 link=link,
                 model=self._model,
-                memory=self._memories(name),
+                memory=memory,
                 trainer=DeviceTrainer(
                     device, lambda number: self._chance.shuffle(name, number), settings.local
                 ),
@@ -201,6 +203,7 @@ class Swarm:
                 settings=Settings(pause_s=settings.pause_s, longest_pause_s=settings.longest_pause_s),
                 notify=notify,
                 identity=self._identities[name],
+                purse=memory if isinstance(memory, SimulatedMemory) else None,
                 worker=workers,
                 training=training,
             )
@@ -252,7 +255,9 @@ class Swarm:
             self._done.set()
 
     def _simulated(self, name: str) -> Memory:
-        return SimulatedMemory(self._chance, name, self._privacy[name], self._settings.every)
+        needed = self._devices[name].needed
+        own = {table: needed[table] for table in self._model.tables.shared}
+        return SimulatedMemory(self._chance, name, self._privacy[name], self._settings.every, own)
 
     def _sockets(self) -> httpx.AsyncBaseTransport:
         if self._tls is None:

@@ -76,7 +76,7 @@ def _https(folder: Path) -> None:
     config = folder / "serve.toml"
     config.write_text(
         "[data]\nusers = 12\nscale = 0.03\n"
-        f"[round]\nclients = {CLIENTS}\nmin_contributors = 2\n"
+        f'[round]\nscheme = "sfsl"\nclients = {CLIENTS}\nmin_contributors = 2\n'
         f'[serve]\nhost = "127.0.0.1"\nport = {port}\nstate = "{folder / "server"}"\nrounds = {ROUNDS}\n'
         f'min_cohort = {CLIENTS}\nlargest_set = 300\nenrolment = "open"\nperiod_days = 0\n'
     )
@@ -98,7 +98,7 @@ def _join(folder: Path, port: int, place: int) -> None:
     _sfsl(
         "join", "--server", f"https://127.0.0.1:{port}", "--ca", str(folder / "server/tls/authority.pem"),
         "--data", str(data), "--state", str(folder / f"client-{place}"),
-        "--exposures", str(ROUNDS), "--rounds", str(ROUNDS), "--json",
+        "--exposures", str(ROUNDS), "--rounds", str(ROUNDS), "--exact-sums", "--json",
     )  # fmt: skip
 
 

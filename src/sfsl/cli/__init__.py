@@ -35,7 +35,9 @@ COMMANDS: dict[Callable[..., None], str] = {
     "sfsl plan --clients 200 --set-size 50 --union 8000 --table item:2000000000:32 --dense 20000",
     report.report: "Example:  sfsl report runs/cpp1 runs/cpp2 --out compared",
     join.join: "Examples:  sfsl join --server https://host:8443 --ca authority.pem --data my.csv --state me"
-    "   |   sfsl join --server https://host:8443 --data my.csv --state me --rounds 1 --json",
+    "   |   sfsl join --server https://host:8443 --data my.csv --state me --rounds 1 --json"
+    "   |   sfsl join --server https://host:8443 --data my.csv --state me --hot-epsilon 2 --participations 20"
+    "   |   sfsl join --server https://host:8443 --data my.csv --state me --exact-sums --privacy cpp3",
     serve.serve: "Examples:  sfsl serve --settings >> my.toml   |   sfsl serve my.toml --out srv --port 9443"
     "   |   sfsl serve my.toml --catalogue catalogue.json",
     data.data: "Example:  sfsl data big && sfsl run --data stored:big --sums plain --device cuda",

@@ -29,6 +29,10 @@ def _term(name: str) -> Any:
     return Option(help=description(field), min=None if field.type.__origin__ is float else next(bounds, None))
 
 
+def _exact() -> Any:
+    return Option("--exact-sums", help=description(_FIELDS["exact_sums"]))
+
+
 def join(
     context: typer.Context,
     server: Annotated[str, Option(metavar="URL", help="The server, such as https://host:8443.")],
@@ -46,6 +50,13 @@ def join(
     identity: Annotated[
         Path | None, Option(help="A key of sfsl keys client. Default: one in DIR, made on first use.")
     ] = None,
+    hot_epsilon: Annotated[float, _term("hot_epsilon")] = TERMS.hot_epsilon,
+    hot_delta: Annotated[float, _term("hot_delta")] = TERMS.hot_delta,
+    participations: Annotated[int, _term("participations")] = TERMS.participations,
+    corruption: Annotated[float, _term("corruption")] = TERMS.corruption,
+    max_marks: Annotated[int, _term("max_marks")] = TERMS.max_marks,
+    max_megabytes: Annotated[float, _term("max_megabytes")] = TERMS.max_megabytes,
+    exact_sums: Annotated[bool, _exact()] = TERMS.exact_sums,
     roster: Annotated[Path | None, _term("roster")] = None,
     privacy: Annotated[str, _term("privacy")] = TERMS.privacy,
     rounds: Annotated[int | None, Option(help="Stop after so many whole rounds.", min=1)] = None,
@@ -67,7 +78,10 @@ def join(
 ) -> None:
     """Take part in a deployment's rounds with samples that stay on this machine.
 
-    What leaves it: masked sums, and answers with deniable errors about which rows it has. Ctrl-C or
+    What leaves it in rounds over hot rows: one vector a round, under masks and under noise, whose cost this
+    client computes itself and adds up in DIR; sfsl privacy show --state DIR/state shows it. Rounds with less
+    noise, a smaller threshold, a larger clip or survey than the options below allow go on without it. A
+    server of the paper's scheme opens exact sums, which is for its owner to allow: --exact-sums. Ctrl-C or
     SIGTERM stops at once, in a round as a dropout; what was spent stays spent. Exit status: 0 finished, 1
     failed, 130 Ctrl-C, 143 SIGTERM.
     """

@@ -94,14 +94,26 @@ def _say(serving: "Serving") -> None:
         f"  model       {parameters:,} parameters, {coordinator.model_digest.hex()}",
         f"  round       {coordinator.check_ins.round} is the last; state in {own.state}",
         f"  cohorts     {config.min_cohort} to {config.run.round.clients} clients, each {turns}",
-        f"  privacy     rows with at least {deployment.min_contributors} contributors; "
-        f"{'active' if own.active else 'honest-but-curious'} mode",
+        f"  privacy     {_privacy(serving)}; {'active' if own.active else 'honest-but-curious'} mode",
         f"  enrolment   {own.enrolment}: {who}",
         f"  TLS         {_tls(serving)}",
         f"Join with:  sfsl join --server {url} --data FILE --state DIR"
+        + ("" if config.run.round.scheme == "hot" else " --exact-sums")
         + ("" if own.plain else f" --ca {serving.authority or 'authority.pem'}"),
     ]
     typer.echo("\n".join(lines), err=True)
+
+
+def _privacy(serving: "Serving") -> str:
+    run = serving.config.run
+    if run.round.scheme != "hot":
+        least = serving.deployment.min_contributors
+        return f"EXACT sums of rows with at least {least} contributors, which can be linked to their owners"
+    own = run.privacy
+    return (
+        f"scheme hot: epsilon {own.epsilon:g} at delta {own.delta:g} for {run.hot.surveys} surveys and "
+        f"{own.participations} rounds of a client"
+    )
 
 
 def _tls(serving: "Serving") -> str:

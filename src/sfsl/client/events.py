@@ -31,7 +31,8 @@ Kind = _Around | _InRound | Outcome
 class About(msgspec.Struct, frozen=True):
     """What anyone may know of a deployment. ``time`` is the server's, in milliseconds. ``active``: whether
     its rounds are in active mode; None where it does not say. ``catalogue``: the digest of what its rows are
-    called; None where that is their numbers."""
+    called; None where that is their numbers. ``scheme``: "hot" are rounds over hot rows, "sfsl" those of the
+    paper, which has exact sums."""
 
     protocol: int
     deployment: Hex16
@@ -40,6 +41,7 @@ class About(msgspec.Struct, frozen=True):
     time: Annotated[int, Meta(ge=0, le=2**49)]
     active: bool | None = None
     catalogue: Hex32 | None = None
+    scheme: Annotated[str, Meta(max_length=32)] = "sfsl"
 
 
 class Enrolled(msgspec.Struct, frozen=True):

@@ -16,8 +16,9 @@ from sfsl.client.device import DeviceTrainer
 from sfsl.client.events import Backoff, Event, Notify, nobody
 from sfsl.client.following import Data, KnownModel, ServedModel, build_device, fetch_model, source_of
 from sfsl.client.home import Home, PersonalRows, read_roster
+from sfsl.client.hot import DurablePurse
 from sfsl.client.link import Link, trusted
-from sfsl.client.participant import Attempt, Participant, require_mode
+from sfsl.client.participant import Attempt, Participant, require_mode, require_scheme
 from sfsl.client.round import DurableMemory
 from sfsl.crypto.secret import Identity, Randomness, SystemRandomness
 from sfsl.errors import InputError, WrongModel
@@ -166,6 +167,7 @@ class _Client:
         """Fetch the model that the server names, if it continues the one that this client knows."""
         about = await self.link.about()
         require_mode(about, bool(self.terms.roster))
+        require_scheme(about, self.terms.policy)
         served = await fetch_model(self.link, about)
         self._known.require_extends(served)
         return served
@@ -213,6 +215,7 @@ class _Client:
             notify=self.notify,
             identity=self.identity,
             pinned=self._pinned(),
+            purse=DurablePurse(state, shared, self.terms.hot_delta),
             now=lambda: datetime.now(UTC).replace(tzinfo=None),
         )
 

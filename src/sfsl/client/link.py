@@ -189,6 +189,11 @@ class Link:
         """Fetch what the rows of the model are called, for the caller to check."""
         return await self._file("/v1/catalogue", self.limits.catalogue_bytes)
 
+    async def published(self, digest: bytes, limit: int) -> bytes:
+        """Fetch what everybody downloads, by its digest, which the caller checks."""
+        request = _Request("GET", f"/v1/published/{digest.hex()}", limit=limit)
+        return await self._insist(request, lambda reply: reply.content)
+
     async def _file(self, target: str, limit: int) -> bytes:
         request = _Request("GET", target, signed=False, limit=limit)
         return await self._insist(request, lambda reply: reply.content)

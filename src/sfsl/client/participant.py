@@ -12,8 +12,9 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from sfsl.client.events import OUTCOMES, About, Backoff, Event, Notify, Outcome, nobody
+from sfsl.client.events import OUTCOMES, About, Backoff, Event, Notify, Outcome, nobody, shown
 from sfsl.client.home import PersonalRows
+from sfsl.client.hot import HotClientRound, Purse
 from sfsl.client.link import Link, Over
 from sfsl.client.round import Chance, ClientModel, ClientRound, Memory, Trainer
 from sfsl.codec import Message
@@ -22,6 +23,7 @@ from sfsl.errors import (
     AuthenticationFailed,
     Declined,
     InputError,
+    InvalidMessage,
     RemoteError,
     RolledBack,
     SfslError,
@@ -30,13 +32,19 @@ from sfsl.errors import (
     WrongVersion,
 )
 from sfsl.rounds import RoundClient, RoundPolicy
-from sfsl.rounds.client import Own, Phase
-from sfsl.rounds.exchanges import Invitation, Submodel
+from sfsl.rounds.client import Download, Own, Phase
+from sfsl.rounds.exchanges import HotInvitation, Invitation, Submodel
+from sfsl.rounds.hot import HotParams, HotSet, Published, blob_bytes, decode_hot_set
+from sfsl.rounds.hot_client import HotClient, HotOwn
+from sfsl.secagg.messages import InboundShares
 from sfsl.service.messages import CODEC, CheckIn, Decline
 
 Result = TypeVar("Result")
 
 _AN_HOUR = 3600.0
+HOT = "hot"
+# The published hot rows: a head, then per table lengths and a name, then per row its number and its owners.
+_HEAD, _PER_TABLE, _PER_ROW = 256, 256, 12
 _TOLD: Mapping[str, str] = {
     "committed": "The round is committed",
     "aborted": "The round came to nothing",
@@ -88,8 +96,8 @@ class Settings:
 @dataclass
 class Participant:
     """One client on a network. ``pinned`` are the identities of all clients by name, where it insists on
-    active mode. ``worker`` runs the protocol's arithmetic, ``training`` the trainer; None: threads of the
-    event loop.
+    active mode. ``purse`` pays for rounds over hot rows; None: it takes part in none. ``worker`` runs the
+    protocol's arithmetic, ``training`` the trainer; None: threads of the event loop.
 
     ``run`` is a coroutine to cancel at any time: a round under way goes on without this client, what was
     debited stays debited, and what it learned about itself is kept. ``ended`` is how the last attempts of a
@@ -108,6 +116,7 @@ class Participant:
     notify: Notify = nobody
     identity: Identity | None = None
     pinned: Mapping[str, bytes] | None = None
+    purse: Purse | None = None
     worker: Executor | None = None
     training: Executor | None = None
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -115,6 +124,7 @@ class Participant:
     clock: Callable[[], float] = time.perf_counter
     cpu: Callable[[], float] = time.thread_time
     ended: list[Attempt] = field(default_factory=list)
+    _hot: HotSet | None = None  # the last that was downloaded
 
     async def run(self, rounds: int | None = None, *, wait: bool = True) -> list[Attempt]:
         """Take part until ``rounds`` were gone through whole. Without ``wait``, stop where only the next
@@ -148,7 +158,7 @@ class Participant:
     async def enrol(self) -> None:
         """Meet the server and become known to it; the same again changes nothing."""
         about = await self.link.about()
-        require_mode(about, self.pinned is not None)
+        self._require(about)
         self.notify(Event("connected", f"The server is at round {about.round}"))
         await self.link.enrol()
         self.notify(Event("enrolled", f"Enrolled as client {self.link.client}"))
@@ -161,25 +171,31 @@ class Participant:
         ``InputError`` where it has another mode than this client, and ``AuthenticationFailed`` where one
         side does not trust the other.
         """
-        await self._steadily(self.memory.prepare, None)
+        if self.purse is None:  # exact sums or none: whoever has nothing left asks for nothing
+            await self._steadily(self.memory.prepare, None)
         try:
-            await self._require_same_model()
-            return await self._checked_in()
+            hot = await self._require_same_model()
+            if self.purse is not None:
+                await self._steadily(self._paying(hot).prepare, None)
+            return await self._checked_in(hot)
         except (AuthenticationFailed, WrongVersion, WrongModel):
             raise
         except RemoteError as reason:
             return self._declined(str(reason))
 
-    async def _checked_in(self) -> Attempt:
-        round_ = self._new_round()
+    async def _checked_in(self, hot: bool) -> Attempt:
+        round_ = self._new_hot_round() if hot else self._new_round()
         keys = CODEC.encode(CheckIn(self.model.digest, round_.client.create_keys()))
         checked = await self.link.check_in(keys)
         try:
-            await self._steadily(self.memory.prepare, checked.acknowledged)
+            await self._steadily(self._paying(hot).prepare, checked.acknowledged)
         except RolledBack as reason:
             raise Declined(str(reason)) from None
         self.notify(Event("checked-in", "Checked in with new keys; waiting for an invitation"))
         return await _Conversation(self, round_, checked.ticket).hold()
+
+    def _paying(self, hot: bool) -> Memory | Purse:
+        return self.purse if hot and self.purse is not None else self.memory
 
     def _new_round(self) -> ClientRound:
         model, rounding = self.model, Chance(self.randomness)
@@ -197,11 +213,51 @@ class Participant:
         client = RoundClient.join(self.link.client, own)
         return ClientRound(client, self.memory, self.trainer, self.personal, rounding)
 
-    async def _require_same_model(self) -> None:
+    def _new_hot_round(self) -> HotClientRound:
+        assert self.purse is not None  # noqa: S101 -- _require has seen to it
+        model, rounding = self.model, Chance(self.randomness)
+        own = HotOwn(
+            self.purse,
+            model.spec,
+            self.policy,
+            self.randomness,
+            rounding,
+            model.names,
+            None if self.pinned is None else self.identity,
+            self.pinned,
+        )
+        client = HotClient.join(self.link.client, own)
+        return HotClientRound(client, self.purse, self.trainer, self.personal, rounding)
+
+    async def _require_same_model(self) -> bool:
+        """Return whether the server's rounds are over hot rows."""
         about = await self.link.about()
-        require_mode(about, self.pinned is not None)
+        self._require(about)
         if bytes.fromhex(about.model) != self.model.digest:
             raise WrongModel("the server has another model than this client was built for; start it again")
+        return about.scheme == HOT
+
+    def _require(self, about: About) -> None:
+        require_mode(about, self.pinned is not None)
+        require_scheme(about, self.policy)
+        if about.scheme == HOT and self.purse is None:
+            raise InputError("this client has no ledger for rounds over hot rows, which this server runs")
+
+    async def published(self, params: HotParams) -> Published:
+        """Fetch what everybody downloads in a round that trains: hot rows once, the model in every round."""
+        server = self.link.server
+        try:
+            if self._hot is None or self._hot.digest() != params.hot:
+                size = _HEAD + sum(_PER_TABLE + _PER_ROW * count for count in params.rows.values())
+                found = decode_hot_set(await self.link.published(params.hot, size), params.hot)
+                found.sets(params.model)
+                self._hot = found
+            blob = await self.link.published(params.blob, blob_bytes(params))
+        except AuthenticationFailed:
+            raise
+        except RemoteError as error:
+            raise InvalidMessage(f"no model from {server}: {error}") from None
+        return Published(self._hot, blob)
 
     def _declined(self, why: str, number: int | None = None) -> Attempt:
         self.notify(Event("declined", f"Sitting out: {why}", number))
@@ -235,7 +291,7 @@ class _Conversation:
     """What is said under one ticket."""
 
     owner: Participant
-    round: ClientRound
+    round: ClientRound | HotClientRound
     ticket: bytes
     spent: float = 0.0
     work: list[Work] = field(default_factory=list)
@@ -268,11 +324,19 @@ class _Conversation:
         return self.owner.settings.large if large else self.owner.settings.small
 
     async def _answer(self, message: Message) -> Message:
-        if isinstance(message, Invitation):
-            return await self._join(message)
-        if isinstance(message, Submodel):
-            return await self._train(message)
-        return await self._computed(self.round.step, message)
+        round_ = self.round
+        if isinstance(round_, HotClientRound):
+            if isinstance(message, HotInvitation):
+                return await self._join(message, partial(round_.join, message))
+            if isinstance(message, InboundShares) and round_.trains(message):
+                assert round_.params is not None  # noqa: S101 -- it has joined
+                published = await self.owner.published(round_.params)
+                return await self._train(partial(round_.open, message, published))
+        elif isinstance(message, Invitation):
+            return await self._join(message, partial(round_.join, message))
+        elif isinstance(message, Submodel):
+            return await self._train(partial(round_.open, message))
+        return await self._computed(round_.step, message)
 
     async def _computed(self, act: Callable[..., Result], *given: Any) -> Result:
         return await self.owner._steadily(self._timed, act, *given)
@@ -284,18 +348,22 @@ class _Conversation:
         finally:
             self.spent += self.owner.cpu() - start
 
-    async def _join(self, invitation: Invitation) -> Message:
-        answer = await self._computed(self.round.join, invitation)
+    async def _join(self, invitation: Invitation | HotInvitation, join: Callable[[], Message]) -> Message:
+        answer = await self._computed(join)
         if (number := self.round.number) is not None:
-            others = invitation.roster.params.clients - 1
-            self.owner.notify(Event("invited", f"Invited to round {number} with {others} others", number))
+            others, what = invitation.roster.params.clients - 1, f"round {number}"
+            if isinstance(invitation, HotInvitation) and invitation.round.kind == "survey":
+                what += ", a survey,"
+            self.owner.notify(Event("invited", f"Invited to {what} with {others} others", number))
         return answer
 
-    async def _train(self, submodel: Submodel) -> Message:
+    async def _train(self, opened: Callable[[], Download]) -> Message:
         owner, number = self.owner, self.round.number or 0
-        download = await self._computed(self.round.open, submodel)
+        download = await self._computed(opened)
         rows = sum(map(len, download.asked.values()))
-        owner.notify(Event("training", f"Training on a submodel of {rows:,} rows", number))
+        kind = "a submodel of" if download.cold is None else "its samples and"
+        what = "rows" if download.cold is None else "hot rows"
+        owner.notify(Event("training", f"Training on {kind} {rows:,} {what}", number))
         train = partial(self._timed, self.round.train, download)
         lesson = await asyncio.get_running_loop().run_in_executor(owner.training, train)
         return await self._computed(self.round.upload, lesson)
@@ -305,7 +373,10 @@ class _Conversation:
         if phase is Phase.UNITING:
             notify(Event("exposed", "Its rows are in the union, under masks; one exposure is spent", number))
         if phase is Phase.UPLOADED:
-            notify(Event("uploaded", "Uploaded its update, under masks", number))
+            said = "Uploaded its update, under masks"
+            if isinstance(self.round, HotClientRound):
+                said = f"Uploaded its vector, under noise and masks; {self.round.memory.account()}"
+            notify(Event("uploaded", said, number))
 
     def _over(self, over: Over) -> Attempt:
         whole = self.round.client.phase is Phase.FINISHED and over.outcome in ("committed", "aborted")
@@ -318,6 +389,19 @@ class _Conversation:
             said += f": {over.why}"
         self.owner.notify(Event(kind, said, number))
         return Attempt(over.outcome, over.why, number, whole, tuple(self.work))
+
+
+def require_scheme(about: About, policy: RoundPolicy) -> None:
+    """Refuse a server whose rounds this client's owner has not allowed, before anything leaves."""
+    if about.scheme not in (HOT, "sfsl"):
+        raise InputError(f"this client does not know the scheme {shown(about.scheme)!r} of this server")
+    if about.scheme != HOT and not policy.exact:
+        raise InputError(
+            "this server opens exact sums, from which it can find out who has which row; take part with "
+            "--exact-sums, or not at all"
+        )
+    if about.scheme == HOT and policy.hot is None:
+        raise InputError("this server runs rounds over hot rows, for which --hot-epsilon 0 leaves nothing")
 
 
 def require_mode(about: About, pinned: bool) -> None:

@@ -8,7 +8,7 @@ takes them one after another.
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import date
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from numpy.typing import ArrayLike
 
@@ -165,12 +165,30 @@ class Chance:
         return self.source.bytes(count)
 
 
-@dataclass(repr=False, eq=False)
-class ClientRound:
-    """One client in one round. ``number`` is the round's, once it has joined; ``refused`` why it declined."""
+class Machine(Protocol):
+    """The state machine of a client in a round of any kind."""
 
-    client: RoundClient
-    memory: Memory
+    def create_update(self, trained: Trained) -> Message: ...
+
+
+class Remembers(Protocol):
+    """What the memories of clients in rounds of any kind have in common."""
+
+    def rounding(self, number: int) -> Randomness | None:
+        """What draws how the numbers of its update are rounded; None: what draws its keys."""
+
+
+M = TypeVar("M", bound=Machine)
+R = TypeVar("R", bound=Remembers)
+
+
+@dataclass(repr=False, eq=False)
+class InRound(Generic[M, R]):
+    """One client in one round of any kind. ``number`` is the round's, once it has joined; ``refused`` why it
+    declined."""
+
+    client: M
+    memory: R
     trainer: Trainer
     personal: PersonalRows
     rounding: Chance
@@ -180,6 +198,23 @@ class ClientRound:
     def __post_init__(self) -> None:
         if self.number is not None:
             self._draw(self.number)
+
+    def train(self, download: Download) -> Lesson:
+        own = {name: self.personal.read(name, rows) for name, rows in self.trainer.personal.items()}
+        return self.trainer.train(download, own, self.number or 0)
+
+    def upload(self, lesson: Lesson) -> Message:
+        """Make the update. Own rows move only with one that can be sent, and before it is."""
+        update = self.client.create_update(lesson.trained)
+        self.personal.keep(lesson.personal)
+        return update
+
+    def _draw(self, number: int) -> None:
+        self.rounding.source = self.memory.rounding(number) or self.rounding.source
+
+
+class ClientRound(InRound[RoundClient, Memory]):
+    """One client in one round of submodels."""
 
     def answer(self, message: Message, training: Callable[[], None]) -> Message:
         """Answer, or raise and then nothing may be sent. ``training`` is called before it trains."""
@@ -214,16 +249,3 @@ class ClientRound:
 
     def open(self, submodel: Submodel) -> Download:
         return self.client.handle_submodel(submodel)
-
-    def train(self, download: Download) -> Lesson:
-        own = {name: self.personal.read(name, rows) for name, rows in self.trainer.personal.items()}
-        return self.trainer.train(download, own, self.number or 0)
-
-    def upload(self, lesson: Lesson) -> Message:
-        """Make the update. Own rows move only with one that can be sent, and before it is."""
-        update = self.client.create_update(lesson.trained)
-        self.personal.keep(lesson.personal)
-        return update
-
-    def _draw(self, number: int) -> None:
-        self.rounding.source = self.memory.rounding(number) or self.rounding.source

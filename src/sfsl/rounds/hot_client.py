@@ -185,6 +185,11 @@ def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) 
         )
     if params.kind == "train" and params.clip > policy.max_clip:
         raise Refused(f"updates of a norm up to {params.clip:g}, this client allows {policy.max_clip:g}")
+    if params.kind == "survey" and params.marks > limits.max_marks:
+        raise Refused(f"a survey of {params.marks} marks, this client allows {limits.max_marks}")
+    size = 4 * params.length + (blob_bytes(params) if params.kind == "train" else 0)
+    if size > limits.max_bytes:
+        raise Refused(f"a round that takes {size:,} bytes, this client allows {limits.max_bytes:,}")
     return rho
 
 

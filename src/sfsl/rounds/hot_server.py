@@ -73,6 +73,12 @@ class HotRound:
         """Return what the round costs each of so many clients that were invited."""
         return self.params.rho(honest_of(self.rules, clients))
 
+    def contents(self) -> dict[bytes, bytes]:
+        """Return what everybody downloads, in bytes, by its digest; nothing in a survey."""
+        if self.published is None:
+            return {}
+        return {self.params.hot: self.published.hot.encode(), self.params.blob: self.published.blob}
+
     def read(self, words: Words, survivors: tuple[str, ...]) -> HotSums:
         return HotSums(words.view(np.int32).astype(np.int64), survivors)
 

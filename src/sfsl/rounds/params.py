@@ -144,11 +144,14 @@ class RoundParams(Checked, frozen=True):
 
 
 class HotLimits(Checked, frozen=True):
-    """What a client's owner allows of rounds over hot rows: the most that one of them may cost (rho), and
-    which share of a cohort it thinks may collude with the server and add no noise."""
+    """What a client's owner allows of rounds over hot rows: the most that one of them may cost (rho), which
+    share of a cohort it thinks may collude with the server and add no noise, how many rows a survey may ask
+    for, and how many bytes a round may take, down and up."""
 
     max_rho: Annotated[float, Meta(gt=0)]
     corruption: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    max_marks: Annotated[int, Meta(ge=1)] = 2**24
+    max_bytes: Annotated[int, Meta(ge=1)] = 2**40
 
 
 class RoundPolicy(Checked, frozen=True):
@@ -175,7 +178,8 @@ class HotRules:
     """How rounds over hot rows are planned. The first ``surveys`` rounds count owners, each client marking
     ``marks`` rows at the most. A client pays ``survey_rho`` for a survey and ``rho`` for a round that trains;
     infinite: no noise. ``corruption``: the share of a cohort that may collude with the server. Hot rows have
-    to fit a download and upload of ``megabytes``. ``clip`` is the first one; it follows the clients."""
+    to fit a download and upload of ``megabytes``. ``clip`` is the first one; it follows the clients.
+    ``delta`` is what costs are stated at."""
 
     rho: float
     survey_rho: float
@@ -184,6 +188,7 @@ class HotRules:
     megabytes: float = 1.5
     corruption: float = 0.1
     clip: float = 1.0
+    delta: float = 1e-6
 
     def words(self, model: ModelSpec, bins: int, precision: str) -> int:
         """Return how many parameters of rows there is room for, down and up, beside everything else."""
@@ -218,6 +223,10 @@ class RoundRules:
     precision: Literal["float32", "float16"] = "float32"
     active: bool = False
     hot: HotRules | None = None
+
+    @property
+    def scheme(self) -> str:
+        return "sfsl" if self.hot is None else "hot"
 
     @property
     def sums(self) -> int:

@@ -33,7 +33,7 @@ from sfsl.errors import (
     WrongPhase,
     WrongRound,
 )
-from sfsl.privacy import PeriodSelection, choose_uniformly
+from sfsl.privacy import PeriodSelection, choose_uniformly, epsilon_of
 from sfsl.rounds import RoundOutcome, RoundParams, RoundServer, ScoreBins
 from sfsl.rounds.exchanges import MAY_DECLINE, Exchange, Step, Submodel, course_of
 from sfsl.rounds.hot import HotParams, HotState
@@ -66,7 +66,8 @@ class CohortRound:
 
     ``answered`` are the clients that have answered it; ``declined`` said at the invitation that they take no
     part. Refused frames change nothing. ``exposed`` is told whose masked sets are here before anything of
-    them can be opened. ``cpu`` counts the seconds that the calling thread has computed.
+    them can be opened. ``published`` is what its clients download besides, by digest. ``cpu`` counts the
+    seconds that the calling thread has computed.
     """
 
     def __init__(
@@ -78,8 +79,10 @@ class CohortRound:
         *,
         cpu: Callable[[], float],
         exposed: Exposed = untold,
+        published: Mapping[bytes, bytes] | None = None,
     ) -> None:
         self.server, self.params, self.tally = server, params, tally
+        self.published = published or {}
         self.course, self.round_id = course_of(params), session.round_id
         self.order = self.course.order(session.active)
         self.answered: set[str] = set()
@@ -284,11 +287,13 @@ class Driver:
         session = plan_session(self.rules, params, clients=len(keys), round_id=round_id, threshold=threshold)
         given = (keys, self.store, self.maps, identities)
         server: RoundServer | HotServer
+        published = {}
         if isinstance(plan, HotRound):
             server = HotServer(session, plan, *given, alone=alone, names=self.names)
+            published = plan.contents()
         else:
             server = RoundServer(session, plan, *given, alone=alone, names=self.names)
-        return CohortRound(server, session, params, tally, cpu=self.cpu, exposed=exposed)
+        return CohortRound(server, session, params, tally, cpu=self.cpu, exposed=exposed, published=published)
 
 
 class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -342,6 +347,24 @@ class Journal:
         self.kept = kept
 
 
+@dataclass(frozen=True)
+class Told:
+    """What anyone may know of the next round: the scheme and, where it is "hot", which kind of round is due,
+    what it costs a client in epsilon at ``delta``, and how many rows are hot."""
+
+    scheme: str
+    kind: str = ""
+    epsilon: float | None = None
+    delta: float | None = None
+    hot_rows: int = 0
+
+    def __str__(self) -> str:
+        if self.scheme != "hot":
+            return "submodels"
+        what = "a survey" if self.kind == "survey" else f"{self.hot_rows:,} hot rows"
+        return f"{what}, epsilon {self.epsilon:.3g} at delta {self.delta:g} for each"
+
+
 class Service(Driver):
     """Runs the rounds of a deployment: chooses, invites, leaves out, commits and logs, for any carrier.
 
@@ -385,6 +408,21 @@ class Service(Driver):
         plan = self.next_plan(clients)
         return plan.params if isinstance(plan, HotRound) else plan
 
+    @property
+    def told(self) -> Told:
+        """What may be told of the next round."""
+        rules, state = self.rules.hot, self._journal.kept.hot
+        if rules is None:
+            return Told(self.rules.scheme)
+        survey, hot = state.surveys < rules.surveys, state.hot_set()
+        return Told(
+            self.rules.scheme,
+            "survey" if survey else "train",
+            epsilon_of(rules.survey_rho if survey else rules.rho, rules.delta),
+            rules.delta,
+            0 if hot is None else sum(map(len, hot.rows.values())) // 8,
+        )
+
     def choose(self, clients: Collection[str], most: int) -> tuple[str, ...]:
         """Choose ``most`` of these clients, or all if they are fewer; each such set is equally likely."""
         return choose_uniformly(clients, min(most, len(clients)), self.randomness)
@@ -409,7 +447,10 @@ class Service(Driver):
         )
         if period is not None:
             self.registry.invite(period, cohort.round_id, check_ins)
-        log.info("round %d (%s): %d clients invited", self.number, cohort.round_id.hex(), len(check_ins))
+        log.info(
+            "round %d (%s): %d clients invited to %s",
+            self.number, cohort.round_id.hex(), len(check_ins), self.told,
+        )  # fmt: skip
         return cohort
 
     def blame(self, number: int, error: SfslError) -> int:
@@ -441,6 +482,10 @@ class Service(Driver):
         self._journal.commit(outcome.applied.commit if outcome else Commit(number), record, scores, **changes)
         self._record(record)
         _log_end(record, tally)
+        if (told := self.told).kind == "train" and not told.hot_rows:
+            log.warning(
+                "no row is hot: too few clients have any for so much noise; only the dense part learns"
+            )
         return record
 
 

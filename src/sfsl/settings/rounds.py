@@ -64,6 +64,7 @@ def hot_rules(config: RunConfig) -> HotRules:
         megabytes=hot.megabytes,
         corruption=privacy.corruption,
         clip=hot.clip,
+        delta=privacy.delta,
     )
 
 

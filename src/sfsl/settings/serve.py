@@ -10,14 +10,18 @@ from msgspec import Meta
 
 from sfsl.codec import Checked
 from sfsl.errors import ParameterError
-from sfsl.settings.run import RunConfig, from_sections
+from sfsl.secagg.messages import MAX_COMPLETE
+from sfsl.settings.run import MOST_CLIENTS, RunConfig, from_sections
 from sfsl.settings.sections import explained, section_from
-from sfsl.settings.toml import read_sections, with_settings, written_section
+from sfsl.settings.toml import Sections, read_sections, with_settings, written_section
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 Rate = Annotated[float, Meta(gt=0, le=1e6)]
 
 SECTION = "serve"
+SERVED = ("hot", "sfsl")
+# Rounds that train in which a client can be, where a server's settings do not say.
+PARTICIPATIONS = 10
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 # A cohort this much smaller than planned is still worth a round.
 _LEAST_SHARE = 0.8
@@ -81,7 +85,7 @@ class ServeSettings(Checked, frozen=True):
     state: str = "sfsl-serve"
     catalogue: str = ""
     rounds: Annotated[int, Meta(ge=0, le=10**7)] = 0
-    min_cohort: Annotated[int, Meta(ge=2, le=512)] | Literal["auto"] = "auto"
+    min_cohort: Annotated[int, Meta(ge=2, le=MOST_CLIENTS)] | Literal["auto"] = "auto"
     check_in_seconds: Seconds = 60.0
     phase_seconds: Seconds = 60.0
     training_seconds: Seconds = 600.0
@@ -141,8 +145,15 @@ class ServeConfig(Checked, frozen=True):
     def __post_init__(self) -> None:
         super().__post_init__()
         one, engine = self.run.round, self.run.run.engine
-        if one.scheme != "sfsl":
-            raise ParameterError(f'round.scheme = "{one.scheme}" is for simulations; a server runs "sfsl"')
+        if one.scheme not in SERVED:
+            raise ParameterError(
+                f'round.scheme = "{one.scheme}" is for simulations; a server runs {" or ".join(SERVED)}'
+            )
+        if self.serve.active and one.clients > MAX_COMPLETE:
+            raise ParameterError(
+                f"round.clients = {one.clients} with serve.active = true: in active mode everybody checks "
+                f"everybody, which is for {MAX_COMPLETE} clients at the most"
+            )
         if one.sums == "plain":
             raise ParameterError('round.sums = "plain" hides nothing; clients on a network refuse it')
         if one.cohorts > 1 or engine != "local":
@@ -174,10 +185,22 @@ def least_cohort(clients: int, chosen: int | Literal["auto"]) -> int:
 Given = ServeConfig | Mapping[str, Any] | str | Path
 
 
+def run_sections(sections: Mapping[str, object]) -> Sections:
+    """Return what a server's file says about rounds, with the defaults of a deployment. Its scheme is "hot"
+    unless it says otherwise. A server does not know how many clients there are: noise is then made for
+    ``PARTICIPATIONS`` rounds of each, after one survey."""
+    rest = with_settings({name: content for name, content in sections.items() if name != SECTION}, {})
+    if isinstance(one := rest.setdefault("round", {}), dict) and one.setdefault("scheme", "hot") == "hot":
+        for section, key, number in (("privacy", "participations", PARTICIPATIONS), ("hot", "surveys", 1)):
+            if isinstance(own := rest.setdefault(section, {}), dict):
+                own.setdefault(key, number)
+    return rest
+
+
 def from_all_sections(sections: Mapping[str, object]) -> ServeConfig:
     """Read settings from nested mappings as TOML gives them; what is not there has its default."""
     serve = section_from(SECTION, ServeSettings, sections.get(SECTION, {}))
-    rest = {name: content for name, content in sections.items() if name != SECTION}
+    rest = run_sections(sections)
     if serve.catalogue:
         rest["data"] = {"source": "catalogue", "path": serve.catalogue}
     return ServeConfig(run=from_sections(rest), serve=serve)

@@ -13,9 +13,11 @@ from msgspec import Meta
 
 from sfsl.codec import Checked
 from sfsl.errors import InputError
-from sfsl.privacy import PRESETS, Budget, Calendar, IndexPrivacy
+from sfsl.privacy import PRESETS, Budget, Calendar, IndexPrivacy, rho_for
 from sfsl.rounds import RoundPolicy
+from sfsl.rounds.params import HotLimits
 from sfsl.secagg import Policy
+from sfsl.secagg.messages import MAX_CLIENTS
 from sfsl.settings.sections import explained
 
 # As servers count them, so that a client's period and a server's of the same length are the same.
@@ -27,33 +29,51 @@ _MOST_WORDS = 1 << 25  # of a sum: 128 MiB at four bytes
 class Terms(Checked, frozen=True, rename="kebab"):
     """What a client insists on. A round that asks for more goes on without it.
 
+    hot_epsilon: What all rounds over hot rows together may cost, as user-level differential privacy with
+        hot-delta; 0: no such rounds, inf: also those without noise.
+    hot_delta: The chance with which hot-epsilon may not hold.
+    participations: Decline rounds so dear that hot-epsilon would not last for so many.
+    corruption: Share of a cohort that may collude with the server and add no noise.
+    max_marks: Decline surveys that ask for marks of more rows.
+    max_megabytes: Decline rounds over hot rows that take more MiB, down and up.
+    exact_sums: Take part in exact sums too, the paper's scheme: a server that looks at them finds out who has
+        which row.
     roster: Public keys of all clients, one a line: insist on active mode, and on these.
-    privacy: How it answers which rows it has: cpp1 to cpp5.
-    period_days: Days in a period; fixed with the folder.
-    exposures: Rounds in a period. Epsilon does not cover what more of them show.
-    epsilon: Epsilon per index over all periods, after which it takes no more part.
+    privacy: Exact sums: how it answers which rows it has, cpp1 to cpp5.
+    period_days: Exact sums: days in a period; fixed with the folder.
+    exposures: Exact sums: rounds in a period. Epsilon does not cover what more of them show.
+    epsilon: Exact sums: epsilon per index over all periods, after which it takes no more part.
     least_cohort: Decline rounds of fewer clients.
     least_threshold: Decline rounds that fewer can open.
-    least_contributors: Decline rounds that open rows of fewer clients.
+    least_contributors: Exact sums: decline rounds that open rows of fewer clients.
     max_clip: Decline updates clipped at more than this.
-    max_rows: Decline submodels of more rows.
+    max_rows: Exact sums: decline submodels of more rows.
 
     >>> import sfsl
     >>> careful = sfsl.Terms(privacy="cpp3", least_cohort=50, exposures=1, period_days=30)
     >>> careful.index_privacy.epsilon_infinity < sfsl.Terms().index_privacy.epsilon_infinity
     True
+    >>> sfsl.Terms().policy.exact, sfsl.Terms(exact_sums=True).policy.exact
+    (False, True)
     >>> sfsl.Terms(max_clip=0)
     Traceback (most recent call last):
     sfsl.errors.InputError: max-clip 0: a number above 0
     """
 
+    hot_epsilon: Annotated[float, Meta(ge=0)] = 8.0
+    hot_delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-6
+    participations: Annotated[int, Meta(ge=1, le=10**6)] = 5
+    corruption: Annotated[float, Meta(ge=0, lt=1)] = 0.1
+    max_marks: Annotated[int, Meta(ge=1, le=2**24)] = 1024
+    max_megabytes: Annotated[float, Meta(gt=0, le=2**20)] = 32.0
+    exact_sums: bool = False
     roster: str = ""
     privacy: Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"] = "cpp2"
     period_days: Annotated[int, Meta(ge=1, le=3650)] = 7
     exposures: Annotated[int, Meta(ge=0)] = 1
     epsilon: Annotated[float, Meta(ge=0)] = math.inf
-    least_cohort: Annotated[int, Meta(ge=2, le=512)] = 3
-    least_threshold: Annotated[int, Meta(ge=2, le=512)] = 3
+    least_cohort: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] = 3
+    least_threshold: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] = 3
     least_contributors: Annotated[int, Meta(ge=1, le=512)] = 2
     max_clip: Annotated[float, Meta(gt=0)] = 10.0
     max_rows: Annotated[int, Meta(ge=1)] = 10**6
@@ -66,6 +86,10 @@ class Terms(Checked, frozen=True, rename="kebab"):
             raise InputError(f"epsilon {self.epsilon:g}: a number from 0 up; without it there is no limit")
         if not self.max_clip > 0:
             raise InputError(f"max-clip {self.max_clip:g}: a number above 0")
+        if not self.hot_epsilon >= 0:
+            raise InputError(f"hot-epsilon {self.hot_epsilon:g}: a number from 0 up, or inf for no limit")
+        if not 0 < self.hot_delta < 1:
+            raise InputError(f"hot-delta {self.hot_delta:g}: a number between 0 and 1, such as 1e-6")
         super().__post_init__()
 
     @property
@@ -76,7 +100,19 @@ class Terms(Checked, frozen=True, rename="kebab"):
     @property
     def budget(self) -> Budget:
         """What it may give away in a period and for ever."""
-        return Budget(self.index_privacy.epsilon_infinity, self._most_epsilon, self.exposures)
+        return Budget(
+            self.index_privacy.epsilon_infinity,
+            self._most_epsilon,
+            self.exposures,
+            epsilon_hot=self.hot_epsilon,
+            delta_hot=self.hot_delta,
+            rho_per_round=self._most_rho,
+        )
+
+    @property
+    def _most_rho(self) -> float:
+        """What one round over hot rows may cost."""
+        return rho_for(self.hot_epsilon, self.hot_delta) / self.participations
 
     @property
     def _most_epsilon(self) -> float:
@@ -96,7 +132,21 @@ class Terms(Checked, frozen=True, rename="kebab"):
             min_contributors=self.least_contributors,
             max_words=_MOST_WORDS,
         )
-        return RoundPolicy(session=session, max_clip=self.max_clip, max_rows=self.max_rows)
+        hot = None
+        if self.hot_epsilon:
+            hot = HotLimits(
+                max_rho=self._most_rho,
+                corruption=self.corruption,
+                max_marks=self.max_marks,
+                max_bytes=int(self.max_megabytes * 2**20),
+            )
+        return RoundPolicy(
+            session=session,
+            max_clip=self.max_clip,
+            max_rows=self.max_rows,
+            exact=self.exact_sums,
+            hot=hot,
+        )
 
     @property
     def roster_file(self) -> Path | None:

@@ -59,6 +59,7 @@ CHECK_IN_BYTES = 2048
 QUERY_BYTES = 64 + 34 * MOST_PROVEN
 HEAD_BYTES = 8192
 _TICKET = re.compile("[0-9a-f]{32}")
+_DIGEST = re.compile("[0-9a-f]{64}")
 _NUMBER = re.compile("0|[1-9][0-9]{0,2}")
 _SINCE = re.compile("(?:since=(0|[1-9][0-9]{0,12}))?")
 _AFTER = re.compile("after=(0|[1-9][0-9]{0,2})")
@@ -159,6 +160,7 @@ class Server:
             Route("/v1/log/offer", self.log_offer),
             Route("/v1/log/prove", self.log_prove, methods=["POST"]),
             Route("/v1/log/witness", self.log_witness, methods=["POST"]),
+            Route("/v1/published/{digest}", self.published),
             Route("/v1/enrol", self.enrol, methods=["POST"]),
             Route("/v1/check-in", self.check_in, methods=["POST"]),
             Route("/v1/next/{ticket}", self.next),
@@ -183,6 +185,7 @@ class Server:
                 "round": self._check_ins.round,
                 "time": self._now_ms(),
                 "active": settings.rules.active,
+                "scheme": settings.rules.scheme,
                 "limits": {
                     "body_bytes": self._limits.largest_body,
                     "body_seconds": self._limits.body_seconds,
@@ -198,6 +201,21 @@ class Server:
         if self._catalogue is None:
             raise HTTPException(404)
         return Response(self._catalogue, media_type="application/json")
+
+    async def published(self, request: Request) -> Response:
+        """Hand out the hot rows or the model of a client's round, by digest: the same bytes for everyone."""
+        text = request.path_params["digest"]
+        if not _DIGEST.fullmatch(text):
+            raise HTTPException(404)
+        client, _, _ = await self._signed(request, lambda _: 0)
+        found = self.coordinator.published(client, bytes.fromhex(text))
+        if found is None:
+            raise HTTPException(404)
+        tag, had = f'"{text}"', request.headers.get("if-none-match", "").split(",")
+        if tag in (one.strip().removeprefix("W/") for one in had):
+            return Response(status_code=304, headers={"ETag": tag})
+        self.coordinator.downloaded(len(found))
+        return Response(found, media_type=FRAME, headers={"ETag": tag})
 
     async def enrol(self, request: Request) -> Response:
         if self._check_ins.stopping:

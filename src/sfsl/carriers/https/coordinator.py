@@ -15,6 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict
 from typing import TypeVar
 
 from sfsl.carriers.https.conversation import Conversation, Conversations
@@ -85,7 +86,8 @@ class CheckIns:
 
     def _require_check_in(self, client: str, message: CheckIn, before: Conversation | None) -> None:
         identities = {client: self._registry.public_key(client)} if self._service.rules.active else None
-        publics = admit_check_in(client, message, self._service.model_digest, identities)
+        service = self._service
+        publics = admit_check_in(client, message, service.model_digest, identities, sums=service.rules.sums)
         if before is not None and before.publics & publics:
             raise ConflictingMessage(f"client {client} uses a key twice; every check-in has new ones")
         if any(self._conversations.holder(public) for public in publics):
@@ -251,8 +253,18 @@ class Coordinator:
         """Whether all rounds that are planned are in the store."""
         return 0 < self.settings.rounds <= self.check_ins.round
 
+    def published(self, client: str, digest: bytes) -> bytes | None:
+        """Return what this client's round has published under this digest, if anything."""
+        running = self._running
+        return None if running is None or client not in self._members else running.published.get(digest)
+
+    def downloaded(self, size: int) -> None:
+        """Count what a client of the round under way was sent besides its messages."""
+        if (running := self._running) is not None and running.course.trains is not None:
+            running.tally.down(running.course.trains, size)
+
     def status(self) -> Status:
-        running, totals = self._running, self.totals
+        running, totals, told = self._running, self.totals, self._service.told
         return Status(
             deployment=self.registry.deployment.hex(),
             round=self.check_ins.round,
@@ -269,6 +281,7 @@ class Coordinator:
             log_loss=totals.log_losses[0],
             base_log_loss=totals.log_losses[1],
             rounds=tuple(reversed(totals.last)),
+            **asdict(told),
         )
 
     async def _form(self) -> tuple[Cohort, int | None] | None:

@@ -42,7 +42,9 @@ class RoundShown(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """Describes a moment. ``phase``: the exchange under way or "waiting"; bytes: per client that answered."""
+    """Describes a moment. ``phase``: the exchange under way or "waiting"; bytes: per client that answered.
+    Where the scheme is "hot", ``kind`` is that of the round under way or next ("survey" or "train"), and
+    ``epsilon`` at ``delta`` what it costs each client."""
 
     deployment: str
     round: int
@@ -59,6 +61,11 @@ class Status(msgspec.Struct, frozen=True):
     log_loss: float | None
     base_log_loss: float | None
     rounds: tuple[RoundShown, ...]
+    scheme: str = "sfsl"
+    kind: str = ""
+    epsilon: float | None = None
+    delta: float | None = None
+    hot_rows: int = 0
 
 
 @dataclass
@@ -134,6 +141,12 @@ def text(status: Status, totals: Totals) -> str:
     add("heard", "gauge", "Clients whose answer is here.", status.heard)
     add("waiting", "gauge", "Clients that checked in and wait.", status.waiting)
     add("clients_enrolled", "gauge", "Clients enrolled and not revoked.", status.enrolled)
+    scheme = _label(scheme=status.scheme, kind=status.kind)
+    add("scheme", "gauge", "1 for the scheme, and for the kind of round that is due.", {scheme: 1})
+    epsilon, delta = (math.nan if one is None else one for one in (status.epsilon, status.delta))
+    add("epsilon", "gauge", "What the round under way or next costs each client, at sfsl_delta.", epsilon)
+    add("delta", "gauge", "The delta that sfsl_epsilon is stated at.", delta)
+    add("hot_rows", "gauge", "Rows that are hot.", status.hot_rows)
     add("auc", "gauge", "Of the last evaluated cohort, securely summed.", auc)
     add("log_loss", "gauge", "Of the last evaluated cohort, at the best shift of its scores.", log_loss)
     add("base_log_loss", "gauge", "Of the same cohort, if only its click rate were known.", base)
@@ -161,7 +174,7 @@ def _label(**labels: str) -> str:
 
 
 def _number(value: float) -> str:
-    return "NaN" if math.isnan(value) else repr(value)
+    return {"nan": "NaN", "inf": "+Inf"}.get(str(value), repr(value))
 
 
 _STYLE = """
@@ -191,6 +204,11 @@ function show(s) {
   put("enrolled", s.enrolled); put("auc", figure(s.auc));
   put("loss", figure(s.log_loss) + " / " + figure(s.base_log_loss));
   put("ends", s.committed + " / " + s.aborted);
+  put("scheme", s.scheme + (s.kind ? ", " + s.kind + " next" : ""));
+  if (s.scheme === "hot") {
+    put("epsilon", s.epsilon === null ? "no noise" : s.epsilon.toPrecision(3) + " at " + s.delta);
+    put("hot_rows", s.hot_rows.toLocaleString("en"));
+  }
   const rows = s.rounds.map(r => {
     const row = document.createElement("tr");
     const cells = [r.round, r.aborted || "committed", r.survivors + " of " + r.cohort, r.dropped, r.late,
@@ -239,7 +257,13 @@ def html(status: Status) -> str:
         ("auc", "AUC", _figure(status.auc)),
         ("loss", "Log loss / base rate's", f"{_figure(status.log_loss)} / {_figure(status.base_log_loss)}"),
         ("ends", "Committed / aborted", f"{status.committed} / {status.aborted}"),
+        ("scheme", "Scheme", _scheme(status)),
     ]
+    if status.scheme == "hot":
+        facts += [
+            ("epsilon", "Epsilon per round", _epsilon(status)),
+            ("hot_rows", "Hot rows", f"{status.hot_rows:,}"),
+        ]
     boxes = "".join(
         f'<div><dt>{escape(name)}</dt><dd id="{key}">{escape(value)}</dd></div>' for key, name, value in facts
     )
@@ -257,6 +281,15 @@ def html(status: Status) -> str:
         f'<tbody id="rounds">{rows}</tbody></table></div>'
         f"<script>{_SCRIPT}</script></body></html>"
     )
+
+
+def _scheme(status: Status) -> str:
+    return status.scheme + (f", {status.kind} next" if status.kind else "")
+
+
+def _epsilon(status: Status) -> str:
+    noisy = status.epsilon is not None and math.isfinite(status.epsilon)
+    return f"{status.epsilon:.3g} at {status.delta:g}" if noisy else "no noise"
 
 
 def _row(one: RoundShown) -> str:
