@@ -7,6 +7,7 @@
     state             period, key of the permanent answers and ledger (``ClientState``)
     rows              its personal rows, which never leave the device (``PersonalRows``)
     data              the samples that the period froze
+    log               the last head of the log of enrolled clients, where it is checked (``MemberLog``)
     model             what it knows of the model, and the rows that the period froze (``KnownModel``)
 """
 

@@ -44,7 +44,7 @@ from sfsl.errors import (
     WrongRound,
     WrongVersion,
 )
-from sfsl.service.messages import CODEC, CheckedIn, Enrol
+from sfsl.service.messages import CODEC, CheckedIn, Enrol, LogHead, LogProof, LogQuery
 from sfsl.service.signing import client_id, sign_request
 
 PROTOCOL = 1
@@ -64,6 +64,7 @@ class LinkLimits:
     poll_s: float = 60.0
     model_bytes: int = 64 << 20
     catalogue_bytes: int = 64 << 20
+    proof_bytes: int = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -210,6 +211,27 @@ class Link:
         if not isinstance(message, CheckedIn):
             raise InvalidMessage(f"{type(message).__name__} in answer to a check-in")
         return message
+
+    async def log(self, query: LogQuery, *, offered: bool = False) -> LogProof:
+        """Ask the log of enrolled identities about some of them; without any, for its head: the one that
+        clients are shown, or the one that is ``offered`` to witnesses."""
+        request = _Request("POST", "/v1/log/prove", CODEC.encode(query), limit=self.limits.proof_bytes)
+        if not query.clients:
+            path = "/v1/log/offer" if offered else "/v1/log"
+            request = _Request("GET", f"{path}?since={query.since}", signed=False)
+        message = await self._insist(request, lambda reply: _frame(reply.content, request.limit))
+        if not isinstance(message, LogProof):
+            raise InvalidMessage(f"{type(message).__name__} where the log's proof is due")
+        return message
+
+    async def cosign(self, head: LogHead) -> None:
+        """Hand over a witness's signature under the head that is offered."""
+
+        def read(reply: _Reply) -> None:
+            if reply.status != 204:
+                raise reply.refusal
+
+        await self._insist(_Request("POST", "/v1/log/witness", CODEC.encode(head), signed=False), read)
 
     async def next(self, ticket: bytes, after: int, *, limit: int) -> Message | Over:
         """Wait for message ``after`` + 1."""
