@@ -1,5 +1,6 @@
 """``sfsl keys log …``: the log of enrolled identities, for operators, authorities, witnesses and auditors."""
 
+import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ from typer import Argument, Option
 from sfsl.cli.output import Json, facts, present
 from sfsl.crypto.merkle import HASH, Tree
 from sfsl.crypto.secret import SystemRandomness
-from sfsl.errors import AuthenticationFailed, Forked, InputError, InvalidMessage
+from sfsl.errors import AuthenticationFailed, Forked, InputError, InvalidMessage, Unavailable
 from sfsl.service.identities import read_identity
 from sfsl.service.log import (
     LogTrust,
@@ -29,6 +30,8 @@ from sfsl.service.messages import LogEntry, LogHead
 from sfsl.service.signing import client_id
 
 app = typer.Typer(help="The log of enrolled clients: run, witness and audit it.", no_args_is_help=True)
+
+_PATIENCE_SECONDS = 120
 
 Folder = Annotated[Path, Argument(metavar="STATE", help="The server's folder, or its roster.log.")]
 Trust = Annotated[Path, Option("--log", metavar="FILE", help="Whom to believe (sfsl keys log trust).")]
@@ -204,7 +207,15 @@ def witness(
             await link.cosign(head)
             return head
 
-    head = run_until_stopped(sign())
+    async def patiently() -> LogHead:
+        try:
+            return await asyncio.wait_for(sign(), _PATIENCE_SECONDS)
+        except TimeoutError:
+            raise Unavailable(
+                f"{server} did not answer in {_PATIENCE_SECONDS} s; nothing was signed"
+            ) from None
+
+    head = run_until_stopped(patiently())
     said = f"signed: {head.size} entries, root {head.root.hex()}"
     present(msgspec.json.decode(head_json(head)) | {"witness": identity.public.hex()}, json, said)
 
