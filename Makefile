@@ -56,6 +56,7 @@ vectors: $(VENV)/.installed  ## Make our known-answer vectors again.
 	$(BIN)/python tests/vectors/make_http.py
 	$(BIN)/python tests/vectors/make_network.py
 	$(BIN)/python tests/vectors/make_models.py
+	$(BIN)/python tests/vectors/make_hot.py
 
 $(FLOWER_VENV)/.installed: bench/requirements-flower.txt
 	$(PYTHON) -m venv $(FLOWER_VENV)

@@ -37,7 +37,7 @@ from tls_round import differences, in_one_process
 
 _SECTIONS: dict[str, dict[str, Any]] = {
     "data": {"users": 5, "scale": 0.03},
-    "round": {"min_contributors": 2},
+    "round": {"scheme": "sfsl", "min_contributors": 2},
     "server": {"kappa_rounds": 10},
     "serve": {"plain": True, "enrolment": "open", "period_days": 0},  # of in_one_process; nothing is served
 }

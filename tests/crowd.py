@@ -50,7 +50,7 @@ class Counting:
             name: TrainedRows(own, np.full((len(own), width), self.move), np.ones(len(own), int))
             for name, own, width in (
                 ("goods", goods, WIDTH),
-                ("category", RowSet.of(CATEGORY_OF[goods.rows]), 2),
+                ("category", RowSet.of(CATEGORY_OF[goods.rows]).common(download.asked["category"]), 2),
             )
         }
         trained = Trained(np.full(DENSE, self.move), 1, rows, (np.ones(8, int), np.ones(8, int)))

@@ -11,7 +11,7 @@ from flwr.common.serde import context_from_proto, context_to_proto
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from sfsl.carriers.flower.apps import client_app, unpacked
+from sfsl.carriers.flower.apps import client_app, unpacked, unpacked_at_node
 from sfsl.carriers.flower.node import Member, Node
 from sfsl.client.home import Home
 from sfsl.crypto.secret import SystemRandomness
@@ -79,7 +79,7 @@ class LoopGrid(Grid):
             identity = f"message-{len(self.sent)}"
             message.metadata.__dict__["_message_id"] = identity
             node = message.metadata.dst_node_id
-            self.sent.append((node, unpacked(message.content)))
+            self.sent.append((node, unpacked_at_node(message.content)[0]))
             ids.append(identity)
             if self.lost(node, sum(one == node for one, _ in self.sent)):
                 continue

@@ -33,7 +33,13 @@ HOT = HotSet.of(
 
 def rules(**changes: Any) -> RoundRules:
     """Rules of the round; what ``HotRules`` has goes there."""
-    hot: dict[str, Any] = {"rho": math.inf, "survey_rho": math.inf, "marks": 5, "corruption": 0.0}
+    hot: dict[str, Any] = {
+        "rho": math.inf,
+        "survey_rho": math.inf,
+        "marks": 5,
+        "corruption": 0.0,
+        "clip": 1.0,
+    }
     rest: dict[str, Any] = {"bins": BINS, "precision": "float32"}
     for name, value in changes.items():
         (hot if name in HotRules.__dataclass_fields__ else rest)[name] = value

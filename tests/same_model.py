@@ -61,14 +61,15 @@ def local_rounds(
     simulation = one_by_one(run, fleet, gone)
     engine, store = LocalEngine(simulation), simulation.store
     assert isinstance(store, MemoryStore)
-    samples, unions = [], []
+    samples, unions, hot = [], [], None
     for cohort in cohorts:
-        report = engine.run(sorted(cohort))
+        report = engine.run(sorted(cohort), hot=hot)
         assert report.record.aborted is None, report.record.aborted
         assert report.outcome is not None
         samples.append(report.record.samples)
         unions.append({name: len(rows) for name, rows in report.outcome.union.items()})
         store.commit(report.commit)
+        hot = report.outcome.hot
     return Local(store, samples, unions, fleet)
 
 

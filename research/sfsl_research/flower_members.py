@@ -27,16 +27,18 @@ def seeded_members(run: RunConfig, fleet: Fleet) -> Callable[[Node], AbstractCon
     @contextmanager
     def join(node: Node) -> Iterator[Member]:
         name = names[node.partition]
+        memory = PassingSimulation(chance, name, privacy[name], run.run.period, fleet.devices[name].needed)
         with PersonalRows.open(node.home.folder / "rows", fleet.task.spec, row_seed) as personal:
             yield Member(
                 name=node.name,
                 model=model,
-                memory=PassingSimulation(chance, name, privacy[name], run.run.period),
+                memory=memory,
                 trainer=DeviceTrainer(
                     fleet.devices[name], lambda number: chance.shuffle(name, number), LocalSettings()
                 ),
                 personal=personal,
                 policy=TOLERANT,
+                purse=memory,
                 randomness=SystemRandomness(),
                 home=node.home,
             )

@@ -24,8 +24,8 @@ from sfsl.client import PersonalRows
 from sfsl.crypto.secret import Secret
 from sfsl.errors import InputError, NotFinite, StateError, TooFewClients
 from sfsl.privacy import Budget, ClientState
-from sfsl.rounds.client import decode_client
 from sfsl.rounds.exchanges import Submodel
+from sfsl.rounds.snapshots import decode_client
 from sfsl.secagg.messages import InboundShares, UnmaskRequest
 from small_federation import NODES, VICTIM, Probed, Small
 

@@ -278,7 +278,9 @@ def noted(one: HotCohort, vectors: dict[str, Any], noises: dict[str, Any] | None
 CORRUPTION, FAULTS, CLIENTS = 0.2, 0.2, 10
 
 
-def faulty_rounds(rounds: int) -> tuple[int, int, float]:
+def faulty_rounds(
+    rounds: int, clients: int = CLIENTS, faults: float = FAULTS, corruption: float = CORRUPTION
+) -> tuple[int, int, float]:
     """Run rounds in each of which a fifth of the clients is gone at some exchange. Return how many opened,
     the words of these, and the noise that no colluder knows, squared and in units of what was claimed: its
     mean over all words.
@@ -286,23 +288,23 @@ def faulty_rounds(rounds: int) -> tuple[int, int, float]:
     Colluders tell the server their noise: as many of the survivors as the corruption allows. What is left
     has to be at least the variance that the clients paid for."""
     rng, squares, words, opened = np.random.default_rng(rounds), 0.0, 0, 0
-    corrupt = math.floor(CORRUPTION * CLIENTS)
+    corrupt = math.floor(corruption * clients)
     for number in range(rounds):
-        kind, active = ("survey", "train")[number % 2], number % 5 == 0
+        kind, active = ("survey", "train")[number % 2], number % 5 == 0 and clients == CLIENTS
         order = (SURVEY if kind == "survey" else HOT).order(active)
         drop: dict[str, set[str]] = {}
-        for place in np.flatnonzero(rng.random(CLIENTS) < FAULTS):
+        for place in np.flatnonzero(rng.random(clients) < faults):
             drop.setdefault(str(rng.choice(order)), set()).add(f"c{place:03d}")
         one = HotCohort(
-            CLIENTS,
+            clients,
             kind,
             active=active,
             seed=f"faults {number}",
             drop=drop,
-            limits=HotLimits(max_rho=0.51, corruption=CORRUPTION),
+            limits=HotLimits(max_rho=0.51, corruption=corruption),
             rho=0.5,
             survey_rho=0.5,
-            corruption=CORRUPTION,
+            corruption=corruption,
         )
         vectors, noises = dict[str, Any](), dict[str, Any]()
         with noted(one, vectors, noises):
@@ -312,7 +314,7 @@ def faulty_rounds(rounds: int) -> tuple[int, int, float]:
                 with pytest.raises(WrongPhase):
                     _ = one.server.sums
                 continue
-        honest, params = honest_of(one.plan.rules, CLIENTS), one.params
+        honest, params = honest_of(one.plan.rules, clients), one.params
         assert len(survivors) - corrupt >= honest  # by construction
         claimed = honest * params.deviation**2
         for name in survivors:
@@ -330,6 +332,41 @@ def test_whatever_opens_carries_the_noise_that_was_paid_for() -> None:
     assert noise >= 1 - 5 * math.sqrt(2 / words)
     # Survivors above the threshold bring more: from 5 to 8 honest ones where 5 are counted on.
     assert noise <= 8 / 5
+
+
+def test_so_it_is_on_a_sparse_graph(sparse: None) -> None:
+    """40 clients with 36 neighbours each; a sum opens with 32 or more."""
+    opened, words, noise = faulty_rounds(8, clients=40, faults=0.1, corruption=0.1)
+    assert opened >= 4
+    assert 1 - 5 * math.sqrt(2 / words) <= noise <= 36 / 28
+
+
+@pytest.fixture
+def sparse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cohorts of more than 30 sum on a sparse graph."""
+    monkeypatch.setattr("sfsl.rounds.params.MAX_COMPLETE", 30)
+
+
+def test_a_server_that_promises_fewer_survivors_on_a_sparse_graph(sparse: None) -> None:
+    """Its noise is that of a round with more; and what was promised is kept to."""
+    one = HotCohort(40, "survey", rho=0.5, survey_rho=0.5, corruption=0.1, limits=LIMITS)
+    message = one.outbound[NAME]
+    for fewer in (31, 10, None):
+        session = replace(message.roster.params, least_survivors=fewer)
+        with pytest.raises(Refused):
+            one.answer(NAME, "invitation", replace(message, roster=replace(message.roster, params=session)))
+    one.until("unmask-update")
+    request = one.outbound[NAME]
+    own = one.server._session.position(NAME)
+    gone = tuple(place for place in request.survivors if place != own)[:9]
+    bits = np.unpackbits(np.frombuffer(request.cohort, np.uint8)).astype(bool)
+    bits[list(gone)] = False
+    assert bits.sum() == 31  # one fewer than promised, and far more than the threshold of its neighbours
+    left = tuple(place for place in request.survivors if place not in gone)
+    few = replace(request, survivors=left, dropped=gone, cohort=np.packbits(bits).tobytes())
+    with pytest.raises(Refused, match="31"):
+        one.answer(NAME, "unmask-update", few)
+    one.answer(NAME, "unmask-update", request)
 
 
 def test_a_tenth_of_the_noise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

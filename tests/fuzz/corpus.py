@@ -8,6 +8,7 @@ import msgspec
 
 from cohort import Cohort, Stepper
 from fuzz.frames import Frame
+from hot_cohort import HotCohort
 from sfsl.codec import Codec, Message
 from sfsl.rounds.exchanges import CODEC as ROUND
 from sfsl.secagg.messages import CODEC as SECAGG
@@ -54,6 +55,23 @@ def round_messages() -> tuple[Message, ...]:
     return tuple(found)
 
 
+@cache
+def hot_messages() -> tuple[Message, ...]:
+    """Of a survey and of a round over hot rows that trains."""
+    found: list[Message] = []
+
+    def kept(exchange: str, name: str, message: Any) -> Any:
+        found.append(message)
+        return message
+
+    for kind, active in (("survey", False), ("train", False), ("train", True)):
+        cohort = HotCohort(4, kind, active=active, rho=0.5, survey_rho=0.1, meddle=kept)
+        found += cohort.keys.values()
+        cohort.finish()
+        found += [ROUND.decode(data, limit=LIMIT) for data in cohort.sent["c000"]]
+    return tuple(found)
+
+
 def _session_messages() -> Iterable[Message]:
     for options in ({"active": True}, {"n": 6, "threshold": 3, "neighbours": 4}):
         world = World(**({"n": 3, "threshold": 3} | options)).to_unmask()  # type: ignore[arg-type]
@@ -65,7 +83,7 @@ def _session_messages() -> Iterable[Message]:
 @cache
 def frames() -> dict[str, tuple[Codec, tuple[Frame, ...]]]:
     """By protocol. Each type of each codec is there."""
-    rounds = round_messages()
+    rounds = (*round_messages(), *hot_messages())
     keys = next(one for one in rounds if type(one).__name__ == "Keys")
     invitation: Any = next(one for one in rounds if type(one).__name__ == "Invitation")
     http = [

@@ -13,6 +13,7 @@ from cohort import Cohort, Stepper
 from fuzz.campaign import SEED, Campaign, sizes
 from fuzz.corpus import LIMIT, frames
 from fuzz.frames import Frame, mutated
+from hot_cohort import HotCohort
 from sfsl.errors import SfslError, WrongPhase
 from sfsl.rounds.client import Phase
 from sfsl.rounds.exchanges import CODEC
@@ -60,3 +61,38 @@ def test_a_client_in_each_phase(step: str, mode: str, cases: int, record_propert
             assert before is None or client.phase is Phase.LEFT, f"case {number}: {before} -> {client.phase}"
             stepper = begin()
     assert len(stepper.finish().survivors) == 4
+
+
+@sizes(quick=60, share=0.002)
+@pytest.mark.parametrize("kind", ["survey", "train"])
+@pytest.mark.parametrize("step", ["invitation", "inbound", "unmask-update"])
+def test_a_client_of_hot_rows_in_each_phase(step: str, kind: str, cases: int, record_property: Any) -> None:
+    rng = random.Random(f"{SEED} {step} {kind}")
+    campaign = Campaign(cases, record_property, SfslError)
+    others = frames()["round"][1]
+
+    def begin() -> HotCohort:
+        return HotCohort(4, kind, rho=0.5, survey_rho=0.1).until(step)
+
+    cohort = begin()
+    for number in campaign:
+        client = cohort.clients["c000"]
+        due = Frame.of(CODEC.encode(cohort.outbound["c000"]))
+        data = mutated(rng, others, due if rng.random() < 0.8 else None, sly=rng.random() < 0.85)
+        before, spent = client.phase, dict(cohort.purses["c000"].spent)
+        with campaign.case(number, data, f"{step}, {kind}"):
+            _told_of_hot_rows(cohort, CODEC.decode(data, limit=LIMIT))
+            before = None  # it has answered, and goes on
+        if client.phase is not before:
+            assert before is None or client.phase is Phase.LEFT, f"case {number}: {before} -> {client.phase}"
+            cohort = begin()
+        else:
+            assert cohort.purses["c000"].spent == spent, f"case {number}: debited, and nothing was sent"
+    assert len(cohort.finish().survivors) == 4
+
+
+def _told_of_hot_rows(cohort: HotCohort, message: Any) -> None:
+    found = [step for step in cohort.course.steps if step.message is type(message)]
+    if not found:
+        raise WrongPhase("which no server sends")
+    cohort.answer("c000", found[0].exchange, message)

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 NODES, ROUNDS, VICTIM = 5, 2, 2
 SECTIONS: dict[str, Any] = {
     "data": {"users": NODES, "scale": 0.03},
-    "round": {"clients": NODES, "min_contributors": 2},
+    "round": {"scheme": "sfsl", "clients": NODES, "min_contributors": 2},
     "server": {"row_step": "adagrad", "kappa_rounds": 10},
 }
 SECONDS = 90.0

@@ -24,6 +24,7 @@ from sfsl_research.flower_members import seeded_members
 
 CLIENTS, ROUNDS = 6, 2
 RUN: dict[str, Any] = {
+    "round.scheme": "sfsl",
     "round.clients": CLIENTS,
     "round.min_contributors": 2,
     "server.row_step": "adagrad",

@@ -5,6 +5,7 @@ lost a quarter of its clients.
 """
 
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -27,6 +28,7 @@ from clocks import PATIENCE
 from ray_cluster import Cluster
 from same_model import Vanishing
 from sfsl.carriers.local.engine import LocalEngine
+from sfsl.rounds.hot_server import HotRound
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet, build_fleet, client_privacy
 from sfsl.run.setup import resolved, simulation_settings
@@ -109,9 +111,11 @@ def cohort_of(simulation: Simulation, number: int) -> list[str]:
 
 def rounds(engine: Any, simulation: Simulation, count: int) -> list[RoundResult]:
     reports = []
+    hot = None
     for _ in range(count):
-        reports.append(engine.run(cohort_of(simulation, simulation.store.round)))
+        reports.append(engine.run(cohort_of(simulation, simulation.store.round), hot=hot))
         simulation.store.commit(reports[-1].commit)
+        hot = hot if reports[-1].outcome is None else reports[-1].outcome.hot
     return reports
 
 
@@ -246,6 +250,62 @@ def test_a_cluster_makes_the_local_engines_model_bit_for_bit_also_when_a_worker_
     require_same(local, spread)
 
 
+def test_rounds_over_hot_rows_make_the_local_engines_model_too(
+    cluster: Cluster, fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A survey and two rounds that train, without noise; a worker dies in the second of them. What everybody
+    downloads is put into the object store once a round, and not with every message."""
+    from sfsl_research.ray import pool
+
+    config = tiny(round={"scheme": "hot"}, hot={"surveys": 1}, privacy={"epsilon": math.inf})
+    names = sorted(fleet.devices)
+    gone = {(1, "inbound"): names[10:12], (2, "inbound"): names[10:12]}
+    spread = simulated(config, fleet, gone)
+    put: list[Any] = []
+    whole = ray.put
+    monkeypatch.setattr(pool.ray, "put", lambda value: put.append(value) or whole(value))
+    with on_ray(spread, cluster) as engine:
+        put.clear()  # the population, once a run
+        reports = rounds(engine, spread, 1)
+        assert not put
+        hot = reports[0].outcome.hot if reports[0].outcome else None
+        for number in (2, 3):
+            if number == 3:
+                victim, lost = next(iter(hosted(engine, spread).items()))
+                kill_while_training(monkeypatch, victim)
+            reports.append(engine.run(cohort_of(spread, number - 1), hot=hot))
+            spread.store.commit(reports[-1].commit)
+            hot = reports[-1].outcome.hot if reports[-1].outcome else None
+    assert [type(one).__name__ for one in put] == ["Published"] * 2
+    assert reports[2].record.dropped["inbound"] == len(lost) >= 5
+    local = simulated(config, fleet, {**gone, (3, "inbound"): lost})
+    for one, other in zip(rounds(LocalEngine(local), local, 3), reports, strict=True):
+        require_same_reports(one, other)
+        assert one.outcome is not None
+        assert other.outcome is not None
+        assert one.outcome.hot == other.outcome.hot
+    require_same(local, spread)
+
+
+def test_every_client_on_a_cluster_adds_noise_of_its_own(cluster: Cluster, fleet: Fleet) -> None:
+    """Noise comes from the operating system, so sums differ from the local engine's by as much as it says."""
+    config = tiny(round={"scheme": "hot"}, hot={"surveys": 2}, privacy={"epsilon": 4.0, "participations": 2})
+    spread = simulated(config, fleet)
+    with on_ray(spread, cluster) as engine:
+        (noisy,) = rounds(engine, spread, 1)
+    local = simulated(tiny(round={"scheme": "hot"}, hot={"surveys": 2}, privacy={"epsilon": math.inf}), fleet)
+    (exact,) = rounds(LocalEngine(local), local, 1)
+    counts = [
+        np.frombuffer(one.outcome.hot.counts) for one in (noisy, exact) if one.outcome and one.outcome.hot
+    ]
+    added, plan = counts[0] - counts[1], noisy.plan
+    assert isinstance(plan, HotRound)
+    deviation = plan.params.deviation / plan.params.levels * math.sqrt(CLIENTS)
+    assert deviation > 1
+    assert abs(added.mean()) < 5 * deviation / math.sqrt(len(added))
+    assert np.std(added) == pytest.approx(deviation, rel=5 / math.sqrt(2 * len(added)))
+
+
 @dataclass(frozen=True)
 class Misdeed:
     """What a worker does that has ``client``, in one round at one exchange, and what it is called there."""
@@ -273,11 +333,11 @@ class Misbehaving(Worker):
     plan: Any = None
     first: Any = None
 
-    def check_in(self, key: str, number: int, groups: Any) -> Any:
+    def check_in(self, key: str, number: int, groups: Any, *told: Any) -> Any:
         self.number = number
         self.bad = any(self.first[number] in group for group in groups)
         self.sent: dict[str, Any] = {}
-        return self._done("check-in", super().check_in(key, number, groups))
+        return self._done("check-in", super().check_in(key, number, groups, *told))
 
     def answer(self, key: str, exchange: str, frames: Mapping[str, bytes]) -> Any:
         return self._done(exchange, super().answer(key, exchange, frames))

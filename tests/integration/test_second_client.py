@@ -18,6 +18,7 @@ from clocks import PATIENCE
 from deployment import HOSTS, settings
 from second_client import client
 from second_client.client import SecondClient
+from second_client.hot import HotDownload, Limits
 from second_client.rounds import Download, Update
 from second_client.secagg import Policy
 from second_client.wire import Refused, digest, encode
@@ -32,8 +33,9 @@ from sfsl.client.participant import Settings
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState
 from sfsl.rounds import RoundPolicy, Trained
+from sfsl.rounds.params import HotRules
 from sfsl.rounds.record import RoundRecord
-from sfsl.service.driver import Service
+from sfsl.service.driver import Kept, Service
 from sfsl.service.identities import Enrolment
 from sfsl.service.registry import Registry
 from sfsl.service.signing import Verifier
@@ -110,6 +112,15 @@ class Person:
         self.seen.append(download)
         rows = {
             table: {row: (move, self.weight) for row, move in moves.items()}
+            for table, moves in self.moves.items()
+        }
+        return Update(self.dense, self.weight, rows)
+
+    def train_hot(self, download: HotDownload) -> Update:
+        """Of its rows those that are hot."""
+        held = download.rows
+        rows = {
+            table: {row: (move, 1) for row, move in moves.items() if row in held[table]}
             for table, moves in self.moves.items()
         }
         return Update(self.dense, self.weight, rows)
@@ -426,3 +437,50 @@ def test_the_package_is_one_that_our_code_builds_the_same_model_from() -> None:
     task = build(PACKAGE)
     assert task.spec == MODEL
     assert describe(task) == PACKAGE
+
+
+@pytest.mark.parametrize("rho", [math.inf, 0.5])
+def test_a_survey_and_two_rounds_over_hot_rows(tmp_path: Path, tls: Path, rho: float) -> None:
+    """The model and the hot rows are fetched by digest; without noise the sums are what the spec says."""
+    hot = HotRules(rho=rho, survey_rho=rho, marks=20, corruption=0.0, clip=1.0)
+    limits = Limits(rho=rho, corrupt=0.0)
+    people = PEOPLE
+
+    async def scenario() -> None:
+        async with World(tmp_path, tls, cohort=4, hot=hot) as world:
+            clients = [world.second(person) for person in people]
+            await asyncio.gather(*(world.thread(one.join) for one in clients))
+            assert (await world.thread(clients[0].about))["scheme"] == "hot"
+            for number, kind in enumerate(("survey", "train", "train"), 1):
+                before = snapshot(world)
+                ends = await asyncio.gather(
+                    *(
+                        world.thread(one.take_part, {"item": person.rows}, person.train_hot, limits)
+                        for one, person in zip(clients, people, strict=True)
+                    )
+                )
+                assert [(end.outcome, end.number) for end in ends] == [("committed", number)] * 4
+                # Paid by each, for itself.
+                assert [one.spent for one in clients] == [pytest.approx(rho, rel=1e-6)] * 4
+                kept = Kept.decode(world.store.selection).hot.hot_set()
+                assert kept is not None
+                if kind == "train" and rho == math.inf:
+                    # Up to rounding by less than a word of 1/40 √d of the clip for each client.
+                    shares = dict(
+                        zip(kept.sets(MODEL)["item"].rows.tolist(), kept.shares("item"), strict=True)
+                    )
+                    assert shares == pytest.approx(
+                        {row: owners(row) / 4 for row in range(ITEMS) if owners(row)}
+                    )
+                    due = before["dense"] + sum(one.dense for one in people) / 4
+                    np.testing.assert_allclose(world.store.read_dense().values, due, atol=0.02)
+                    mean = sum(one.moves["item"][3] for one in people) / 4
+                    np.testing.assert_allclose(world.rows("item")[3], before["item"][3] + mean, atol=0.02)
+                if kind == "survey":
+                    assert not (world.rows("item") != before["item"]).any()
+
+    run(scenario)
+
+
+def owners(row: int) -> int:
+    return sum(row in one.rows for one in PEOPLE)

@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from second_client.hot import HotRound, Limits
+from second_client.hot import Train as HotTrain
 from second_client.privacy import RandomizedResponse
 from second_client.rounds import Model, Round, Train
 from second_client.secagg import Policy, Session, sign
@@ -99,6 +101,7 @@ class SecondClient:
         self._response = response or RandomizedResponse(os.urandom(32))
         self._deployment = deployment
         self._ahead_ms = 0
+        self._fetched: dict[bytes, bytes] = {}
 
     def close(self) -> None:
         self._http.close()
@@ -176,14 +179,35 @@ class SecondClient:
 
     # -- a round (5.2, 3 to 5) -------------------------------------------------------------------------
 
-    def check_in(self, real: Mapping[str, Sequence[int]], train: Train) -> None:
-        """With new keys. A round that was under way goes on without us (5.3)."""
-        session = Session(self.id, self._policy, identity=self._identity, known=self._known)
-        self._round = Round(session, self.model, real, self._response, train)
+    def check_in(
+        self, real: Mapping[str, Sequence[int]], train: Train | HotTrain, hot: Limits | None = None
+    ) -> None:
+        """With new keys. A round that was under way goes on without us (5.3). With ``hot`` it is for rounds
+        over hot rows, within these limits."""
+        sums = 2 if hot is None else 1
+        session = Session(self.id, self._policy, sums=sums, identity=self._identity, known=self._known)
+        self._round: Round | HotRound
+        if hot is None:
+            self._round = Round(session, self.model, real, self._response, train)  # type: ignore[arg-type]
+        else:
+            self._round = HotRound(session, self.model, real, train, self._published, hot)  # type: ignore[arg-type]
         body = encode("check-in", model=self.model.digest, keys=session.keys)
         checked = decode(self._expect(self._request("POST", "/v1/check-in", body), 200).body, "checked-in")
         self._ticket, self.received = checked["ticket"].hex(), 0
         self.acknowledged = checked["acknowledged"]
+
+    def _published(self, digest: bytes) -> bytes:
+        """What everybody downloads, of which this client keeps a copy by its digest (hot.md 5)."""
+        if digest not in self._fetched:
+            self._fetched[digest] = self._expect(
+                self._request("GET", f"/v1/published/{digest.hex()}"), 200
+            ).body
+        return self._fetched[digest]
+
+    @property
+    def spent(self) -> float:
+        """What the round at hand has cost (rho); a ledger would keep it."""
+        return self._round.spent if isinstance(self._round, HotRound) else 0.0
 
     def step(self) -> None:
         """Wait for the next message and answer it."""
@@ -197,9 +221,11 @@ class SecondClient:
         # 409: we were too late, and the next question will be told so.
         self._expect(self._request("POST", f"/v1/answer/{self._ticket}/{number}", ours), 204, 409)
 
-    def take_part(self, real: Mapping[str, Sequence[int]], train: Train) -> RoundOver:
+    def take_part(
+        self, real: Mapping[str, Sequence[int]], train: Train | HotTrain, hot: Limits | None = None
+    ) -> RoundOver:
         """One check-in to its end."""
-        self.check_in(real, train)
+        self.check_in(real, train, hot)
         while True:
             try:
                 self.step()

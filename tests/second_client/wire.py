@@ -324,6 +324,38 @@ ROUND = record(
     precision=one_of("float32", "float16"),
     scores=optional(record(None, bins=integer(1, 4096), centre=floating(-50, 50), scale=floating(1e-6, 50))),
 )
+
+
+def mapped(name: Check, item: Check) -> Check:
+    """A map from such names to such values, of at most 64."""
+
+    def run(value: Any) -> None:
+        require(type(value) is dict and len(value) <= 64, "not such a map")
+        for key, one in value.items():
+            name(key)
+            item(one)
+
+    return run
+
+
+BY_TABLE = mapped(text(1, 64), ANY_BYTES)
+HOT_ROUND = record(
+    None,
+    number=integer(1, 2**64 - 1),
+    kind=one_of("survey", "train"),
+    model=MODEL,
+    deviation=floating(0, 2**30),
+    levels=integer(1, 2**30),
+    clip=floating(5e-324, 1e6),
+    marks=integer(1, 2**24),
+    rows=mapped(text(1, 64), COUNT),
+    hot=octets(0, 32),
+    blob=octets(0, 32),
+    seed=octets(32),
+    training=hyperparameters,
+    precision=one_of("float32", "float16"),
+    scores=optional(record(None, bins=integer(1, 4096), centre=floating(-50, 50), scale=floating(1e-6, 50))),
+)
 # What a server sends. What a client sends it makes itself, in the order of the tables.
 INCOMING: dict[str, Check] = {
     "checked-in": record("checked-in", ticket=octets(16), acknowledged=integer(0, 2**63 - 1)),
@@ -341,6 +373,14 @@ INCOMING: dict[str, Check] = {
         last={"layout": one_of("wide")},
     ),
     "invitation": record("invitation", roster=ROSTER, round=ROUND),
+    "hot-invitation": record("hot-invitation", roster=ROSTER, round=HOT_ROUND),
+    "hot-set": record(
+        "hot-set",
+        version=integer(1, 2**64 - 1),
+        surveyed=integer(1, 2**64 - 1),
+        rows=BY_TABLE,
+        owners=BY_TABLE,
+    ),
     "inbound-shares": record(
         "inbound-shares",
         round_id=ROUND_ID,

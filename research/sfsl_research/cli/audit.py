@@ -7,6 +7,7 @@ import typer
 
 from sfsl.cli.output import (
     Json,
+    Settings,
     console,
     counts_of_rounds,
     emit_json,
@@ -16,6 +17,7 @@ from sfsl.cli.output import (
     table,
 )
 from sfsl.cli.privacy import LEVEL, Cohort, Plot, where
+from sfsl.cli.run import require_torch
 from sfsl.errors import InputError
 from sfsl.report.privacy_plots import Picture
 from sfsl_research.audit.audit import Audit
@@ -23,9 +25,11 @@ from sfsl_research.audit.audit import audit as run_audit
 from sfsl_research.audit.countermeasures import AttackReport, Setting
 from sfsl_research.audit.simulation import SUBJECTS
 
+_YOURS = "On your own data or run"
+
 
 def audit(
-    level: Annotated[str, typer.Argument(help=LEVEL)] = "cpp2",
+    level: Annotated[str | None, typer.Argument(help=LEVEL + " Default: cpp2, or that of the run.")] = None,
     rounds: Annotated[str, typer.Option(help="Attack after so many rounds.")] = "1,2,5,10",
     trials: Annotated[int, typer.Option(help="Rows of each kind to estimate epsilon from.")] = 200_000,
     confidence: Annotated[float, typer.Option(help="Of all bounds on epsilon together.")] = 0.999,
@@ -38,15 +42,61 @@ def audit(
     perturber: Annotated[
         str, typer.Option(help="sound, or broken on purpose: forgetful, truthful.")
     ] = "sound",
+    run: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Attack the next round of this run.", rich_help_panel=_YOURS),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Attack a first round on this data, as of sfsl run.", rich_help_panel=_YOURS),
+    ] = None,
+    scheme: Annotated[
+        str | None, typer.Option(help="round.scheme: sfsl, hot or sfl.", rich_help_panel=_YOURS)
+    ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's own model and training.", rich_help_panel=_YOURS)
+    ] = False,
+    settings: Settings = None,
+    attacked: Annotated[
+        int, typer.Option(min=1, help="Rounds to attack, with different cohorts.", rich_help_panel=_YOURS)
+    ] = 1,
+    canaries: Annotated[
+        int,
+        typer.Option(min=0, help="Trials of each kind to bound epsilon by; 0: none.", rich_help_panel=_YOURS),
+    ] = 20_000,
+    weaken: Annotated[
+        float,
+        typer.Option(help="Broken on purpose: noise of scheme hot divided by this.", rich_help_panel=_YOURS),
+    ] = 1.0,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="PAGE", help="Write a page to file, for sign-off.", rich_help_panel=_YOURS),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Repeats an audit.")] = 0,
     plot: Plot = None,
     json: Json = False,
 ) -> None:
     """Attack simulated clients: is epsilon kept, and what do unions and sums give away beside it?
 
-    Exits with status 1 if the answers are not what the accounting claims.
+    With --run or --data a real masked round is attacked: rows are linked by their sums, and their owners
+    named; canaries bound what rounds over hot rows cost.
+
+    Exits with status 1 if the answers, or the noise, are not what the accounting claims.
     """
-    privacy = privacy_level(level)
+    if run is not None or data is not None:
+        if plot is not None:
+            raise InputError("--plot is for the audit of simulated clients; --run and --data have --html")
+        require_torch()
+        from sfsl_research.cli.audit_run import Asked, audit_yours
+
+        asked = Asked(
+            run, data, level, cohort, scheme, paper, settings, attacked, canaries, weaken, confidence, seed
+        )
+        audit_yours(asked, html, json)
+        return
+    if html is not None or scheme is not None or paper or settings:
+        raise InputError("--html, --scheme, --paper and --set go with --data or --run")
+    privacy = privacy_level(level or "cpp2")
     counts = counts_of_rounds(rounds)
     if perturber not in SUBJECTS:
         raise InputError(f"no perturber {perturber!r}; there are {', '.join(SUBJECTS)}")
@@ -171,5 +221,7 @@ def register(group: typer.Typer) -> None:
         epilog="Examples:  sfsl privacy audit   |   "
         "sfsl privacy audit cpp3 --rounds 1,5,20 --seed 7 --json   |   "
         "sfsl privacy audit --perturber forgetful   |   "
+        "sfsl privacy audit --data csv:clicks.csv --scheme hot --html signoff.html   |   "
+        "sfsl privacy audit --run runs/mine --json   |   "
         "sfsl privacy audit --fleet 60 --cohort 20 --domain 3000 --set-size 30 --plot audit.png"
     )(audit)

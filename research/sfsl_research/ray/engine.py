@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 
-from sfsl.carriers.local.engine import Cohort, PopulationEngine
+from sfsl.carriers.local.engine import Cohort, PopulationEngine, course
 from sfsl.durable import Closing
 from sfsl.errors import InputError, ParameterError
 from sfsl.rounds.record import RoundTally
@@ -91,8 +91,8 @@ class RayEngine(PopulationEngine):
         groups = [self.simulation.groups(one.names) for one in cohorts]
         devices, seconds = self.simulation.devices, self._settings.seconds
         pools = [
-            RayPool(self._crew, f"{number}-{place}", number, parts, devices, seconds)
-            for place, parts in enumerate(self._divided(groups, members))
+            RayPool(self._crew, f"{number}-{place}", number, parts, devices, seconds, *course(one.plan))
+            for place, (one, parts) in enumerate(zip(cohorts, self._divided(groups, members), strict=True))
         ]
         with ThreadPoolExecutor(min(len(cohorts), _SIDE_BY_SIDE)) as threads:
             running = [

@@ -10,6 +10,8 @@ from ray.exceptions import RayError
 
 from sfsl.carriers.local.engine import Lessons, Reply
 from sfsl.client.device import Device
+from sfsl.rounds.exchanges import SUBMODELS, Course
+from sfsl.rounds.hot import Published
 from sfsl.rounds.record import Learned
 from sfsl.simulate.population import Groups, Personal
 from sfsl_research.ray.crew import Crew, Member
@@ -22,7 +24,8 @@ class RayPool:
     """Asks workers for their clients. ``parts`` says who has which groups. A worker that dies, raises, hangs
     or answers with something else than replies is lost from that exchange on; its clients have no reply.
 
-    What is in a frame is not looked at here: the round does that, client by client.
+    What is in a frame is not looked at here: the round does that, client by client. What is ``published`` for
+    all clients travels once to each worker, when its clients check in.
     """
 
     def __init__(
@@ -33,15 +36,21 @@ class RayPool:
         parts: Mapping[Member, Groups],
         devices: Mapping[str, Device],
         seconds: float,
+        course: Course = SUBMODELS,
+        published: Published | None = None,
     ) -> None:
         self._crew, self._key, self._number, self._parts = crew, key, number, parts
-        self._devices, self._seconds = devices, seconds
+        self._devices, self._seconds, self._course = devices, seconds, course
+        self._published = None if published is None else ray.put(published)
         self._names = {
             member: [name for group in groups for name in group] for member, groups in parts.items()
         }
 
     def check_in(self) -> dict[str, Reply]:
-        found = self._ask("check_in", self._names, lambda member, _: (self._number, self._parts[member]))
+        told = (self._course, self._published)
+        found = self._ask(
+            "check_in", self._names, lambda member, _: (self._number, self._parts[member], *told)
+        )
         return self._replies(found)
 
     def answer(self, exchange: str, frames: Mapping[str, bytes]) -> dict[str, Reply]:

@@ -13,7 +13,8 @@ import torch
 
 from sfsl.carriers.local.engine import Lessons, LocalPool, Reply
 from sfsl.crypto.secret import SystemRandomness
-from sfsl.rounds.exchanges import Exchange
+from sfsl.rounds.exchanges import SUBMODELS, Course, Exchange
+from sfsl.rounds.hot import Published
 from sfsl.simulate.population import Groups, Personal, Population
 
 
@@ -40,8 +41,17 @@ class Worker:
     def place(self) -> Place:
         return Place(ray.get_runtime_context().get_node_id(), os.getpid(), self.device)
 
-    def check_in(self, key: str, number: int, groups: Groups) -> Mapping[str, Reply]:
-        self._cohorts[key] = LocalPool(self._population, number, groups, SystemRandomness(), self._threads)
+    def check_in(
+        self,
+        key: str,
+        number: int,
+        groups: Groups,
+        course: Course = SUBMODELS,
+        published: Published | None = None,
+    ) -> Mapping[str, Reply]:
+        self._cohorts[key] = LocalPool(
+            self._population, number, groups, SystemRandomness(), self._threads, course, published
+        )
         return self._cohorts[key].check_in()
 
     def answer(self, key: str, exchange: Exchange, frames: Mapping[str, bytes]) -> Mapping[str, Reply]:

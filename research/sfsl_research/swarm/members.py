@@ -97,6 +97,6 @@ class PassingSimulation(SimulatedMemory):
     def keep(self, snapshot: bytes | None) -> None:
         """There is nothing to guard."""
 
-    def go_on(self, snapshot: bytes, number: int | None, exposed: bytes | None) -> None:
+    def go_on(self, snapshot: bytes, number: int | None = None, exposed: bytes | None = None) -> None:
         if number is not None:
             self.enter(number)

@@ -23,7 +23,7 @@ _FILMS, _SEEN = 60, 20
 def run_federation(folder: Path, nodes: int, rounds: int) -> None:
     """``rounds`` rounds of ``nodes`` nodes, each with a folder of its own, on Flower's own apps."""
     TaskIdentity.run_id, TaskIdentity.task_id, TaskIdentity.node_id = _RUN, 1, _SUPERLINK
-    settings: dict[str, Any] = {"round.clients": nodes, "round.min_contributors": 2}
+    settings: dict[str, Any] = {"round.scheme": "sfsl", "round.clients": nodes, "round.min_contributors": 2}
     own = {"rounds": rounds, "state": str(folder / "server"), "period_days": 0, "poll_seconds": 0.05}
     settings |= {f"flower.{key}": value for key, value in own.items()}
     context = Context(
@@ -76,6 +76,7 @@ class _Grid(Grid):
                     "state": str(folder / f"node-{place}"),
                     "partition-id": place,
                     "exposures": rounds,
+                    "exact-sums": True,
                 },
                 state=RecordDict(),
                 run_config={},

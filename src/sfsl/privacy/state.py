@@ -375,13 +375,14 @@ class ClientState(Closing):
     def keep(self, snapshot: bytes | None) -> None:
         """Note durably that a round goes on from this and from nothing else; None: from nothing. Before the
         answer leaves that belongs to it, so that no message is ever answered a second time."""
-        self._begun()
         self._replace(going_on=None if snapshot is None else digest("round kept", snapshot))
 
     def go_on(self, snapshot: bytes, exposed: bytes | None) -> None:
-        """Go on with a round, after ``begin``. ``exposed``: its id, if its set was submitted and its union is
-        not answered yet. Raises ``RolledBack`` where it has gone on since, or is not this period's."""
-        self._begun()
+        """Go on with a round; with one of exact sums after ``begin``. ``exposed``: its id, if its set was
+        submitted and its union is not answered yet. Raises ``RolledBack`` where it has gone on since, or is
+        not this period's."""
+        if exposed is not None:
+            self._begun()
         if self._record.going_on != digest("round kept", snapshot):
             raise RolledBack(
                 "this is not the last that this client kept of a round: it has answered since, or its period "

@@ -1,39 +1,32 @@
-"""One client of a round: a state machine without I/O (spec round 4), and its bytes between two messages
-(spec 4.5).
+"""One client of a round: a state machine without I/O (spec round 4).
 
 Training is not done here: ``handle_submodel`` returns what was downloaded, the caller trains, and
-``create_update`` takes the result. ``states`` has what a client knows in each phase. What a snapshot is for,
-``secagg.states`` says.
+``create_update`` takes the result. ``states`` has what a client knows in each phase.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
-from msgspec import Meta, field
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Indices, Values
-from sfsl.codec import Codec, Message
 from sfsl.crypto.ring import Words
 from sfsl.crypto.secret import Identity, Randomness, digest
-from sfsl.errors import InputError, InvalidMessage, Refused, RemoteError, StateError, WrongPhase
+from sfsl.errors import InputError, InvalidMessage, Refused
 from sfsl.rounds import states
 from sfsl.rounds.exchanges import SUMS, Invitation, Request, Submodel
-from sfsl.rounds.params import IndexSpace, RoundParams, RoundPolicy, ScoreBins
+from sfsl.rounds.params import IndexSpace, RoundPolicy, ScoreBins
 from sfsl.rounds.states import Phase as Phase
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client, Start
 from sfsl.secagg.masking import request_bitmaps
-from sfsl.secagg.messages import Layout
-from sfsl.secagg.states import Blobs, Machine, SessionSnapshot, State, require_round, restored, snapshot
+from sfsl.secagg.states import Machine, State, require_round
 from sfsl.submodel import ModelSpec, RowMaps, RowSet, TrainedRows, encode_update
 from sfsl.union.encoding import index_set
 from sfsl.union.protocol import Union, read_union
-
-LARGEST = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -277,71 +270,3 @@ def histogram_words(scores: tuple[ArrayLike, ArrayLike] | None, bins: int, dtype
     if both.shape != (2 * bins,) or (both.size and both.dtype.kind not in "iu"):
         raise InputError(f"score histograms are two arrays of {bins} counts")
     return both.astype(dtype)
-
-
-class RoundSnapshot(Message, frozen=True, kw_only=True, tag="round-snapshot"):
-    """A state in bytes: see ``states`` for what its parts mean and which phase needs them."""
-
-    session: SessionSnapshot
-    phase: Literal["CHECKED_IN", "SHARED", "UNITING", "AWAITS_UNION", "REQUESTED", "UPLOADED"]
-    params: RoundParams | None = None
-    layout: Layout | None = None
-    asked: dict[Annotated[str, Meta(max_length=64)], bytes] = field(default_factory=dict)
-    positions: Blobs = ()
-    union: bytes = b""
-
-
-_CODEC = Codec(RoundSnapshot)
-
-
-def encode_client(client: RoundClient) -> bytes:
-    """Encode the state of a client that waits for the server's next message."""
-    state, known = client.state, dict[str, Any]()
-    if isinstance(state, states.New | states.Training | states.Finished | states.Left):
-        raise WrongPhase(f"a client that is {client.phase.name} waits for no message")
-    if isinstance(state, states.Invited):
-        known["params"] = state.params
-    if isinstance(state, states.Requested):
-        known |= {"layout": state.layout, "union": state.union}
-        known["asked"] = {name: _bytes(rows.rows) for name, rows in state.asked.items()}
-        known["positions"] = tuple(map(_bytes, state.positions))
-    phase: Any = state.phase.name
-    return _CODEC.encode(RoundSnapshot(session=snapshot(client.session.state), phase=phase, **known))
-
-
-def decode_client(data: bytes) -> RoundSnapshot:
-    try:
-        kept = _CODEC.decode(data, limit=LARGEST)
-    except RemoteError as error:
-        raise StateError(f"what was kept of a round cannot be read: {error}") from None
-    assert isinstance(kept, RoundSnapshot)  # noqa: S101 -- the codec knows no other type
-    return kept
-
-
-def revive(kept: RoundSnapshot, own: Own) -> RoundClient:
-    """Return the client that was."""
-    try:
-        return RoundClient.join(kept.session.keys.client, own, restored(kept.session), _state(kept))
-    except RemoteError as error:
-        raise StateError(f"what was kept of a round cannot be used: {error}") from None
-
-
-def _state(kept: RoundSnapshot) -> State:
-    if kept.params is None or kept.session.roster is None:
-        return states.CheckedIn() if kept.phase == "CHECKED_IN" else states.Uploaded()
-    told = (kept.params, kept.params.union.build(), kept.session.roster.params.round_id)
-    if kept.layout is None:
-        return {"SHARED": states.Shared, "UNITING": states.Uniting}.get(kept.phase, states.AwaitsUnion)(*told)
-    asked = {name: RowSet(_rows(rows)) for name, rows in kept.asked.items()}
-    positions = tuple(_rows(rows).astype(np.intp) for rows in kept.positions)
-    return states.Requested(*told, kept.layout, asked, positions, kept.union)
-
-
-def _bytes(rows: np.ndarray) -> bytes:
-    return rows.astype("<i8").tobytes()
-
-
-def _rows(data: bytes) -> np.ndarray:
-    if len(data) % 8:
-        raise StateError("what was kept of a round has half a row number in it")
-    return np.frombuffer(data, "<i8").astype(np.int64)

@@ -152,7 +152,7 @@ def plan_hot(
     own, number = _hot(rules), store.round + 1
     honest = honest_of(rules, clients)
     if state.counts and len(state.counts) != 8 * IndexSpace(model).domain:
-        state = HotState(clip=state.clip)  # the catalogue grew between two surveys: they begin anew
+        state = HotState(hot=state.hot, clip=state.clip)  # the catalogue grew: surveys begin anew
     if state.surveys < own.surveys:
         if (domain := IndexSpace(model).domain) > MOST_SURVEYED:
             raise ParameterError(

@@ -164,9 +164,13 @@ class RoundPolicy(Checked, frozen=True):
     exact: bool = True
     hot: HotLimits | None = None
 
-    def require(self, params: RoundParams, own: ModelSpec) -> None:
+    def require_exact(self) -> None:
+        """Refuse all rounds of exact sums, where this client's owner has not allowed them."""
         if not self.exact:
             raise Refused("a round of exact sums, which this client's owner has not allowed (--exact-sums)")
+
+    def require(self, params: RoundParams, own: ModelSpec) -> None:
+        self.require_exact()
         if params.model != own:
             raise Refused("the round is for another model than this client has")
         if max(params.update.rows.clip, params.update.dense.clip) > self.max_clip:

@@ -409,6 +409,14 @@ class Service(Driver):
         return plan.params if isinstance(plan, HotRound) else plan
 
     @property
+    def rho(self) -> float | None:
+        """What the next round costs a client; None where it is not over hot rows."""
+        rules = self.rules.hot
+        if rules is None:
+            return None
+        return rules.survey_rho if self._journal.kept.hot.surveys < rules.surveys else rules.rho
+
+    @property
     def told(self) -> Told:
         """What may be told of the next round."""
         rules, state = self.rules.hot, self._journal.kept.hot

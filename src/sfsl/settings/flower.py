@@ -1,7 +1,7 @@
 """The settings of a server on Flower: sections of the run's configuration, as ``flwr run`` has it.
 
-``round``, ``training``, ``server`` and ``run`` are those of a run file; ``flower`` is below. Other keys are
-the app's own.
+``round``, ``privacy``, ``hot``, ``training``, ``server`` and ``run`` are those of a run file; ``flower`` is
+below. Other keys are the app's own. Where ``round.scheme`` is not given, rounds are over hot rows.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from sfsl.codec import Checked
 from sfsl.errors import ParameterError
 from sfsl.service.members import ServiceSettings
 from sfsl.settings.rounds import service_settings
-from sfsl.settings.run import RunConfig, from_sections
+from sfsl.settings.run import MOST_CLIENTS, RunConfig, from_sections
 from sfsl.settings.sections import explained, section_from
-from sfsl.settings.serve import least_cohort
+from sfsl.settings.serve import SERVED, least_cohort, run_sections
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 SECTION = "flower"
-_OF_A_RUN = ("round", "training", "server", "run")
+_OF_A_RUN = ("round", "privacy", "hot", "training", "server", "run")
 
 
 @explained
@@ -42,7 +42,7 @@ class FlowerSettings(Checked, frozen=True):
 
     state: str = "sfsl-flower"
     rounds: Annotated[int, Meta(ge=1, le=10**7)] = 10
-    min_cohort: Annotated[int, Meta(ge=2, le=512)] | Literal["auto"] = "auto"
+    min_cohort: Annotated[int, Meta(ge=2, le=MOST_CLIENTS)] | Literal["auto"] = "auto"
     spare: Annotated[float, Meta(ge=0, le=10)] = 0.25
     check_in_seconds: Seconds = 120.0
     phase_seconds: Seconds = 120.0
@@ -60,9 +60,10 @@ class FlowerConfig(Checked, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.run.round.scheme != "sfsl" or self.run.round.sums == "plain":
-            raise ParameterError('on Flower rounds have round.scheme = "sfsl" and masked sums')
-        if self.run.round.min_contributors == "auto":
+        scheme = self.run.round.scheme
+        if scheme not in SERVED or self.run.round.sums == "plain":
+            raise ParameterError('on Flower rounds have round.scheme = "hot" or "sfsl", and masked sums')
+        if scheme == "sfsl" and self.run.round.min_contributors == "auto":
             raise ParameterError(
                 'round.min_contributors = "auto" is planned from the data of a simulation, which no server '
                 "has; give a number, 2 at least (sfsl plan helps)"
@@ -87,5 +88,6 @@ def read_config(run_config: Mapping[str, Any]) -> FlowerConfig:
         section, dot, name = key.partition(".")
         if dot:
             sections.setdefault(section, {})[name] = value
-    run = from_sections({name: sections[name] for name in _OF_A_RUN if name in sections})
+    told = run_sections(sections)
+    run = from_sections({name: told[name] for name in _OF_A_RUN if name in told})
     return FlowerConfig(run=run, flower=section_from(SECTION, FlowerSettings, sections.get(SECTION, {})))

@@ -35,7 +35,7 @@ SPEC = ROOT / "docs/spec/round.md"
 OTHER_MEANINGS = {
     ("src/sfsl/cli/union.py", "union"),
     ("src/sfsl/rounds/record.py", "union"),
-    ("src/sfsl/rounds/client.py", "union"),
+    ("src/sfsl/rounds/snapshots.py", "union"),
 }
 
 

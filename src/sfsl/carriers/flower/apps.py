@@ -22,7 +22,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from sfsl.carriers.flower.messages import read_roster
 from sfsl.carriers.flower.node import Member, Node, SatOut, answer, model_of, open_node
-from sfsl.carriers.flower.rounds import Post, Rounds, Take
+from sfsl.carriers.flower.rounds import Post, Published, Rounds, Take
 from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import DecodeError, SfslError
 from sfsl.service.driver import Service
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 ACTION = "sfsl"
 TYPE = f"train.{ACTION}"
 RECORD, FRAME = "sfsl", "frame"
+# What everybody downloads has a record of its own: Flower takes it for one object, whoever it is sent to.
+PUBLISHED = "sfsl-published"
 # Seconds that a message which needs no answer may wait for its node, and that a client is silent where a
 # server leaves no time for an answer, or says nonsense.
 _A_WHILE = 60.0
@@ -44,18 +46,34 @@ _LONGEST_SILENCE, _SHORTEST = 3600.0, 0.1
 Join = Callable[[Node], AbstractContextManager[Member]]
 
 
-def packed(frame: bytes) -> RecordDict:
-    return RecordDict({RECORD: ConfigRecord({FRAME: frame})})
+def packed(frame: bytes, published: Published | None = None) -> RecordDict:
+    """Put a frame into a record of its own, and what is ``published`` into one beside it, by digest."""
+    content = RecordDict({RECORD: ConfigRecord({FRAME: frame})})
+    if published:
+        content[PUBLISHED] = ConfigRecord({digest.hex(): data for digest, data in published.items()})
+    return content
 
 
-def unpacked(content: RecordDict) -> bytes:
-    """Return the frame of one record and nothing else, or raise ``DecodeError``."""
+def unpacked(content: RecordDict, *beside: str) -> bytes:
+    """Return the frame, which has no other record with it than those ``beside``; or raise ``DecodeError``."""
     record = content.get(RECORD)
-    if len(content) != 1 or not isinstance(record, ConfigRecord) or len(record) != 1:
+    if content.keys() != {RECORD, *beside} or not isinstance(record, ConfigRecord) or len(record) != 1:
         raise DecodeError("a message that is not one frame")
     if not isinstance(frame := record.get(FRAME), bytes):
         raise DecodeError("a frame that is not bytes")
     return frame
+
+
+def unpacked_at_node(content: RecordDict) -> tuple[bytes, Published]:
+    """Return the frame, and by digest what came beside it; nothing of that is checked yet."""
+    record = content.get(PUBLISHED)
+    if not isinstance(record, ConfigRecord):
+        return unpacked(content), {}
+    try:
+        found = {bytes.fromhex(name): data for name, data in record.items() if isinstance(data, bytes)}
+    except ValueError:
+        raise DecodeError("something published under no digest") from None
+    return unpacked(content, PUBLISHED), found
 
 
 @dataclass(eq=False)
@@ -72,9 +90,11 @@ class GridPost:
     def nodes(self) -> Iterable[int]:
         return list(self.grid.get_node_ids())
 
-    def exchange(self, frames: Mapping[int, bytes], seconds: float, take: Take) -> None:
+    def exchange(
+        self, frames: Mapping[int, bytes], seconds: float, take: Take, published: Published | None = None
+    ) -> None:
         deadline = self.clock() + seconds
-        awaited = self._push(frames, seconds)
+        awaited = self._push(frames, seconds, published)
         while awaited:
             for identity, node in list(awaited.items()):
                 for reply in self._pulled(identity, node):
@@ -88,13 +108,15 @@ class GridPost:
     def tell(self, frames: Mapping[int, bytes]) -> None:
         self._push(frames, _A_WHILE)
 
-    def _push(self, frames: Mapping[int, bytes], seconds: float) -> dict[str, int]:
+    def _push(
+        self, frames: Mapping[int, bytes], seconds: float, published: Published | None = None
+    ) -> dict[str, int]:
         """Send, and return which node each message is for, by id. One that the SuperLink does not take is one
         not answered. A SuperLink takes a reply from whoever knows the id of the message, which is a digest of
         it. So each has something in it that only its own node sees."""
         messages = [
             Message(
-                packed(frame),
+                packed(frame, published),
                 dst_node_id=node,
                 message_type=TYPE,
                 ttl=seconds,
@@ -195,11 +217,11 @@ def client_app(join: Join, *, sleep: Callable[[float], None] = time.sleep) -> Cl
         the SuperLink."""
         simulated, aloud, start = False, False, time.monotonic()
         try:
-            frame = unpacked(message.content)
+            frame, published = unpacked_at_node(message.content)
             node = open_node(context.node_id, context.run_id, context.node_config, context.run_config)
             simulated = node.simulated
             with join(node) as member:
-                answered = answer(member, frame, _kept(context))
+                answered = answer(member, frame, _kept(context), published)
             _keep(context, answered.kept)
             return Message(packed(answered.frame), reply_to=message)
         except SatOut as reason:

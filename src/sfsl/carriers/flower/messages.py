@@ -19,13 +19,15 @@ from sfsl.service.messages import CheckIn, Decline, Digest, RoundId
 from sfsl.service.signing import client_id, require_public
 
 
-class Call(Message, frozen=True, tag="call"):
+class Call(Message, frozen=True, tag="call", omit_defaults=True):
     """Asks a client whether it would be in a round of this model. It is answered by ``CheckIn``.
-    ``acknowledged`` as in ``CheckedIn``: how many masked sets of this client the server has ever received."""
+    ``acknowledged`` as in ``CheckedIn``: how many masked sets or vectors of this client the server has ever
+    received. ``rho``: what the round costs, about, if it is over hot rows; left out of one of exact sums."""
 
     deployment: RoundId
     model: Digest
     acknowledged: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    rho: Annotated[float, Meta(gt=0)] | None = None
 
 
 class Over(Message, frozen=True, tag="over"):

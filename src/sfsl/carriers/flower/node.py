@@ -26,6 +26,7 @@ from msgspec import Meta
 from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name, read_roster
 from sfsl.client.device import Device, DeviceTrainer, TrainingLimits
 from sfsl.client.home import Home, PersonalRows
+from sfsl.client.hot import DurablePurse, HotClientRound, PassingPurse
 from sfsl.client.round import Chance, ClientModel, ClientRound, DurableMemory, PassingMemory, Trainer
 from sfsl.crypto.secret import Identity, Randomness, SystemRandomness, digest
 from sfsl.errors import (
@@ -40,7 +41,9 @@ from sfsl.errors import (
 )
 from sfsl.privacy import ClientState
 from sfsl.rounds import RoundClient, RoundPolicy
-from sfsl.rounds.client import Own, Phase, RoundSnapshot, decode_client, encode_client, revive
+from sfsl.rounds.client import Own, Phase
+from sfsl.rounds.hot_client import HotClient, HotOwn
+from sfsl.rounds.snapshots import HotSnapshot, Snapshot, decode_client, encode_client, revive, revive_hot
 from sfsl.service.messages import CheckIn, Decline
 from sfsl.settings import terms
 from sfsl.settings.sections import about, section_from
@@ -134,7 +137,8 @@ def open_node(
 @dataclass(frozen=True)
 class Member:
     """Holds what one client has and insists on. ``home`` knows the server it joined, and keeps to it;
-    ``pinned`` are the identities of all by name, where it insists on active mode."""
+    ``pinned`` are the identities of all by name, where it insists on active mode. ``purse`` pays for rounds
+    over hot rows; None: it takes part in none."""
 
     name: str
     model: ClientModel
@@ -146,6 +150,7 @@ class Member:
     home: Home
     identity: Identity | None = None
     pinned: Mapping[str, bytes] | None = None
+    purse: PassingPurse | None = None
 
     def __post_init__(self) -> None:
         if self.pinned is not None and self.identity is None:
@@ -153,9 +158,23 @@ class Member:
 
     def own(self, rounding: Randomness | None) -> Own:
         """Return what it has in a round. It signs nothing there, unless it insists on active mode."""
-        signer, model = None if self.pinned is None else self.identity, self.model
-        told = (self.memory, model.spec, model.maps, self.policy, self.randomness, rounding, model.names)
-        return Own(*told, signer, self.pinned)
+        model, told = self.model, (self.policy, self.randomness, rounding, self.model.names)
+        return Own(self.memory, model.spec, model.maps, *told, self._signer, self.pinned)
+
+    def hot_own(self, rounding: Randomness | None) -> HotOwn:
+        """Return the same of a round over hot rows."""
+        told = (self.policy, self.randomness, rounding, self.model.names)
+        return HotOwn(self.paying, self.model.spec, *told, self._signer, self.pinned)
+
+    @property
+    def paying(self) -> PassingPurse:
+        if self.purse is None:
+            raise Refused("a round over hot rows, which this client does not take part in (hot-epsilon)")
+        return self.purse
+
+    @property
+    def _signer(self) -> Identity | None:
+        return None if self.pinned is None else self.identity
 
 
 @dataclass(frozen=True)
@@ -177,8 +196,10 @@ class SatOut(SfslError):
         self.kept, self.aloud = kept, aloud
 
 
-def answer(member: Member, frame: bytes, kept: bytes | None) -> Answer:
-    """Return the answer to one message, or raise ``SatOut``."""
+def answer(
+    member: Member, frame: bytes, kept: bytes | None, published: Mapping[bytes, bytes] | None = None
+) -> Answer:
+    """Return the answer to one message, or raise ``SatOut``. ``published`` came beside it, by digest."""
     before, kept = _read(kept)
     large = before is not None and before.phase in ("AWAITS_UNION", "REQUESTED")
     message = None
@@ -196,25 +217,28 @@ def answer(member: Member, frame: bytes, kept: bytes | None) -> Answer:
         # What a server could as well know: how often it was in a round, and which app it runs.
         known = isinstance(reason, BudgetExhausted | WrongModel | Refused)
         raise SatOut(reason, kept, aloud=known and isinstance(message, Call)) from None
-    _go_on(member, before, kept)
+    keep = _go_on(member, before, kept)
     round_ = _revived(member, before)
     try:
         # A client trains once in a round, and if that fails, be it by a crash, it is out: whether training on
         # another submodel fails would tell a server which of the rows it spoiled there are this client's.
-        said = round_.answer(message, lambda: member.memory.keep(None))
+        if isinstance(round_, HotClientRound):
+            said = round_.answer(message, lambda: keep(None), published or {})
+        else:
+            said = round_.answer(message, lambda: keep(None))
         over = isinstance(said, Decline) or round_.client.phase is Phase.FINISHED
         kept = None if over else encode_client(round_.client)
         answered = CODEC.encode(said)
     except SfslError as reason:
         if round_.client.phase is not Phase[before.phase]:  # debited or trained, and nothing to show for it
             kept = None
-            member.memory.keep(None)
+            keep(None)
         raise SatOut(reason, kept) from None
-    member.memory.keep(kept)
+    keep(kept)
     return Answer(answered, kept)
 
 
-def _read(kept: bytes | None) -> tuple[RoundSnapshot | None, bytes | None]:
+def _read(kept: bytes | None) -> tuple[Snapshot | None, bytes | None]:
     """Read what was kept. What cannot be read is of no round: the next call begins another."""
     try:
         return (None, None) if kept is None else (decode_client(kept), kept)
@@ -228,42 +252,56 @@ def _checked_in(member: Member, call: Call) -> Answer:
         raise WrongModel("the server has another model than this app")
     if member.home.deployment() not in (None, call.deployment):
         raise Refused("this client has joined another server: its folder belongs to that one")
-    member.memory.prepare(call.acknowledged)
+    client: RoundClient | HotClient
+    if call.rho is None:
+        member.policy.require_exact()
+        member.memory.prepare(call.acknowledged)
+        keep, client = member.memory.keep, RoundClient.join(member.name, member.own(None))
+    else:
+        member.paying.prepare(call.acknowledged)
+        member.paying.afford(call.rho)
+        keep, client = member.paying.keep, HotClient.join(member.name, member.hot_own(None))
     member.home.pin(call.deployment)
-    client = RoundClient.join(member.name, member.own(None))
     frame = CODEC.encode(CheckIn(member.model.digest, client.create_keys()))
     kept = encode_client(client)
-    member.memory.keep(kept)
+    keep(kept)
     return Answer(frame, kept)
 
 
-def _dismissed(member: Member, before: RoundSnapshot | None, over: Over, kept: bytes | None) -> Answer:
+def _dismissed(member: Member, before: Snapshot | None, over: Over, kept: bytes | None) -> Answer:
     """Forget the round that is over. Again changes nothing."""
     if before is not None and kept is not None:
         if before.session.keys.channel != over.channel:
             raise WrongRound("the end of another round")
-        _go_on(member, before, kept)
-        member.memory.keep(None)
+        _go_on(member, before, kept)(None)
     return Answer(CODEC.encode(over), None)
 
 
-def _go_on(member: Member, before: RoundSnapshot, kept: bytes) -> None:
-    """Have the client's memory go on with the round. If it has gone on without these secrets, they can go."""
+def _go_on(member: Member, before: Snapshot, kept: bytes) -> Callable[[bytes | None], None]:
+    """Have the client's memory go on with the round, and return where to note what it goes on from next. If
+    it has gone on without these secrets, they can go."""
     roster = before.session.roster
     exposed = roster.params.round_id if roster is not None and before.phase in _EXPOSED else None
     try:
+        if isinstance(before, HotSnapshot):
+            member.paying.go_on(kept)
+            return member.paying.keep
         member.memory.go_on(kept, _number(before), exposed)
+        return member.memory.keep
     except SfslError as reason:
         raise SatOut(reason, None) from None
 
 
-def _revived(member: Member, before: RoundSnapshot) -> ClientRound:
+def _revived(member: Member, before: Snapshot) -> ClientRound | HotClientRound:
     chance = Chance(member.randomness)
-    client = revive(before, member.own(chance))
-    return ClientRound(client, member.memory, member.trainer, member.personal, chance, _number(before))
+    told = (member.trainer, member.personal, chance, _number(before))
+    if isinstance(before, HotSnapshot):
+        client = revive_hot(before, member.hot_own(chance))
+        return HotClientRound(client, member.paying, *told, params=before.params)
+    return ClientRound(revive(before, member.own(chance)), member.memory, *told)
 
 
-def _number(before: RoundSnapshot) -> int | None:
+def _number(before: Snapshot) -> int | None:
     return None if before.params is None else before.params.number
 
 
@@ -289,6 +327,8 @@ def device_member(
         train, held_out = load(state)
         device = Device(task, train, held_out)
 
+        real = {name: device.needed[name] for name in model.tables.shared}
+
         def seed(number: int) -> int:
             return int.from_bytes(randomness.bytes(4), "big") >> 1
 
@@ -299,7 +339,7 @@ def device_member(
                 state,
                 terms.index_privacy,
                 model.tables,
-                {name: device.needed[name] for name in model.tables.shared},
+                real,
                 today=node.today,
                 randomness=randomness,
             ),
@@ -308,6 +348,7 @@ def device_member(
             policy=terms.policy,
             randomness=randomness,
             home=home,
+            purse=DurablePurse(state, real) if terms.policy.hot else None,
             identity=home.identity() if terms.roster else None,
             pinned=None if terms.roster_file is None else read_roster(terms.roster_file),
         )

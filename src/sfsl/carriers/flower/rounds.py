@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _LARGEST_CHECK_IN = 4096
 
 Take = Callable[[int, bytes], None]
+Published = Mapping[bytes, bytes]  # what clients download besides, by digest
 
 
 class Post(Protocol):
@@ -35,8 +36,11 @@ class Post(Protocol):
     def nodes(self) -> Iterable[int]:
         """Return those that are there now."""
 
-    def exchange(self, frames: Mapping[int, bytes], seconds: float, take: Take) -> None:
-        """Send, and give each reply to ``take`` as it comes; until all have replied or time is up."""
+    def exchange(
+        self, frames: Mapping[int, bytes], seconds: float, take: Take, published: Published | None = None
+    ) -> None:
+        """Send, and give each reply to ``take`` as it comes; until all have replied or time is up. What is
+        ``published`` goes beside every frame."""
 
     def tell(self, frames: Mapping[int, bytes]) -> None:
         """Send, and wait for nothing."""
@@ -96,7 +100,9 @@ class Rounds:
         for name, node in called.items():
             with suppress(RemoteError):  # revoked
                 registry.enrol(node_token(node), service.today())
-                call = Call(registry.deployment, service.model_digest, registry.acknowledged(name))
+                call = Call(
+                    registry.deployment, service.model_digest, registry.acknowledged(name), service.rho
+                )
                 frames[name] = CODEC.encode(call)
         came: dict[str, CheckIn] = {}
         used: set[bytes] = set()
@@ -107,7 +113,11 @@ class Rounds:
                 raise WrongPhase(f"{type(message).__name__} is no check-in")
             if client in came:
                 raise ConflictingMessage(f"client {client} checks in twice")
-            used.update(admit_check_in(client, message, service.model_digest, self.identities, used))
+            used.update(
+                admit_check_in(
+                    client, message, service.model_digest, self.identities, used, sums=service.rules.sums
+                )
+            )
             came[client] = message
             tally.up(Exchange.CHECK_IN, len(data))
 
@@ -137,7 +147,10 @@ class Rounds:
         outbound = cohort.begin()
         while exchange := cohort.exchange:
             began = self.service.clock()
-            self._exchange(exchange, outbound, nodes, partial(cohort.receive, exchange), cohort.tally)
+            take, published = partial(cohort.receive, exchange), None
+            if exchange is cohort.course.trains:
+                published = cohort.published
+            self._exchange(exchange, outbound, nodes, take, cohort.tally, published)
             outbound = cohort.close()
             cohort.tally.exchange_seconds[exchange] = self.service.clock() - began
 
@@ -148,6 +161,7 @@ class Rounds:
         nodes: Mapping[str, int],
         take: Callable[[str, bytes], None],
         tally: RoundTally,
+        published: Published | None = None,
     ) -> None:
         """Bring each client its frame, and give each answer that comes in time to ``take``."""
         names = {nodes[name]: name for name in frames}
@@ -158,11 +172,13 @@ class Rounds:
             except RemoteError as error:  # refused; its node is one that did not answer
                 log.warning("client %s, %s: %s: %s", names[node], exchange, type(error).__name__, error)
 
+        beside = sum(map(len, (published or {}).values()))
         for frame in frames.values():
-            tally.down(exchange, len(frame))
+            tally.down(exchange, len(frame) + beside)
         settings = self.service.settings
         seconds = settings.check_in_seconds if exchange is Exchange.CHECK_IN else settings.deadline(exchange)
-        self.post.exchange({nodes[name]: frame for name, frame in frames.items()}, seconds, careful)
+        sent = {nodes[name]: frame for name, frame in frames.items()}
+        self.post.exchange(sent, seconds, careful, published)
 
     def _dismiss(
         self, cohort: CohortRound, nodes: Mapping[str, int], check_ins: Mapping[str, CheckIn]

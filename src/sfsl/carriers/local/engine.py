@@ -139,7 +139,7 @@ class LocalPool:
             hot=HotLimits(max_rho=math.inf),
         )
         client: RoundClient | HotClient
-        if self.course is SUBMODELS:
+        if self.course == SUBMODELS:  # a worker has a copy
             own = Own(answers, task.spec, task.row_maps, policy, self.randomness, rounding)
             client = RoundClient.join(name, own)
         else:

@@ -14,7 +14,7 @@ pytest.importorskip("flwr")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from sfsl.carriers.flower.apps import GridPost, client_app, packed, unpacked
+from sfsl.carriers.flower.apps import GridPost, client_app, packed, unpacked, unpacked_at_node
 from sfsl.carriers.flower.messages import node_name, node_token, read_roster
 from sfsl.carriers.flower.node import Terms, open_node
 from sfsl.crypto.secret import Identity, Secret
@@ -24,7 +24,7 @@ from sfsl.settings.flower import FlowerSettings, read_config
 from sfsl.submodel import RowSet
 from small_federation import NODES, Small
 
-RUN = {"round.clients": 5, "round.min_contributors": 2}
+RUN = {"round.scheme": "sfsl", "round.clients": 5, "round.min_contributors": 2}
 
 
 def test_settings_are_sections_of_the_runs_configuration() -> None:
@@ -37,13 +37,24 @@ def test_settings_are_sections_of_the_runs_configuration() -> None:
     assert read_config(RUN | {"round.threshold": 4}).rounds().rules.threshold == 4
 
 
+def test_rounds_are_over_hot_rows_unless_the_run_says_otherwise() -> None:
+    rules = read_config({"round.clients": 50, "privacy.epsilon": 4.0}).rounds().rules
+    assert rules.hot is not None
+    assert rules.hot.surveys == 1
+    assert 0 < rules.hot.survey_rho < rules.hot.rho * 10
+    dearer = read_config({"round.clients": 50, "privacy.epsilon": 4.0, "privacy.participations": 5})
+    assert dearer.rounds().rules.hot.rho == pytest.approx(2 * rules.hot.rho)  # type: ignore[union-attr]
+    assert read_config(RUN).rounds().rules.hot is None
+    assert read_config({"round.clients": 5000, "flower.min_cohort": 4000}).rounds().cohort == 5000
+
+
 @pytest.mark.parametrize(
     ("given", "says"),
     [
         ({"flower.speed": 1}, "no key flower.speed"),
         ({"flower.phase_seconds": -1.0}, "phase_seconds"),
         ({"round.min_contributors": "auto"}, "give a number"),
-        ({"round.scheme": "fl"}, 'round.scheme = "sfsl"'),
+        ({"round.scheme": "fl"}, 'round.scheme = "hot" or "sfsl"'),
         ({"round.sums": "plain"}, "masked sums"),
         ({"round.clients": "many"}, "round.clients"),
     ],
@@ -102,6 +113,17 @@ def test_what_is_not_one_frame(content: RecordDict) -> None:
     assert unpacked(packed(b"frame")) == b"frame"
     with pytest.raises(DecodeError):
         unpacked(content)
+
+
+def test_what_is_published_goes_beside_a_frame_to_nodes_only() -> None:
+    published = {bytes(32): b"rows", bytes(range(32)): b"model"}
+    assert unpacked_at_node(packed(b"frame", published)) == (b"frame", published)
+    assert unpacked_at_node(packed(b"frame")) == (b"frame", {})
+    with pytest.raises(DecodeError, match="not one frame"):
+        unpacked(packed(b"frame", published))
+    # The same object for everyone, whatever is in the frame: Flower knows it by this id.
+    ids = {packed(frame, published)["sfsl-published"].object_id for frame in (b"one", b"two")}  # type: ignore[union-attr]
+    assert len(ids) == 1
 
 
 def test_the_guide_names_every_key_and_no_other() -> None:
