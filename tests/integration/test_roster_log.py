@@ -1,4 +1,4 @@
-"""Active mode with a log of enrolled identities, over TLS on real sockets: an authority, a witness, clients."""
+"""Active mode with a log of enrolled identities, over TLS: an authority, a witness, clients."""
 
 import asyncio
 import json

@@ -1,10 +1,9 @@
 """``sfsl keys log …``: the log of enrolled identities, for operators, authorities, witnesses and auditors."""
 
 import asyncio
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -19,13 +18,12 @@ from sfsl.service.log import (
     LogTrust,
     head_json,
     leaf_of,
-    read_head,
     require_voucher,
     sign_head,
     signers,
     vouch,
 )
-from sfsl.service.log_file import HEADS, KEY, LOG, line_of, read_deployment, read_log
+from sfsl.service.log_file import HEADS, KEY, LOG, line_of, read_deployment, read_heads, read_log
 from sfsl.service.messages import LogEntry, LogHead
 from sfsl.service.signing import client_id
 
@@ -53,7 +51,7 @@ def show(state: Folder, json: Json = False) -> None:
         "clients": [client_id(one.public_key) for one in entries],
     }
     lines: dict[str, object] = {name: result[name] for name in ("deployment", "entries", "vouched", "root")}
-    for name, head in zip(("clients are shown", "witnesses are offered"), heads, strict=False):
+    for name, head in zip(("witnesses are offered", "clients are shown"), heads, strict=False):
         lines[name] = f"{head.size} entries, signed by {len(head.signatures)}, {_moment(head.time)}"
     present(result, json, facts(f"Log {path}", lines))
 
@@ -227,16 +225,10 @@ def _opened(state: Path) -> tuple[Path, bytes, list[LogEntry]]:
 
 
 def _heads(file: Path) -> list[LogHead]:
-    """The heads in a file: one, several, or the two that a server keeps."""
     try:
-        data = file.read_bytes()
-        found: Any = msgspec.json.decode(data)
-    except (OSError, msgspec.DecodeError) as error:
-        raise InputError(f"cannot read {file}: {error}") from None
-    if isinstance(found, dict) and "offered" in found:
-        found = [found["shown"], found["offered"]]
-    many: Iterable[Any] = found if isinstance(found, list) else [found]
-    return [read_head(msgspec.json.encode(one), str(file)) for one in many if one is not None]
+        return read_heads(file)
+    except OSError as error:
+        raise InputError(f"cannot read {file}: {error.strerror}") from None
 
 
 def _moment(milliseconds: int) -> str:

@@ -55,11 +55,6 @@ class LogRules:
             )
 
 
-class _Heads(msgspec.Struct, frozen=True):
-    shown: msgspec.Raw | None
-    offered: msgspec.Raw
-
-
 class RosterLog(Closing):
     """The log in a server's folder, whose registry's lock keeps other servers out. ``shown`` is the head for
     clients, None while no head has its witnesses; ``offered`` the newest one, for witnesses."""
@@ -188,23 +183,23 @@ class RosterLog(Closing):
 
     def _open_heads(self, now_ms: int) -> None:
         try:
-            kept = msgspec.json.decode(self._heads_path.read_bytes(), type=_Heads)
-            shown = None if kept.shown is None else read_head(bytes(kept.shown), str(self._heads_path))
-            offered = read_head(bytes(kept.offered), str(self._heads_path))
+            kept = read_heads(self._heads_path)
         except FileNotFoundError:
+            if self.entries:
+                raise StoreCorrupt(f"{self._heads_path} is gone beside a log; restore a backup") from None
             self._offer(now_ms)
             return
-        except (OSError, msgspec.MsgspecError, InputError) as error:
-            raise StoreCorrupt(f"cannot read {self._heads_path}: {error}; restore a backup") from None
-        for head in (offered, *([] if shown is None else [shown])):
+        except InputError as error:
+            raise StoreCorrupt(f"{error}; restore a backup") from None
+        for head in kept:
             lost = head.size > len(self.entries) or self._tree.root_at(head.size) != head.root
             if lost or head.deployment != self.deployment:
                 raise StoreCorrupt(
                     f"{self._path} is not the log that {self._heads_path} commits to ({head.size} entries): "
                     "it was rewritten, cut or restored. Clients would take it for a fork; restore all of it"
                 )
-        self.shown = shown
-        self._keep(offered)  # under rules that may have changed
+        self.shown = kept[1] if len(kept) > 1 else None
+        self._keep(kept[0])  # under rules that may have changed
         self._offer_if_due(now_ms)
 
     def _offer(self, now_ms: int) -> None:
@@ -216,8 +211,8 @@ class RosterLog(Closing):
         """Keep what is offered, and show it to clients if it has its witnesses; durable before it is seen."""
         enough = len(signers(offered, self.rules.witnesses)) >= self.rules.least_witnesses
         shown = offered if enough else self.shown
-        raw = None if shown is None else msgspec.Raw(head_json(shown))
-        _write(self._heads_path, msgspec.json.encode(_Heads(raw, msgspec.Raw(head_json(offered)))))
+        heads = [msgspec.Raw(head_json(one)) for one in (offered, shown) if one is not None]
+        _write(self._heads_path, msgspec.json.encode(heads))
         self.offered, self.shown = offered, shown
 
     def close(self) -> None:
@@ -253,6 +248,21 @@ def read_log(path: Path, deployment: bytes | None = None) -> tuple[list[LogEntry
             raise StoreCorrupt(f"{path}, line {number}, is no entry of a log: {error}") from None
         entries.append(entry)
     return entries, data.rfind(b"\n") + 1
+
+
+def read_heads(path: Path) -> list[LogHead]:
+    """Return the heads in a file: one, or several as a server keeps them (offered, shown) or a client that
+    found two which cannot both be true."""
+    data = path.read_bytes()
+    try:
+        many = msgspec.json.decode(
+            data if data.startswith(b"[") else b"[" + data + b"]", type=list[msgspec.Raw]
+        )
+    except msgspec.MsgspecError as error:
+        raise InputError(f"{path} holds no heads of a log: {error}") from None
+    if not many:
+        raise InputError(f"{path} holds no heads of a log")
+    return [read_head(bytes(one), str(path)) for one in many]
 
 
 def read_deployment(path: Path) -> bytes:
