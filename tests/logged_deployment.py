@@ -70,7 +70,9 @@ class LoggedDeployment:
         ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._serving = asyncio.create_task(self.deployment.run(ready.set_result))
         url = await asyncio.wait_for(ready, PATIENCE)
-        keys = ("--authority", self.authority.public.hex(), "--witness", self.witness.public.hex())
+        keys = ["--authority", self.authority.public.hex(), "--witness", self.witness.public.hex()]
+        if self._config.serve.least_witnesses == 0:
+            keys += ["--least-witnesses", "0"]
         self.trusted.write_text(log_command("trust", self.state, *keys))
         return url.replace("127.0.0.1", "localhost")
 
