@@ -15,8 +15,8 @@ from sfsl.crypto.secret import Identity
 from sfsl.rounds.exchanges import CODEC as ROUND
 from sfsl.secagg.messages import CODEC as SECAGG
 from sfsl.secagg.messages import Roster
-from sfsl.service.messages import CODEC as HTTP
 from sfsl.service.log import leaf_of, sign_head, vouch
+from sfsl.service.messages import CODEC as HTTP
 from sfsl.service.messages import CheckedIn, CheckIn, Decline, Enrol, LogEntry, LogHead, LogProof, LogQuery
 from sfsl.service.signing import client_id
 from sfsl.testing import SeededRandomness
