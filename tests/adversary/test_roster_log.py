@@ -17,7 +17,14 @@ from sfsl.client.home import read_roster
 from sfsl.client.log import MemberLog
 from sfsl.crypto import merkle
 from sfsl.crypto.secret import Identity
-from sfsl.errors import AuthenticationFailed, Forked, InvalidMessage, Refused, StoreCorrupt
+from sfsl.errors import (
+    AuthenticationFailed,
+    ConflictingMessage,
+    Forked,
+    InvalidMessage,
+    Refused,
+    StoreCorrupt,
+)
 from sfsl.service import log, log_file
 from sfsl.service.log import LogTrust, head_json, sign_head, vouch
 from sfsl.service.log_file import LogRules, RosterLog
@@ -325,7 +332,7 @@ def test_only_the_witnesses_of_a_log_add_to_its_heads() -> None:
     offered = operator.log.offered
     with pytest.raises(Refused):
         operator.log.cosign(sign_head(OPERATOR, offered), NOW)
-    with pytest.raises(InvalidMessage):
+    with pytest.raises(ConflictingMessage):
         operator.log.cosign(sign_head(WITNESS, msgspec.structs.replace(offered, size=9)), NOW)
     signed = sign_head(WITNESS, offered)
     wrong = msgspec.structs.replace(signed.signatures[-1], signature=bytes(64))

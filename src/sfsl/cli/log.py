@@ -200,10 +200,13 @@ def witness(
             backoff=Backoff(randomness),
             randomness=randomness,
         ) as link:
-            head = sign_head(identity, own.take(await link.log(own.query(), offered=True)))
-            replace_file(state, head_json(head))  # before it is given away: it signs no other of this size
-            await link.cosign(head)
-            return head
+            while True:  # until no other head was offered meanwhile
+                head = sign_head(identity, own.take(await link.log(own.query(), offered=True)))
+                replace_file(
+                    state, head_json(head)
+                )  # before it is given away: it signs no other of this size
+                if await link.cosign(head):
+                    return head
 
     async def patiently() -> LogHead:
         try:

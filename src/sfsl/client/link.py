@@ -224,14 +224,15 @@ class Link:
             raise InvalidMessage(f"{type(message).__name__} where the log's proof is due")
         return message
 
-    async def cosign(self, head: LogHead) -> None:
-        """Hand over a witness's signature under the head that is offered."""
+    async def cosign(self, head: LogHead) -> bool:
+        """Hand over a witness's signature; return whether its head is the one that is offered still."""
 
-        def read(reply: _Reply) -> None:
-            if reply.status != 204:
+        def read(reply: _Reply) -> bool:
+            if reply.status not in (204, 409):
                 raise reply.refusal
+            return reply.status == 204
 
-        await self._insist(_Request("POST", "/v1/log/witness", CODEC.encode(head), signed=False), read)
+        return await self._insist(_Request("POST", "/v1/log/witness", CODEC.encode(head), signed=False), read)
 
     async def next(self, ticket: bytes, after: int, *, limit: int) -> Message | Over:
         """Wait for message ``after`` + 1."""

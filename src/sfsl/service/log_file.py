@@ -23,6 +23,7 @@ from sfsl.crypto.secret import Randomness, Secret
 from sfsl.durable import OWNER_ONLY, Closing, closed_on_error, write_whole
 from sfsl.errors import (
     AuthenticationFailed,
+    ConflictingMessage,
     InputError,
     InvalidMessage,
     ParameterError,
@@ -150,7 +151,7 @@ class RosterLog(Closing):
         if (head.deployment, head.size, head.root, head.time) != (
             mine.deployment, mine.size, mine.root, mine.time,
         ):  # fmt: skip
-            raise InvalidMessage("signatures under another head than the one that is offered; ask again")
+            raise ConflictingMessage("signatures under another head than the one that is offered; ask again")
         new = signers(head, self.rules.witnesses)
         if not new:
             raise Refused("none of this log's witnesses has signed this head")
