@@ -29,7 +29,7 @@ def as_in_paper(sections: Mapping[str, Any]) -> Sections:
     own = overridden(sections, ())
     scheme = own.get("round", {}).get("scheme", "sfsl")
     paper = {name: dict(content) for name, content in MODEL.items()}
-    paper["round"] = {"min_contributors": 1}
+    paper["round"], paper["privacy"] = {"min_contributors": 1}, {"preset": "cpp2"}
     if scheme in ("sfsl", "fsl"):  # full models are averaged by the size of data sets
         paper["server"] |= ALGORITHM_1
     return {name: paper.get(name, {}) | own.get(name, {}) for name in [*paper, *own]}

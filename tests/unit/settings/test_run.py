@@ -189,3 +189,15 @@ def test_a_step_by_heat_has_the_root_of_its_prior_as_tau() -> None:
     assert (step.kind, step.rate, step.tau) == ("heat", 0.3, 7)
     with pytest.raises(ParameterError, match="dense_step"):
         from_sections({"server": {"dense_step": "heat"}})
+
+
+@pytest.mark.parametrize(("clients", "preset"), [(2, "cpp5"), (29, "cpp5"), (30, "cpp2"), (100, "cpp2")])
+def test_small_cohorts_ask_for_the_whole_union_unless_told_otherwise(clients: int, preset: str) -> None:
+    auto = from_sections({"round": {"clients": clients}}).privacy
+    assert auto.preset == "auto"
+    assert auto.of_cohort(clients).preset == preset
+    told = from_sections({"privacy": {"preset": "cpp3"}}).privacy
+    assert told.of_cohort(clients).preset == "cpp3"
+    numbers = from_sections({"privacy": {"probabilities": [0.5, 0.5, 0.5, 0.5]}}).privacy
+    assert numbers.of_cohort(clients).index_privacy == numbers.index_privacy
+    assert as_in_paper({})["privacy"]["preset"] == "cpp2"
