@@ -112,6 +112,7 @@ def test_what_is_published_has_a_strong_tag_and_is_for_the_round_s_clients(
             signed = sign_request(
                 read_identity(tmp_path / f"client-{number}" / "identity.key"),
                 deployment=coordinator.registry.deployment,
+                host="127.0.0.1",
                 method="GET",
                 target=target,
                 body=b"",

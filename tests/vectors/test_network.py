@@ -109,6 +109,7 @@ def test_signed_requests() -> None:
         headers = signed_headers(
             Ed25519PrivateKey.from_private_bytes(bytes.fromhex(one["seed"])),
             bytes.fromhex(one["deployment"]),
+            one["host"],
             one["method"],
             one["target"],
             bytes.fromhex(one["body"]),
