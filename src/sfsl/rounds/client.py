@@ -17,6 +17,7 @@ from sfsl.crypto.ring import Words
 from sfsl.crypto.secret import Identity, Randomness, digest
 from sfsl.errors import InputError, InvalidMessage, Refused
 from sfsl.rounds import states
+from sfsl.rounds.commitment import require_committed, update_context
 from sfsl.rounds.exchanges import SUMS, Invitation, Request, Submodel
 from sfsl.rounds.params import IndexSpace, RoundPolicy, ScoreBins
 from sfsl.rounds.states import Phase as Phase
@@ -208,8 +209,12 @@ class RoundClient(Machine[State]):
             for table, data in zip(summed, submodel.rows, strict=True)
         }
         dense = _floats(submodel.dense, (self._model.dense,), "float32")
-        # The dense model and the union are the same for all: whoever was told otherwise adds up to noise.
-        context = digest("update", params.context(self._names), state.union, digest("dense", submodel.dense))
+        if self.session.active:
+            require_committed(submodel, self.session.binding, state.layout, state.positions)
+        elif submodel.proof:
+            raise InvalidMessage("a proof of rows outside active mode")
+        # The model and the union are the same for all: whoever was told otherwise adds up to noise.
+        context = update_context(params.context(self._names), state.union, submodel.dense, submodel.root)
         start = Start(state.layout, submodel.participants, state.positions, requesters, context, requests)
         self._enter(states.Training(params, state.asked, start))
         return Download(state.asked, rows, dense, dict(params.training), params.scores)

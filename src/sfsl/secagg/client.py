@@ -70,6 +70,16 @@ class Client(Machine[State]):
         self._identities = identities
 
     @property
+    def active(self) -> bool:
+        """Whether it takes the server for one that may lie."""
+        return self._identity is not None
+
+    @property
+    def binding(self) -> bytes:
+        """What every key of the session is bound to, once this client has joined."""
+        return self._joined().place.binding
+
+    @property
     def position(self) -> int:
         """This client's place in the roster, once it has joined."""
         return self._state.position if isinstance(self._state, at.Finished) else self._joined().place.own
