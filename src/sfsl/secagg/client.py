@@ -313,6 +313,19 @@ class Client(Machine[State]):
         if state.place.own not in survivors:
             raise Refused("this client answered and is listed as dropped")
         self._require_enough(state.place, len(survivors))
+        self._require_company(state, len(dropped))
+
+    def _require_company(self, state: at.Masked, dropped: int) -> None:
+        """Refuse to be left alone on a row by a server that chooses who dropped out (spec 7.3)."""
+        one = state.place.params.sums[state.sum]
+        if not (self._policy.company and self.active) or (one.layout is not None and not one.layout.tables):
+            return
+        most = max(0, one.min_contributors - 2)
+        if dropped > most:
+            raise Refused(
+                f"{dropped} clients are said to have dropped out after rows were asked for; where rows of "
+                f"{one.min_contributors} contributors are opened, this client allows {most}"
+            )
 
     def _require_cohort(self, place: at.Place, request: messages.UnmaskRequest) -> None:
         """On a sparse graph, insist on enough survivors in the whole cohort: the noise in a sum is theirs."""

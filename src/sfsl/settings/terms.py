@@ -15,7 +15,7 @@ from sfsl.codec import Checked
 from sfsl.errors import InputError
 from sfsl.privacy import PRESETS, Budget, Calendar, IndexPrivacy, rho_for
 from sfsl.rounds import RoundPolicy
-from sfsl.rounds.params import HotLimits
+from sfsl.rounds.params import MAX_BINS, ExactLimits, HotLimits
 from sfsl.secagg import Policy
 from sfsl.secagg.messages import MAX_CLIENTS
 from sfsl.settings.sections import explained
@@ -46,6 +46,9 @@ class Terms(Checked, frozen=True, rename="kebab"):
     least_cohort: Decline rounds of fewer clients.
     least_threshold: Decline rounds that fewer can open.
     least_contributors: Exact sums: decline rounds that open rows of fewer clients.
+    least_set: Exact sums: decline unions without room for so many rows of each client.
+    score_bins: Exact sums: count held-out scores in at most so many bins; 0: no scores leave this client.
+    dataset_weights: Exact sums: allow weights that tell the server how many samples this client has.
     max_clip: Decline updates clipped at more than this.
     max_rows: Exact sums: decline submodels of more rows.
 
@@ -75,6 +78,9 @@ class Terms(Checked, frozen=True, rename="kebab"):
     least_cohort: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] = 3
     least_threshold: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] = 3
     least_contributors: Annotated[int, Meta(ge=1, le=512)] = 2
+    least_set: Annotated[int, Meta(ge=1)] = 64
+    score_bins: Annotated[int, Meta(ge=0, le=MAX_BINS)] = 0
+    dataset_weights: bool = False
     max_clip: Annotated[float, Meta(gt=0)] = 10.0
     max_rows: Annotated[int, Meta(ge=1)] = 10**6
 
@@ -131,6 +137,7 @@ class Terms(Checked, frozen=True, rename="kebab"):
             min_threshold=self.least_threshold,
             min_contributors=self.least_contributors,
             max_words=_MOST_WORDS,
+            company=True,
         )
         hot = None
         if self.hot_epsilon:
@@ -146,6 +153,7 @@ class Terms(Checked, frozen=True, rename="kebab"):
             max_rows=self.max_rows,
             exact=self.exact_sums,
             hot=hot,
+            limits=ExactLimits(bins=self.score_bins, dataset=self.dataset_weights, least_set=self.least_set),
         )
 
     @property
