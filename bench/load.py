@@ -1,6 +1,7 @@
 """Load: how many clients one server process holds before its answers are late.
 
     python bench/load.py --clients 100 250 500 1000 2000 4000 --cohorts 50 100 200 400
+    python bench/load.py --scheme hot --clients --cohorts 100 1000 --pool 1000 --rounds 2 --seconds 1800
 
 ``sfsl serve`` runs over TLS on loopback in a process of its own, whose CPU and memory are read from /proc;
 the clients of ``sfsl_research.swarm.swarm`` in several others, so that they are not what is measured. First
@@ -64,6 +65,7 @@ class Plan:
     poll_seconds: float
     phase_seconds: float
     late_seconds: float
+    scheme: str = "sfsl"
 
     @property
     def users(self) -> int:
@@ -79,6 +81,7 @@ scale = 0.01
 [model]
 kind = "logistic"
 [round]
+scheme = "{self.scheme}"
 clients = {cohort}
 min_contributors = 2
 [run]
@@ -470,7 +473,8 @@ def main() -> None:
     )
     add = parser.add_argument
     add("--clients", type=int, nargs="*", default=[100, 250, 500, 1000, 2000, 4000], help="that wait")
-    add("--cohorts", type=int, nargs="*", default=[50, 100, 200, 400], help="clients in a round, up to 512")
+    add("--cohorts", type=int, nargs="*", default=[50, 100, 200, 400], help="clients in a round")
+    add("--scheme", choices=("sfsl", "hot"), default="sfsl", help="of the rounds")
     add("--pool", type=int, default=1024, help="how many wait while there are rounds")
     add("--rounds", type=int, default=3, help="for each cohort")
     add("--swarm-processes", type=int, default=max(1, (os.cpu_count() or 1) - 4))
@@ -491,6 +495,7 @@ def main() -> None:
         chosen.poll_seconds,
         chosen.phase_seconds,
         chosen.late_seconds,
+        chosen.scheme,
     )
     result = load(plan)
     show(f"held to the last: {result['last_that_held']}; stopped: {result['stopped']}")

@@ -21,8 +21,9 @@ import numpy as np
 
 from sfsl.client.events import Backoff
 from sfsl.client.link import Link, Over, trusted
+from sfsl.client.participant import HOT
 from sfsl.crypto.secret import Identity, SystemRandomness
-from sfsl.rounds.exchanges import Invitation
+from sfsl.rounds.exchanges import HotInvitation, Invitation
 from sfsl.secagg import Client, Policy
 from sfsl.service.messages import CODEC, CheckIn, Decline
 
@@ -127,13 +128,14 @@ class Holder:
     async def check_in(self) -> None:
         about = await self.link.about()
         await self.link.enrol()
-        keys = Client(self.link.client, _ANY, SystemRandomness(), sums=2).create_keys()
+        sums = 1 if about.scheme == HOT else 2
+        keys = Client(self.link.client, _ANY, SystemRandomness(), sums=sums).create_keys()
         self.body = CODEC.encode(CheckIn(bytes.fromhex(about.model), keys))
         self._ticket = (await self.link.check_in(self.body)).ticket
 
     async def hold(self) -> None:
         got = await self.link.next(self._ticket, 0, limit=1 << 20)
-        if not isinstance(got, Invitation):
+        if not isinstance(got, Invitation | HotInvitation):
             raise RuntimeError(f"the round could not be held up: {got}")
         self._round = got.roster.params.round_id
 

@@ -2,15 +2,19 @@
 
 import asyncio
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from hot_deployment import CLIENTS, join, served, spent, until
 from sfsl.carriers.https.coordinator import now_ms
+from sfsl.client.device import DeviceTrainer
 from sfsl.client.link import Link, trusted
+from sfsl.client.round import Lesson
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.deploy import Serving
 from sfsl.errors import InputError
@@ -224,6 +228,36 @@ def test_a_client_with_nothing_left_stops_and_lets_others_have_its_place(tmp_pat
 
     asyncio.run(main())
     assert spent(tmp_path, 0)[0] <= TOTAL * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("fails", ["raises", "shape", "nan", "own rows"])
+def test_whatever_its_data_do_to_training_a_client_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """A client that stayed away because of its data would tell the server something about them."""
+    genuine = DeviceTrainer.train
+
+    def broken(self: DeviceTrainer, download: Any, personal: Any, number: int) -> Lesson:
+        lesson = genuine(self, download, personal, number)
+        if fails == "raises":
+            raise RuntimeError("no samples")
+        if fails == "own rows":
+            rows = {
+                name: (own, np.full_like(values, np.nan)) for name, (own, values) in lesson.personal.items()
+            }
+            return Lesson(lesson.trained, rows)
+        dense = np.full(np.shape(lesson.trained.dense), np.nan) if fails == "nan" else np.zeros(99)
+        return Lesson(replace(lesson.trained, dense=dense), {})
+
+    monkeypatch.setattr(DeviceTrainer, "train", broken)
+
+    async def main() -> Any:
+        async with served(tmp_path, serve={"rounds": 2}) as serving:
+            await asyncio.gather(*(join(serving, tmp_path, one, rounds=2) for one in range(CLIENTS)))
+            return serving.deployment.coordinator.totals.last[1]
+
+    record = asyncio.run(main())
+    assert (record.aborted, record.survivors) == (None, CLIENTS)
 
 
 def test_exact_sums_are_for_the_owner_to_allow(tmp_path: Path) -> None:

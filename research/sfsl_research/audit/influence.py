@@ -114,6 +114,11 @@ class Liars(PopulationEngine):
     def _with_target(self) -> Samples:
         columns = dict(self._probe.columns)
         columns[self._column] = np.full_like(columns[self._column], self.target)
+        for column, name in self._probe.tables.items():
+            table = self.task.spec.table(name)
+            if table.source == TABLE and columns[column].ndim == 1:
+                follows = self.task.row_maps.rows_of(name, np.array([self.target]))[0]
+                columns[column] = np.full_like(columns[column], follows)
         return replace(self._probe, columns=columns)
 
 

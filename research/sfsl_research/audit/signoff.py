@@ -28,6 +28,7 @@ code { font-size: 0.9em; overflow-wrap: anywhere; }
 }
 """
 
+_MOST_NAMED = 0.5  # named by requests, owners are not hidden at all
 # What a server sees of a round, and what covers it.
 _COVERED = {
     "hot": (
@@ -117,18 +118,21 @@ def verdict(audit: RunAudit) -> str:
         + "."
     )
     if audit.scheme != "hot":
-        return said + (
-            " Exact sums name their owners: epsilon is about requests, and says nothing of this."
-            if first.found
-            else " On this data the attack does no better than requests alone; nothing guarantees that."
-        )
+        if first.found:
+            return (
+                said + " Exact sums name their owners: epsilon is about requests, and says nothing of this."
+            )
+        if worst.by_requests > _MOST_NAMED:
+            return said + " Requests alone say whose rows they are."
+        return said + " The attack does no better than requests alone here; nothing guarantees that."
     if audit.violated:
         return said + " A CLAIM IS FALSE: see the attacks below. Do not deploy."
     return said + " No attack contradicts the claim."
 
 
 def _verdict(audit: RunAudit) -> str:
-    bad = audit.violated or audit.linking[0].found
+    named = any(one.found or one.by_requests > _MOST_NAMED for one in audit.linking[0].tables)
+    bad = audit.violated or named
     return f'<p class="verdict {"bad" if bad else "good"}"><b>{escape(verdict(audit))}</b></p>\n'
 
 

@@ -17,13 +17,13 @@ from sfsl.cli.output import (
     table,
 )
 from sfsl.cli.privacy import LEVEL, Cohort, Plot, where
+from sfsl.cli.run import require_torch
 from sfsl.errors import InputError
 from sfsl.report.privacy_plots import Picture
 from sfsl_research.audit.audit import Audit
 from sfsl_research.audit.audit import audit as run_audit
 from sfsl_research.audit.countermeasures import AttackReport, Setting
 from sfsl_research.audit.simulation import SUBJECTS
-from sfsl_research.cli.audit_run import Asked, audit_yours
 
 _YOURS = "On your own data or run"
 
@@ -86,6 +86,9 @@ def audit(
     if run is not None or data is not None:
         if plot is not None:
             raise InputError("--plot is for the audit of simulated clients; --run and --data have --html")
+        require_torch()
+        from sfsl_research.cli.audit_run import Asked, audit_yours
+
         asked = Asked(
             run, data, level, cohort, scheme, paper, settings, attacked, canaries, weaken, confidence, seed
         )

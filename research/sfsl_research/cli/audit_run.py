@@ -9,7 +9,6 @@ from typing import Any
 import typer
 
 from sfsl.cli.output import console, emit_json, plain, probabilities, progress_console, table
-from sfsl.cli.run import require_torch
 from sfsl.durable import write_whole
 from sfsl.errors import InputError
 from sfsl.run.folder import RunFolder
@@ -63,7 +62,6 @@ class Asked:
 def audit_yours(asked: Asked, html: Path | None, json: bool) -> None:
     """Attack, print what was found, write the page, and exit with status 1 where a claim is false."""
     config = asked.config()
-    require_torch()
     effort = Effort(asked.attacked, asked.canaries, asked.confidence, asked.seed, asked.weaken)
     with progress_console().status("audit") as status:
         if asked.run is not None:

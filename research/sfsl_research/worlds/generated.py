@@ -116,6 +116,15 @@ WORLDS: Mapping[str, WorldSettings] = {
         1200, 3000, 70, categories=60, spread=1.0, zipf=0.0, negatives=1, factors=4, shared=0.5, steer=2.5,
         mood=1.0, session=10,
     ),
+    # As many users, films and ratings as a well-known set of a million ratings.
+    "cinema": WorldSettings(
+        6040, 3700, 130, spread=1.15, least=20, zipf=0.9, factors=6, base=0.2, quality=0.8, bias=0.5,
+        taste=1.0, steer=0.7,
+    ),
+    # Many users with a few clicks each: three hundred rounds of a hundred are little more than one pass.
+    "bazaar": WorldSettings(
+        22_363, 12_100, 9, spread=0.7, zipf=0.9, negatives=1, factors=4, steer=3.0, mood=1.5, session=5
+    ),
     # Clicks with little of everything, cohorts of ten.
     "pocket": WorldSettings(
         800, 600, 12, spread=0.7, zipf=0.8, negatives=1, factors=2, steer=2.5, mood=0.8, session=5, clients=10

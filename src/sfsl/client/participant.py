@@ -34,7 +34,7 @@ from sfsl.errors import (
 from sfsl.rounds import RoundClient, RoundPolicy
 from sfsl.rounds.client import Download, Own, Phase
 from sfsl.rounds.exchanges import HotInvitation, Invitation, Submodel
-from sfsl.rounds.hot import HotParams, HotSet, Published, blob_bytes, decode_hot_set
+from sfsl.rounds.hot import HotParams, HotSet, Published, blob_bytes, blob_digest, decode_hot_set
 from sfsl.rounds.hot_client import HotClient, HotOwn
 from sfsl.secagg.messages import InboundShares
 from sfsl.service.messages import CODEC, CheckIn, Decline
@@ -253,6 +253,8 @@ class Participant:
                 found.sets(params.model)
                 self._hot = found
             blob = await self.link.published(params.blob, blob_bytes(params))
+            if blob_digest(blob) != params.blob:
+                raise InvalidMessage("what came is not what the round was announced with")
         except AuthenticationFailed:
             raise
         except RemoteError as error:

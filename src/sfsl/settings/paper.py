@@ -9,7 +9,7 @@ from sfsl.settings.toml import Sections, overridden
 # rows that are kept from round to round.
 MODEL: Sections = {
     "data": {"world": "paper", "max_history": 50, "validation": 0.0},
-    "model": {"layout": "paper"},
+    "model": {"layout": "paper", "initial": 0.05},
     "training": {
         "batch_size": 2,
         "learning_rate": 1.0,

@@ -51,7 +51,7 @@ class DataSettings(Checked, frozen=True):
         "synthetic", "amazon", "taobao", "csv", "parquet", "stored", "shakespeare", "python", "catalogue"
     ] = "synthetic"
     path: str = ""
-    world: Literal["tastes", "films", "paper"] = "tastes"
+    world: Literal["tastes", "films", "paper"] = "films"
     users: Annotated[int, Meta(ge=2)] = 1000
     scale: Annotated[float, Meta(gt=0, le=1)] = 0.1
     negatives: Annotated[int, Meta(ge=1, le=100)] = 1
@@ -79,7 +79,7 @@ class ModelSettings(Checked, frozen=True):
     width: Annotated[int, Meta(ge=1, le=4096)] = 18
     slopes: Literal["dice", "prelu"] = "dice"
     layout: Literal["wide", "paper"] = "wide"
-    initial: Annotated[float, Meta(ge=0, le=10)] = 0.05
+    initial: Annotated[float, Meta(ge=0, le=10)] = 0.15
 
 
 @explained
@@ -260,7 +260,7 @@ class TrainingSettings(Checked, frozen=True):
     clip: Positive = 1.0
     max_samples: Annotated[int, Meta(ge=0)] = 256
     rebuild: Annotated[float, Meta(ge=0, lt=1)] = 0.3
-    rebuild_rate: Positive = 1.0
+    rebuild_rate: Positive = 0.5
     rebuild_epochs: Annotated[int, Meta(ge=1)] = 5
     compiled: bool = False
 
@@ -280,7 +280,7 @@ class ServerSettings(Checked, frozen=True):
     row_rate: Learning rate of the row step; with heat the most that a number of a row moves in a round.
     row_prior: With heat: from about so many clients on, in all rounds together, a row moves at the full rate.
     dense_step: How the dense part moves: "add", "adagrad" or "adam".
-    dense_rate: Learning rate of the dense step. "auto": 0.003 with adam, 0.01 for words, and 0.03 with
+    dense_rate: Learning rate of the dense step. "auto": 0.001 with adam, 0.01 for words, and 0.03 with
         adagrad; where it adds, 2 if clients have submodels, else 1.
     """
 
@@ -290,7 +290,7 @@ class ServerSettings(Checked, frozen=True):
     max_move: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
     row_step: RowStep = "heat"
     row_rate: Positive = 0.3
-    row_prior: Positive = 100.0
+    row_prior: Positive = 20.0
     dense_step: Step = "adam"
     dense_rate: Positive | Literal["auto"] = "auto"
 
@@ -515,7 +515,7 @@ class RunConfig(Checked, frozen=True):
             return self.server.dense_rate
         if self.server.dense_step != "add":
             words = self.model.kind == "lstm"
-            return 0.03 if self.server.dense_step == "adagrad" else 0.01 if words else 0.003
+            return 0.03 if self.server.dense_step == "adagrad" else 0.01 if words else 0.001
         return 2.0 if self.round.scheme in ("sfsl", "hot", "fsl") else 1.0
 
     @property

@@ -42,6 +42,15 @@ def test_show_prints_the_papers_table() -> None:
         assert figure in shown
 
 
+def test_show_says_what_sums_give_away() -> None:
+    shown = run("show", "cpp2", "1,0,1,0").stdout
+    assert "92.7%" in shown
+    assert "sfsl privacy audit --data" in shown
+    levels = figures("show", "cpp2", "1,0,1,0")["levels"]
+    assert levels[0]["linked"]["amazon"] > 0.9
+    assert levels[1]["linked"] is None  # it was not measured
+
+
 def test_show_as_json() -> None:
     result = figures("show", "cpp1", "cpp2", "15/16,0.0625,1,0", "--rounds", "2,1000000")
     cpp1, cpp2, own = result["levels"]

@@ -148,7 +148,7 @@ def test_the_floor_of_averages_rises_to_kappa() -> None:
 @pytest.mark.parametrize(
     ("sections", "rate"),
     [
-        ({}, 0.003),
+        ({}, 0.001),
         ({"server": {"dense_step": "adagrad"}}, 0.03),
         ({"server": {"dense_step": "add"}}, 2),
         ({"server": {"dense_step": "add"}, "round": {"scheme": "fsl"}}, 2),

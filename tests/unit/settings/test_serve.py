@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from sfsl.cli import app
 from sfsl.errors import ParameterError
+from sfsl.settings.run import from_sections
 from sfsl.settings.sections import description
 from sfsl.settings.serve import ServeSettings, from_all_sections, section_toml
 
@@ -74,12 +75,25 @@ def test_what_is_refused(serve: dict[str, Any], says: str) -> None:
         ({"round": {"scheme": "fl"}}, "is for simulations"),
         ({"round": {"scheme": "sfl"}}, "is for simulations"),
         ({"round": {"sums": "plain"}}, "hides nothing"),
+        ({"round": 3}, "round"),
+        ({"serve": LISTED | {"active": True}, "round": {"clients": 600}}, "everybody checks"),
         ({"nothing": {}}, r"there is no section \[nothing\]"),
     ],
 )
 def test_what_a_server_does_not_run(rest: dict[str, Any], says: str) -> None:
     with pytest.raises(ParameterError, match=says):
         from_all_sections({"serve": LISTED} | rest)
+
+
+def test_a_server_runs_rounds_over_hot_rows_unless_it_says_otherwise() -> None:
+    chosen = from_all_sections({"serve": LISTED}).run
+    assert (chosen.round.scheme, chosen.privacy.participations, chosen.hot.surveys) == ("hot", 10, 1)
+    own = {"privacy": {"participations": 3}, "hot": {"surveys": 2}}
+    chosen = from_all_sections({"serve": LISTED} | own).run
+    assert (chosen.privacy.participations, chosen.hot.surveys) == (3, 2)
+    paper = from_all_sections({"serve": LISTED, "round": {"scheme": "sfsl"}}).run
+    assert (paper.round.scheme, paper.privacy.participations) == ("sfsl", "auto")
+    assert from_sections({}).round.scheme == "sfsl"  # of a simulation
 
 
 def test_the_section_that_is_printed_reads_back() -> None:

@@ -10,7 +10,9 @@ import pytest
 
 from sfsl.cli.join import join
 from sfsl.errors import InputError, ParameterError, SfslError
-from sfsl.privacy import PRESETS
+from sfsl.privacy import PRESETS, rho_for
+from sfsl.settings.rounds import hot_rules
+from sfsl.settings.serve import from_all_sections
 from sfsl.settings.terms import Terms
 
 
@@ -25,6 +27,30 @@ def test_its_parts() -> None:
     assert Terms(roster="all.txt").roster_file == Path("all.txt")
 
 
+def test_rounds_over_hot_rows_cost_something_finite_and_exact_sums_are_a_choice() -> None:
+    policy = Terms().policy
+    assert not policy.exact
+    assert policy.hot is not None
+    total = rho_for(8, 1e-6)
+    assert policy.hot.max_rho == pytest.approx(total / 5)
+    assert (policy.hot.corruption, policy.hot.max_marks, policy.hot.max_bytes) == (0.1, 1024, 32 << 20)
+    assert (Terms().budget.rho, Terms().budget.rho_per_round) == pytest.approx((total, total / 5))
+    assert Terms(exact_sums=True).policy.exact
+    assert Terms(hot_epsilon=0).policy.hot is None
+    free = Terms(hot_epsilon=math.inf)
+    assert free.policy.hot is not None
+    assert free.policy.hot.max_rho == free.budget.rho_per_round == math.inf
+
+
+def test_what_a_server_asks_for_by_default_a_client_allows_by_default() -> None:
+    run = from_all_sections({"serve": {"enrolment": "open"}}).run
+    rules, limits = hot_rules(run), Terms().policy.hot
+    assert limits is not None
+    assert max(rules.rho, rules.survey_rho) < limits.max_rho
+    assert rules.marks <= limits.max_marks
+    assert rules.survey_rho + 10 * rules.rho <= Terms().budget.rho * (1 + 1e-9)
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "says"),
     [
@@ -32,6 +58,10 @@ def test_its_parts() -> None:
         ({"epsilon": -1}, InputError, "^epsilon -1: a number from 0 up; without it there is no limit$"),
         ({"epsilon": math.nan}, InputError, "^epsilon nan: a number"),
         ({"max_clip": 0}, InputError, "^max-clip 0: a number above 0$"),
+        ({"hot_epsilon": math.nan}, InputError, "^hot-epsilon nan: a number from 0 up, or inf"),
+        ({"hot_delta": 1.0}, InputError, "^hot-delta 1: a number between 0 and 1"),
+        ({"participations": 0}, ParameterError, "participations"),
+        ({"corruption": 1.0}, ParameterError, "corruption"),
         ({"max_clip": math.nan}, InputError, "max-clip nan"),
         ({"least_cohort": 1}, ParameterError, "least_cohort"),
         ({"least_contributors": 0}, ParameterError, "least_contributors"),

@@ -47,6 +47,24 @@ def test_what_did_not_happen_yet_is_zero_and_not_absent(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
+def test_the_scheme_is_shown_and_what_a_round_costs() -> None:
+    bare = status.Status("", 0, "", 0, 0, 0, 0, 0, False, 0, 0, None, None, None, ())
+    hot = msgspec.structs.replace(bare, scheme="hot", kind="survey", epsilon=2.5, delta=1e-6, hot_rows=1234)
+    text = status.text(hot, Totals())
+    for line in ('sfsl_scheme{scheme="hot",kind="survey"} 1', "sfsl_epsilon 2.5", "sfsl_delta 1e-06"):
+        assert f"{line}\n" in text
+    assert "sfsl_hot_rows 1234\n" in text
+    page = html(hot)
+    assert "hot, survey next" in page
+    assert "2.5 at 1e-06" in page
+    assert "1,234" in page
+    without = msgspec.structs.replace(hot, epsilon=float("inf"))
+    assert "sfsl_epsilon +Inf\n" in status.text(without, Totals())
+    assert "no noise" in html(without)
+    assert "sfsl_epsilon NaN\n" in status.text(bare, Totals())
+    assert "Hot rows" not in html(bare)
+
+
 def test_every_refusal_of_the_specification_is_counted_from_the_start() -> None:
     section = SPEC.read_text().split("### 5.6 Refusals\n", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"(?m)^\| [45]\d\d[^|]*\|([^|]*)\|", section)

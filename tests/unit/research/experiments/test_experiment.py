@@ -304,6 +304,7 @@ def test_the_papers_arms_do_not_follow_the_defaults() -> None:
         assert (arm.training.decay, arm.training.rebuild, arm.training.max_samples) == (0.999, 0, 0)
         assert (arm.server.row_step, arm.server.row_rate, arm.server.dense_step) == ("add", 1.0, "add")
         assert arm.data.world == "paper"
+        assert arm.model.initial == 0.05
     assert (arms["cpp2"].server.kappa, arms["cpp2"].weights, arms["cpp2"].dense_rate) == (1, "samples", 1)
     assert (arms["ours"].server.kappa, arms["ours"].weights, arms["ours"].dense_rate) == (10, "owners", 2)
     assert (arms["fl"].weights, arms["fl"].dense_rate) == ("dataset", 1)

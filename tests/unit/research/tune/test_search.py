@@ -28,8 +28,8 @@ CLIENTS = 6
 def config(**sections: dict[str, object]) -> RunConfig:
     return from_sections(
         {
-            "data": {"users": 40, "scale": 0.05, "validation": 0.5},
-            "model": {"width": 4},
+            "data": {"world": "tastes", "users": 40, "scale": 0.05, "validation": 0.5},
+            "model": {"width": 4, "initial": 0.05},
             "round": {"clients": CLIENTS, "min_contributors": 1},
             "run": {"rounds": 4, "seed": 2},
             **sections,
