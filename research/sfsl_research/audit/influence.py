@@ -4,13 +4,15 @@
 
 A liar in a round of exact sums adds any words to the rows it asks for; masks hide which. The strongest liar
 makes the sum of the target's row as large as decoding lets pass: the weight of all who asked for it, each at
-the clip, in the direction that raises the item's score the most. One such liar in a cohort is as good as many.
+the clip, in the direction that raises the item's score the most. One such liar in a cohort is as good as
+many.
 A *checked* liar is what is left where clients prove that their own words are in bounds (docs/decisions/0016):
 a weight of one and a clipped row. Rounds are those of ``sfsl run``, with plain sums.
 """
 
 import argparse
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -37,7 +39,7 @@ from sfsl.training import score_samples
 
 TABLE = "item"
 _PROBES = 256  # samples on which a liar looks for its direction, and on which the target is scored
-DEFENCES = {
+DEFENCES: dict[str, dict[str, object]] = {
     "the paper's average": {"row_step": "add", "row_rate": 1.0, "kappa": 1.0, "max_move": 0.0},
     "add, kappa 10": {"row_step": "add", "row_rate": 1.0, "kappa": 10.0, "kappa_rounds": 0, "max_move": 0.0},
     "heat": {"max_move": 0.0},
@@ -123,6 +125,7 @@ class Liars(PopulationEngine):
 
 
 def play(config: RunConfig, fleet: Fleet, target: int, share: float, checked: bool) -> dict[str, float]:
+    """Run all rounds, and return what became of the target, of rows at large and of the model."""
     engine = Liars(config, fleet, target, share, checked)
     names, steps = sorted(fleet.devices), []
     before = engine.store.read_rows(TABLE, RowSet(np.array([target]))).values[0]
@@ -144,8 +147,8 @@ def play(config: RunConfig, fleet: Fleet, target: int, share: float, checked: bo
         "longest": float(every.max()),
         "p999": float(np.quantile(every, 0.999)),
         "p50": float(np.median(every)),
-        "auc": found.auc,
-        "log_loss": found.log_loss,
+        "auc": found.auc or 0.0,
+        "log_loss": found.log_loss or 0.0,
     }
 
 
@@ -161,7 +164,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    print("defence | liars | checked | target's mean score | its row moved by | longest move | AUC | log loss")
     for name in given.defences:
         server = dict(DEFENCES[name])
         if given.max_move is not None and "max_move" in name:
@@ -182,7 +184,9 @@ def main() -> None:
         for share in given.shares:
             for checked in (False, True) if share else (False,):
                 found = play(config, fleet, target, share, checked)
-                print(json.dumps({"defence": name, "liars": share, "checked": checked} | found), flush=True)
+                line: dict[str, object] = {"defence": name, "liars": share, "checked": checked, **found}
+                sys.stdout.write(json.dumps(line) + "\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":
