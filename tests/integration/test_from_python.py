@@ -173,7 +173,7 @@ def test_a_model_at_rest(tmp_path: Path) -> None:
 
 EXACT = sfsl.Terms(exact_sums=True)
 SERVED: dict[str, Any] = {
-    "data": {"users": 12, "scale": 0.03},
+    "data": {"users": 12, "scale": 0.03, "world": "tastes"},
     "model": {"kind": "logistic"},
     "round": {"scheme": "sfsl", "clients": 3, "threshold": 3, "min_contributors": 2},
     "serve": {"enrolment": "open", "plain": True, "port": 0, "rounds": 1, "period_days": 0},

@@ -27,6 +27,7 @@ from sfsl.submodel import LmdbStore
 SECTIONS: dict[str, dict[str, Any]] = {
     "data": MODEL["data"] | {"users": 150, "scale": 0.03, "validation": 0.3},
     "model": {"kind": "logistic"},
+    "privacy": {"preset": "cpp2"},
     "round": {"clients": 20, "sums": "plain", "min_contributors": 1, "bins": 0},
     "training": MODEL["training"] | {"clip": 10.0},
     "server": MODEL["server"] | {"weights": "owners", "kappa": 10.0, "kappa_rounds": 110, "dense_rate": 2.0},

@@ -273,6 +273,54 @@ def drift(
     console().print(table("Moves and inputs", columns, lines))
 
 
+@app.command(
+    epilog="Examples:  sfsl bench utility --out utility   |   "
+    "sfsl bench utility --users 49023 --scale 1 --clients 5000,1000 --device cuda --together 12 --out full"
+)
+def utility(
+    out: Annotated[Path, typer.Option(help="Folder for data, results and the picture; it goes on there.")],
+    world: Annotated[str, typer.Option(help="Synthetic world: paper, tastes or films.")] = "paper",
+    users: Annotated[int, typer.Option(min=20, help="Clients of the fleet.")] = 2000,
+    scale: Annotated[float, typer.Option(help="1 is the paper's size.")] = 0.05,
+    clients: Annotated[
+        str, typer.Option(help="Clients of a round over hot rows, separated by commas.")
+    ] = "200",
+    epsilon: Annotated[
+        str, typer.Option(help="In total over five turns of a client; inf: no noise.")
+    ] = "8,inf",
+    paper: Annotated[str, typer.Option(help="Clients of a round of the paper's scheme, cpp2.")] = "100",
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    together: Annotated[int, typer.Option(min=1, help="Arms trained at a time.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Of data, model and noise.")] = 0,
+    json: Json = False,
+) -> None:
+    """What rounds over hot rows learn under noise, beside the paper's scheme and centralized training."""
+    from sfsl_research.bench.utility import make_data, utility_arms
+    from sfsl_research.bench.utility_run import draw, lines, run_arms
+
+    data = out / "data"
+    with progress_console().status("making data") as status:
+        if not data.exists():
+            make_data(data, world, users, scale, seed, together)
+        arms = utility_arms(
+            {"source": "stored", "path": str(data)},
+            users=users,
+            cohorts=[int(one) for one in clients.split(",")],
+            epsilons=[float(one) for one in epsilon.split(",")],
+            paper_cohorts=[int(one) for one in paper.split(",") if one],
+            device=device,
+            seed=seed,
+        )
+        result = run_arms(out / "arms", arms, together=together, seen=status.update)
+    pictures = draw(result, out)
+    if json:
+        emit_json(result)
+        return
+    columns = ("", "rounds", "AUC", "log loss", "touches of hot rows", "noise of a sum, in clips")
+    console().print(table(f"{users:,} clients, five turns each", columns, lines(result)))
+    console().print(f"Pictures: {', '.join(map(str, pictures))}")
+
+
 def _known(value: object) -> str:
     return "–" if value is None else shown(value)
 

@@ -25,6 +25,7 @@ from sfsl.training.local import learning, rebuilding
 from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
 from sfsl_research.resident.answers import Answers, Union, client_keys
 from sfsl_research.resident.clients import Cohort, Kept, ResidentClients
+from sfsl_research.resident.hot import HotFigures, HotRows
 from sfsl_research.resident.model import Moved, ResidentModel, averaged, decoded, encoded, row_moves
 
 _NOWHERE = 1024
@@ -125,6 +126,31 @@ class ResidentEngine:
         self._trainer.run(np.repeat(steps, len(self._arms)).tolist(), self._local.rate(number - 1))
         return [one.conclude() for one in rounds]
 
+    def run_hot(self, number: int, chosen: Indices, rows: HotRows) -> HotFigures:
+        """Run round ``number`` over hot rows up to its sums, which move nothing yet but personal rows. Of
+        more clients than there are buffers for, some are trained after others."""
+        if len(np.unique(chosen)) != len(chosen) or not len(chosen):
+            raise InputError("a round over hot rows has different clients, and at least one")
+        (generator,) = self._generators
+        generator.manual_seed((self._seed * 1_000_003 + number) % 2**63)
+        chosen = chosen[np.argsort(-self._fleet.host.samples[chosen], kind="stable")]  # few wait for others
+        others = np.setdiff1d(np.arange(len(self._fleet.host)), chosen)[: self._clients]
+        total = HotFigures.none(self._task.spec, rows, self._fleet.device)
+        for start in range(0, len(chosen), self._clients):
+            real = chosen[start : start + self._clients]
+            # Buffers have room for so many, and whoever fills them up does not count.
+            filled = np.append(real, others[: self._clients - len(real)])
+            filled = np.append(filled, np.setdiff1d(chosen, real)[: self._clients - len(filled)])
+            cohort = self._fleet.cohort(filled)
+            same = _Same(self._fleet, (), cohort)
+            one = _ArmRound(self, 0, same, number, rows)
+            first, last = self._local.parts(cohort.samples)
+            self._rebuild(first)
+            steps = -(-last // self._local.batch_size) * self._local.epochs
+            self._trainer.run(steps.tolist(), self._local.rate(number - 1))
+            total = total + one.conclude_hot(self._fleet.there(np.isin(cohort.chosen, real)))
+        return total
+
     def rebuild(self, chosen: Indices) -> None:
         """Rebuild the personal rows of these clients on all their samples, with each model as it is: rows to
         score with. Rows of all others become zero; no round reads them.
@@ -221,18 +247,26 @@ class _Same:
 class _ArmRound:
     """One model's part in a round: its buffers are filled here, and emptied in ``conclude``.
 
-    Without a ``number`` it only rebuilds, on all samples, for ``keep_rebuilt``.
+    Without a ``number`` it only rebuilds, on all samples, for ``keep_rebuilt``. With ``hot`` rows nobody asks
+    for any, and ``conclude_hot`` ends it.
     """
 
-    def __init__(self, engine: ResidentEngine, place: int, same: _Same, number: int | None) -> None:
+    def __init__(
+        self,
+        engine: ResidentEngine,
+        place: int,
+        same: _Same,
+        number: int | None,
+        hot: HotRows | None = None,
+    ) -> None:
         self._arms, self._place = len(engine._arms), place
         self._arm = engine._arms[place]
         self._task, self._fleet, self._stack = engine._task, engine._fleet, engine._stack
         self._local, self._generator, self._plan = engine._local, engine._generators[place], engine._plan
         self._cohort, self._unions, self._room = same.cohort, same.unions, engine._room * place
         self._most, self._parts, self._first = same.samples, engine._parts, engine._first
-        self._summed, self._only_rebuilds = self._task.spec.summed, number is None
-        if number is None:
+        self._summed, self._only_rebuilds, self._hot = self._task.spec.summed, number is None, hot
+        if number is None or hot is not None:
             self._work = self._kept({})
             self._fill()
             return
@@ -289,7 +323,7 @@ class _ArmRound:
             rebuild,
             self._per_client(learned),
             {}
-            if self._only_rebuilds
+            if self._only_rebuilds or self._hot is not None
             else {table.name: self._count(table, Kept(learned, kept.columns)) for table in self._summed},
             self._plan.pack(kept.columns, fillers),
         )
@@ -347,7 +381,7 @@ class _ArmRound:
             if self._first is not None and table.kind == "personal":
                 continue  # which begin at zero
             row = self._cohort.rows[table.name].row
-            stack.tables[table.name].flatten(0, 1)[self._slots(table.name)] = model.tables[table.name][row]
+            stack.tables[table.name].flatten(0, 1)[self._slots(table.name)] = self._begun(table.name)[row]
         first, last = (part[self._most] for part in self._parts)
         if self._only_rebuilds:
             first = self._most.clamp_max(self._local.max_samples) if self._local.max_samples else self._most
@@ -386,16 +420,25 @@ class _ArmRound:
             kept = fine[rows.client].unsqueeze(1) & values.isfinite()
             self._arm.model.tables[name].index_copy_(0, rows.row, torch.where(kept, values, 0.0))
 
-    def conclude(self) -> Figures:
-        """Sum what clients learned, and move the model."""
-        model, update, cohort = self._arm.model, self._update, self._cohort
-        mine, before = slice(self._place, None, self._arms), model.dense_parameters()
+    def _begun(self, table: str) -> Tensor:
+        """Return the rows that clients begin with: those of the model, hot ones as they are downloaded."""
+        hot = self._hot
+        return (
+            self._arm.model.tables[table]
+            if hot is None
+            else hot.begun.get(table, self._arm.model.tables[table])
+        )
+
+    def _learned(self) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor]:
+        """Return how far dense parts and rows moved, the losses, and with whom all went well."""
+        cohort, mine = self._cohort, slice(self._place, None, self._arms)
+        before = self._arm.model.dense_parameters()
         dense = torch.cat(
             [(self._stack.dense[name][mine] - one).flatten(1) for name, one in before.items()], dim=1
         )
         rows = {
             table.name: self._stack.tables[table.name].flatten(0, 1)[self._slots(table.name)]
-            - model.tables[table.name][cohort.rows[table.name].row]
+            - self._begun(table.name)[cohort.rows[table.name].row]
             for table in self._task.tables
         }
         losses = self._stack.losses[mine]
@@ -404,7 +447,27 @@ class _ArmRound:
             total = total + self._first.losses[mine]
         for name, moved in rows.items():
             total = total.index_add(0, cohort.rows[name].client, moved.sum(1))
-        fine = total.isfinite() & (self._work.samples > 0)
+        return dense, rows, losses, total.isfinite() & (self._work.samples > 0)
+
+    def conclude_hot(self, there: Tensor) -> HotFigures:
+        """Sum what those clients learned who are ``there``, each within the clip; their own rows move."""
+        assert self._hot is not None  # noqa: S101 -- whoever asks for it gave it
+        dense, rows, losses, fine = self._learned()
+        trained, fine = self._work.samples > 0, fine & there
+        for name in self._task.personal:
+            self._move_personal(name, rows[name], fine)
+        found = self._hot.summed(dense, rows, self._cohort.rows, fine)
+        return replace(
+            found,
+            samples=torch.where(fine, self._work.samples, 0).sum(),
+            loss=torch.where(fine, losses, 0.0).sum() / self._local.epochs,
+            diverged=(~fine & there & trained).sum(),
+        )
+
+    def conclude(self) -> Figures:
+        """Sum what clients learned, and move the model."""
+        model, update, cohort = self._arm.model, self._update, self._cohort
+        dense, rows, losses, fine = self._learned()
         weight = torch.where(fine, self._work.samples, 0)
         tables = {}
         for table in self._task.tables:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sfsl.arrays import Indices
-from sfsl.submodel import Averaging, Quantization, RowSet, RowStore, ServerStep, Table, UpdateParams
+from sfsl.submodel import Averaging, Commit, Quantization, RowSet, RowStore, ServerStep, Table, UpdateParams
 from sfsl.training.task import Parameters, Task
 
 _LEAST = 1e-30  # as ``ServerStep`` has it
@@ -75,6 +75,16 @@ class ResidentModel:
         values, state = stepped(step, self.dense[None], self.dense_state[None], moves[None])
         self.dense.copy_(torch.where(moved, values[0], self.dense))
         self.dense_state.copy_(torch.where(moved, state[0], self.dense_state))
+
+    def take(self, commit: Commit) -> None:
+        """Take up what a server made of the model: rows that moved, and the dense part."""
+        for name, block in commit.tables.items():
+            rows = torch.from_numpy(block.rows.rows.copy()).to(self.device)
+            self.tables[name][rows] = torch.from_numpy(block.values).to(self.device)
+            self.states[name][rows] = torch.from_numpy(block.state).to(self.device)
+        if commit.dense is not None:
+            self.dense.copy_(torch.from_numpy(commit.dense.values))
+            self.dense_state.copy_(torch.from_numpy(commit.dense.state))
 
     def changes(self) -> dict[str, tuple[Indices, NDArray[np.float32], NDArray[np.float32]]]:
         """Return, by table, rows that moved since this was last asked, ascending, with values and state."""

@@ -25,6 +25,10 @@ def require(config: RunConfig) -> None:
         raise InputError('run.device = "cuda", and torch sees no GPU here; "cpu" works everywhere')
 
 
+def clients_of(config: RunConfig, train: Interacted, device: torch.device) -> ResidentClients:
+    return ResidentClients(compact(train.data, config.data.max_history), device)
+
+
 def build(config: RunConfig, fleet: Fleet, store: RowStore) -> ResidentRounds:
     if not (isinstance(fleet.train, Interacted) and isinstance(fleet.devices, Devices)):
         raise InputError("run.device is for clicks data; leave it empty")
@@ -37,7 +41,7 @@ def build(config: RunConfig, fleet: Fleet, store: RowStore) -> ResidentRounds:
         users = np.array([fleet.devices.numbers[names[place]] for place in tested])
     return ResidentRounds(
         fleet.task,
-        ResidentClients(compact(fleet.train.data, config.data.max_history), device),
+        clients_of(config, fleet.train, device),
         fleet.devices.numbers,
         store,
         simulation_settings(config, {}),

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from sfsl.errors import NotFinite
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds import RoundOutcome, ScoreBins
 from sfsl.rounds.hot import HotState
+from sfsl.rounds.hot_server import HotSums, plan_hot
 from sfsl.rounds.record import RoundTally
 from sfsl.scores import Scored
 from sfsl.simulate.engine import Engine, RoundResult
@@ -18,8 +20,12 @@ from sfsl.submodel import Applied, Commit, DenseBlock, RowBlock, RowSet, RowStor
 from sfsl.training.task import Task
 from sfsl_research.resident.clients import ResidentClients
 from sfsl_research.resident.engine import Arm, Figures, ResidentEngine, TableFigures
+from sfsl_research.resident.hot import HotRows, noise_words, surveyed_words
 from sfsl_research.resident.model import ResidentModel
 from sfsl_research.resident.scoring import ResidentTest
+
+# Clients of a round over hot rows that train at once: each has a dense part and rows of its own meanwhile.
+HOT_TOGETHER = 400
 
 
 class ResidentRounds(Engine):
@@ -43,12 +49,17 @@ class ResidentRounds(Engine):
         self._numbers, self._held_out, self._rebuilt_at = numbers, held_out, -1
         self._users = next((one.users for one in held_out.values()), None)
         self._model = ResidentModel(task, store, fleet.device)
+        # There is no secure evaluation here.
+        self._rules, self._fleet, self._seed = replace(settings.rules, bins=0), fleet, seed
         arm = Arm("run", self._model, settings, privacy)
-        self._engine = ResidentEngine(fleet, [arm], clients=clients, seed=seed)
+        together = min(clients, HOT_TOGETHER) if settings.rules.hot is not None else clients
+        self._engine = ResidentEngine(fleet, [arm], clients=together, seed=seed)
 
     def run(
         self, cohort: Sequence[str], *, scores: ScoreBins | None = None, hot: HotState | None = None
     ) -> RoundResult:
+        if self._rules.hot is not None:
+            return self._run_hot(cohort, HotState() if hot is None else hot)
         start, number = time.perf_counter(), self.store.round + 1
         chosen = np.array([self._numbers[name] for name in cohort], np.int64)
         (figures,) = self._engine.run(number, chosen)
@@ -57,6 +68,32 @@ class ResidentRounds(Engine):
         tally = RoundTally(len(cohort), samples=int(figures.samples), diverged=int(figures.diverged))
         tally.loss, tally.training_seconds = float(figures.loss), time.perf_counter() - start
         return RoundResult(tally.record(number, outcome), tally, commit, outcome)
+
+    def _run_hot(self, cohort: Sequence[str], state: HotState) -> RoundResult:
+        """Run a survey, or a round over hot rows: its sum on the device, and what the server makes of it by
+        the functions of every engine."""
+        start = time.perf_counter()
+        plan = plan_hot(self._rules, self.task.spec, self.store, clients=len(cohort), state=state)
+        chosen, tally = np.array([self._numbers[name] for name in cohort], np.int64), RoundTally(len(cohort))
+        if plan.published is None:
+            words = surveyed_words(plan.params, self._fleet.host, chosen, seed=self._seed)
+        else:
+            rows = HotRows(plan.params, plan.published.hot, self._model.tables)
+            figures = self._engine.run_hot(plan.number, chosen, rows)
+            words = figures.words(plan.params)
+            tally.samples, tally.diverged = int(figures.samples), int(figures.diverged)
+            tally.loss, tally.training_seconds = float(figures.loss), time.perf_counter() - start
+        words += noise_words(plan.params, len(cohort), seed=self._seed)
+        outcome = plan.conclude(self.store, self.task.row_maps, HotSums(words, tuple(cohort)))
+        made = outcome.applied.commit
+        self._model.take(made)
+        own = {
+            name: RowBlock(RowSet(rows), values, slots)
+            for name, (rows, values, slots) in self._model.changes().items()
+            if name in self.task.personal
+        }
+        commit = Commit(made.round, {**made.tables, **own}, made.dense, self.store.selection)
+        return RoundResult(tally.record(plan.number, outcome), tally, commit, outcome, plan)
 
     def scored(self, pool: str) -> Scored:
         """Score samples that are on the device."""

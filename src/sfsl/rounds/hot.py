@@ -32,6 +32,9 @@ UPDATE_SHARE = math.sqrt(1 - SCORES_SHARE**2 - CUT_SHARE**2)
 # What one held-out sample is in the vector, as a share of the clip: five in one bin are all that count.
 SAMPLE_SHARE = 0.02
 _LARGEST = 1 << 28
+# What is seen under noise is so many standard errors beyond it; how much of it the next round still knows.
+_SEEN, _RECALL = 3.0, 0.95
+_BLOCK = 64
 LONGEST = 1 << 40  # words of a vector, as a layout may have them
 # Rows whose counts may well be noise alone are not hot.
 LEAST_DEVIATIONS = 3.0
@@ -170,9 +173,48 @@ def decode_hot_set(data: bytes, due: bytes | None = None) -> HotSet:
     return found
 
 
+class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What owners of one table's rows said in the last rounds, so much of it as noise leaves to be seen.
+
+    Later rounds count more. ``squares``: by place in a row, the sum of squares of sums, less those of their
+    noise, in squares of the clip; ``owners`` and ``rows``: of how many, the second for the error of that."""
+
+    squares: tuple[float, ...]
+    owners: float
+    rows: float
+
+    def seen(self, noise: float) -> Reals:
+        """Return the square of one owner's move at each place, in squares of the clip; 0 where it may well be
+        noise alone. ``noise``: its deviation in a sum, in clips."""
+        beyond = np.array(self.squares) - _SEEN * noise**2 * math.sqrt(2 * self.rows)
+        return np.maximum(0.0, beyond) / max(1.0, self.owners)
+
+
+def listen(before: Said | None, sums: Reals, owners: Indices, noise: float) -> Said:
+    """Take in the sums of one more round, in clips. All rows together tell how much the numbers at one place
+    of a row say, far better than a row by itself."""
+    squares = np.square(sums).sum(axis=0) - noise**2 * len(sums)
+    if before is None:
+        return Said(tuple(squares.tolist()), float(owners.sum()), float(len(sums)))
+    return Said(
+        tuple((_RECALL * np.array(before.squares) + squares).tolist()),
+        _RECALL * before.owners + float(owners.sum()),
+        _RECALL**2 * before.rows + len(sums),
+    )
+
+
+def blocks_of(width: int) -> Indices:
+    """Return the dense part's places [one of a block, block]: neighbours, mostly of one unit, are believed or
+    not together. The last block may have some of the one before."""
+    size = min(width, _BLOCK)
+    starts = np.minimum(np.arange(0, width, max(1, size)), width - size)
+    return np.asarray(np.arange(size)[:, None] + starts)
+
+
 class HotState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What goes from round to round: the counts of surveys so far, of how many clients and with how much
-    noise in all (its variance), the hot rows once they are known, and the clip, which follows the clients."""
+    noise in all (its variance), the hot rows once they are known, the clip, which follows the clients, and
+    under noise what owners ``said`` by table."""
 
     surveys: int = 0
     surveyed: int = 0
@@ -180,6 +222,7 @@ class HotState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     counts: bytes = b""
     hot: bytes = b""
     clip: float = 0.0
+    said: dict[str, Said] = field(default_factory=dict)
 
     def hot_set(self) -> HotSet | None:
         try:
@@ -223,7 +266,8 @@ def choose_hot(
     """Choose the rows with the largest noisy counts: those that are not likely to be noise alone, and fit.
 
     A derived row has about as many owners as the rows that lead to it have together, and no more than there
-    are clients. Derived rows come first: they are few, and what is known of cold rows is in them.
+    are clients. Derived rows come first: they are few, and what is known of cold rows is in them; under noise
+    it is not asked whether they are hot.
     """
     space, least = IndexSpace(model), max(1.0, LEAST_DEVIATIONS * deviation)
     all_rows = space.rows(np.arange(space.domain))
@@ -234,14 +278,26 @@ def choose_hot(
     rows, owners, left = dict[str, Indices](), dict[str, Reals](), words
     for table in sorted(model.summed, key=lambda one: one.kind):  # derived, then shared
         if table.source is None:
-            total, noise = by_table[table.name], np.full(table.rows, least)
+            total, leading = by_table[table.name], np.ones(table.rows)
+            found, room = np.flatnonzero(total >= least), left // table.width
         else:
             led = maps.rows_of(table.name, all_rows[table.source].rows)
             total = np.bincount(led, by_table[table.source], table.rows).astype(np.float64)
-            noise = np.maximum(least, least * np.sqrt(np.bincount(led, minlength=table.rows)))
-        room = (left if table.source is None else min(left, words // 2)) // table.width
-        found = np.flatnonzero(total >= noise)
-        found = np.sort(found[np.argsort(-total[found], kind="stable")[:room]])
-        rows[table.name], owners[table.name] = found, np.minimum(total[found], surveyed)
+            leading = np.bincount(led, minlength=table.rows).astype(np.float64)
+            found = np.flatnonzero(leading if deviation else total >= least)
+            room = min(left, words // 2) // table.width
+        about = _shrunk(total, leading, deviation) if deviation else total
+        found = np.sort(found[np.argsort(-about[found], kind="stable")[:room]])
+        rows[table.name], owners[table.name] = found, np.clip(about[found], 1, surveyed)
         left -= len(found) * table.width
     return HotSet.of(version, max(1, surveyed), rows, owners)
+
+
+def _shrunk(total: Reals, leading: Reals, deviation: float) -> Reals:
+    """Return noisy totals, each of ``leading`` counts, drawn towards what so many have on average: the more,
+    the less totals differ beyond their noise."""
+    usual = leading * max(0.0, float(total.sum() / max(1.0, leading.sum())))
+    variance = deviation**2 * leading
+    spread = max(0.0, float(np.mean(np.square(total - usual) - variance)))
+    shrunk: Reals = usual + (total - usual) * (spread / np.maximum(spread + variance, 1e-30))
+    return shrunk

@@ -23,8 +23,11 @@ from sfsl.rounds.hot import (
     HotParams,
     HotState,
     Published,
+    Said,
     blob_digest,
+    blocks_of,
     choose_hot,
+    listen,
 )
 from sfsl.rounds.params import HotRules, IndexSpace, RoundRules, ScoreBins
 from sfsl.rounds.record import RoundOutcome
@@ -44,7 +47,7 @@ MOST_SURVEYED = 1 << 22  # rows: 16 MiB from each client, once
 # Noise of one client in words, at the least.
 _FINE = 20
 # By how much the clip follows the share of clients that were cut, whose target is a half.
-_FOLLOW = 0.5
+_FOLLOW = 1.0
 
 
 @dataclass(frozen=True)
@@ -118,13 +121,22 @@ class HotRound:
         params, hot = self.params, self.published.hot
         values: Reals = (sums.words * (params.clip / params.levels)).astype(np.float64)
         clients, sets = len(sums.survivors), hot.sets(params.model)
+        noise = params.deviation * math.sqrt(clients) * params.clip / params.levels
         rows, owners, start = dict[str, WeightedSums](), dict[str, Counts](), params.model.dense
+        said = dict(self.state.said)
         for table in params.model.summed:
             end = start + len(sets[table.name]) * table.width
             owners[table.name] = np.maximum(1, np.rint(hot.shares(table.name) * clients)).astype(np.int64)
             part = values[start:end].reshape(-1, table.width)
-            rows[table.name], start = WeightedSums(part, owners[table.name], 0), end
-        dense = WeightedSums(values[None, : params.model.dense], np.array([clients]), 0)
+            seen = self._listen(said, table.name, part, owners[table.name], noise) if noise else None
+            rows[table.name], start = WeightedSums(part, owners[table.name], 0, noise, seen), end
+        whole, seen = values[: params.model.dense], None
+        if noise and len(whole):
+            at = blocks_of(len(whole))
+            each = self._listen(said, "", whole[at], np.full(len(at), clients), noise)
+            seen = np.zeros(len(whole))
+            seen[at] = each
+        dense = WeightedSums(whole[None], np.array([clients]), 0, noise, seen)
         model = ModelSums(sets, rows, dense)
         applied = apply_sums(store, self.rules.update_in(params.number), model, selection=b"")
         scores = None
@@ -134,9 +146,16 @@ class HotRound:
             scores = (clicks, others)
         cut = float(np.clip(values[-1] / (CUT_SHARE * params.clip * max(1, clients)), 0, 1))
         clip = params.clip * math.exp(_FOLLOW * (cut - 0.5))
-        state = msgspec.structs.replace(self.state, clip=float(np.clip(clip, 1e-4, 1e4)))
+        state = msgspec.structs.replace(self.state, clip=float(np.clip(clip, 1e-4, 1e4)), said=said)
         noise = params.deviation * math.sqrt(clients) / (params.levels * SAMPLE_SHARE)
         return RoundOutcome(applied, sums.survivors, sets, owners, scores, params.scores, state, noise)
+
+    def _listen(self, said: dict[str, Said], part: str, sums: Reals, owners: Counts, noise: float) -> Reals:
+        """Take in noisy sums of one part of the model, of the dense part as blocks, and return what is seen
+        of an owner's squared move by now."""
+        clip = self.params.clip
+        said[part] = listen(said.get(part), sums / clip, owners, noise / clip)
+        return clip**2 * said[part].seen(noise / clip)
 
 
 def plan_hot(

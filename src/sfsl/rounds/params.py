@@ -230,7 +230,7 @@ class HotRules:
     surveys: int = 1
     megabytes: float = 1.5
     corruption: float = 0.1
-    clip: float = 1.0
+    clip: float = 0.1
     delta: float = 1e-6
 
     def words(self, model: ModelSpec, bins: int, precision: str) -> int:

@@ -40,6 +40,8 @@ class EnginePlugin(Protocol):
 
 def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
     """Put numbers in the place of "auto", so that a resumed run has the same."""
+    privacy = config.privacy.of_cohort(config.round.clients)
+    config = msgspec.structs.replace(config, privacy=privacy)
     chosen = msgspec.structs.replace(config.round, threshold=config.round.threshold_clients)
     if chosen.min_contributors == "auto":
         planned = plan_min_contributors(config, fleet) if config.round.scheme == "sfsl" else 1

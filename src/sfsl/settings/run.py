@@ -1,7 +1,7 @@
 """The settings of a run: every key has a default, a description and a check."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import msgspec
 from msgspec import Meta
@@ -23,6 +23,8 @@ Scheme = Literal["sfsl", "hot", "sfl", "fsl", "fl", "centralized"]
 # Schemes that hide something, for which plain sums are a stand-in; the others have no masks to begin with.
 SECURE = ("sfsl", "hot", "sfl")
 MOST_CLIENTS = 10_000  # of a round over hot rows
+# Below this a row with one owner is hardly ever asked for by enough others with cpp2, and stays closed.
+SMALL_COHORT = 30
 
 
 @explained
@@ -86,7 +88,8 @@ class ModelSettings(Checked, frozen=True):
 class PrivacySettings(Checked, frozen=True):
     """How clients answer which rows they have, and how much noise covers what they learn.
 
-    preset: The paper's choices: cpp1 asks for real rows only, cpp5 for the whole union.
+    preset: The paper's choices: cpp1 asks for real rows only, cpp5 for the whole union. "auto" is cpp2; and
+        cpp5 where a cohort is so small that hardly any row would have enough contributors otherwise.
     probabilities: Instead of a preset: [p1, p2, p3, p4]; empty takes the preset.
     mix: Each client its own choice: shares of clients by preset, { cpp2 = 0.7, cpp5 = 0.3 }.
     epsilon: Scheme "hot": what everything that leaves a client may cost it over the whole run, as user-level
@@ -97,7 +100,7 @@ class PrivacySettings(Checked, frozen=True):
     corruption: Scheme "hot": share of a cohort that may collude with the server and add no noise.
     """
 
-    preset: Preset = "cpp2"
+    preset: Preset | Literal["auto"] = "auto"
     probabilities: tuple[Share, ...] = ()
     mix: dict[Preset, Share] = msgspec.field(default_factory=dict)
     epsilon: Annotated[float, Meta(gt=0)] = 8.0
@@ -119,13 +122,21 @@ class PrivacySettings(Checked, frozen=True):
         if self.mix:
             chosen = (PRESETS[name] for name, share in self.mix.items() if share)
             return max(chosen, key=lambda one: one.epsilon_infinity)
-        return IndexPrivacy(*self.probabilities) if self.probabilities else PRESETS[self.preset]
+        if self.probabilities:
+            return IndexPrivacy(*self.probabilities)
+        return PRESETS["cpp2" if self.preset == "auto" else self.preset]
+
+    def of_cohort(self, clients: int) -> Self:
+        """Return the same, with a choice in the place of "auto" for cohorts of so many clients."""
+        if self.preset != "auto":
+            return self
+        return msgspec.structs.replace(self, preset="cpp5" if clients < SMALL_COHORT else "cpp2")
 
     @property
     def name(self) -> str:
         if self.mix:
             return " + ".join(f"{share:.0%} {preset}" for preset, share in self.mix.items())
-        return "custom" if self.probabilities else self.preset
+        return "custom" if self.probabilities else "cpp2" if self.preset == "auto" else self.preset
 
 
 @explained
@@ -140,7 +151,8 @@ class HotSettings(Checked, frozen=True):
     megabytes: What a client downloads and uploads in a round at the most, in MiB: so many rows are hot.
     precision: Of downloaded rows.
     bins: Of the score histograms, which noise covers too; 0 leaves them out.
-    clip: Norm to which a client's update is cut in the first round; it then follows the clients' updates.
+    clip: Norm to which a client's update is cut in the first round; it then follows the clients' updates. As
+        noise grows with it, too little is better than too much.
     """
 
     surveys: Annotated[int, Meta(ge=1, le=1000)] | Literal["auto"] = "auto"
@@ -149,7 +161,7 @@ class HotSettings(Checked, frozen=True):
     megabytes: Annotated[float, Meta(gt=0, le=1024)] = 1.5
     precision: Literal["float32", "float16"] = "float16"
     bins: Annotated[int, Meta(ge=0, le=4096)] = 32
-    clip: Positive = 1.0
+    clip: Positive = 0.1
 
 
 @explained

@@ -5,6 +5,7 @@ of a row with one owner would be divisible by the owner's count, so that its sum
 exact update; and the rounding error would be multiplied by the count.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
@@ -28,17 +29,24 @@ _WORD_VALUES = 2.0**32
 class WeightedSums:
     """A decoded sum, row by row: the sum of weight x delta, and the sum of weights.
 
-    ``refused`` rows had a sum that no honest cohort can make; they are here with weight zero.
+    ``refused`` rows had a sum that no honest cohort can make; they are here with weight zero. ``noise``: the
+    deviation of the noise that clients added to each value together, which is public; 0 is none. ``said``:
+    the square of one owner's move at each place of a row, as far as it is seen under noise.
     """
 
     values: Reals
     weights: Counts
     refused: int
+    noise: float = 0.0
+    said: Reals | None = None
 
     def __add__(self, other: Self) -> Self:
         """Add the sums of other clients, over the same rows."""
         return type(self)(
-            self.values + other.values, self.weights + other.weights, self.refused + other.refused
+            self.values + other.values,
+            self.weights + other.weights,
+            self.refused + other.refused,
+            math.hypot(self.noise, other.noise),
         )
 
     def over(self, own: RowSet, rows: RowSet) -> Self:
@@ -47,7 +55,7 @@ class WeightedSums:
         values = np.zeros((len(rows), self.values.shape[1]))
         weights = np.zeros(len(rows), np.int64)
         values[at], weights[at] = self.values, self.weights
-        return type(self)(values, weights, self.refused)
+        return type(self)(values, weights, self.refused, self.noise)
 
 
 class Quantization(Checked, frozen=True):

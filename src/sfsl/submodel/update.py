@@ -86,13 +86,24 @@ def evidence(sums: WeightedSums) -> Reals:
     """Return the sums in units of what one owner's move comes to in this round, over all rows with weight.
 
     In these units n owners that agree make n, and n that do not about the root of n, however large the moves
-    of this model, of these clients or at this learning rate are.
+    of this model, of these clients or at this learning rate are. Of noisy sums the unit is what owners are
+    known to have said, and they are shrunk to what is to be believed of them (``row_trust``).
     """
-    there = sums.weights > 0
-    square = np.sum(sums.values[there] ** 2) / max(1.0, float(sums.weights[there].sum()))
-    found = sums.values / max(math.sqrt(square / sums.values.shape[1]), _LEAST)
+    there, said = sums.weights > 0, sums.said
+    if said is None:
+        owners = max(1.0, float(sums.weights[there].sum()))
+        said = np.square(sums.values[there]).sum(axis=0) / owners
+    found = sums.values / max(math.sqrt(said.mean()), _LEAST)
     found[~there] = 0
-    return found
+    return found * row_trust(sums) if sums.noise else found
+
+
+def row_trust(sums: WeightedSums) -> Reals:
+    """Return which share of each number of noisy sums is to be believed, after Wiener: the square of what
+    these owners say together where they do not agree, over that and the noise's."""
+    said = sums.weights[:, None] * (1.0 if sums.said is None else sums.said)
+    share: Reals = said / np.maximum(said + sums.noise**2, _LEAST)
+    return share
 
 
 class ServerStep(Checked, frozen=True):
@@ -119,21 +130,24 @@ class ServerStep(Checked, frozen=True):
         """How many numbers of state each parameter has. They begin at zero."""
         return _SLOTS[self.kind]
 
-    def apply(self, values: Values, state: Values, moves: Reals) -> tuple[Values, Values]:
-        """Return new values [n, width] and new state [n, slots, width] of the rows that moved."""
+    def apply(
+        self, values: Values, state: Values, moves: Reals, trust: Reals | float = 1.0
+    ) -> tuple[Values, Values]:
+        """Return new values [n, width] and new state [n, slots, width] of the rows that moved. ``trust``: the
+        share of noisy moves that is to be believed; their size, by which steps are scaled, is all of it."""
         if moves.shape != values.shape or state.shape != (len(values), self.slots, values.shape[1]):
             raise InputError(
                 f"rows of shape {values.shape} with state of shape {state.shape} and moves of shape "
                 f"{moves.shape}; {self.kind} keeps {self.slots} numbers for each parameter"
             )
         if self.kind == "add":
-            return (values + self.rate * moves).astype(np.float32), state.astype(np.float32)
+            return (values + self.rate * trust * moves).astype(np.float32), state.astype(np.float32)
         old = state.astype(np.float64)
         if self.kind in ("adagrad", "heat"):
-            first, second = moves, old[:, 0] + moves**2
+            first, second = trust * moves, old[:, 0] + moves**2
             new = second[:, None]
         else:
-            first = self.beta1 * old[:, 0] + (1 - self.beta1) * moves
+            first = self.beta1 * old[:, 0] + (1 - self.beta1) * trust * moves
             second = self.beta2 * old[:, 1] + (1 - self.beta2) * moves**2
             new = np.stack([first, second], axis=1)
         if self.kind == "heat":
@@ -329,7 +343,10 @@ def _moved_rows(
     """Move rows. Those that nobody moved are left alone: they are neither read nor stored."""
     trained = (sums.weights > 0) & (sums.values != 0).any(axis=1)
     old = store.read_rows(table, union.at(trained))
-    values, state = params.row_step.apply(old.values, old.state, params.row_moves(sums)[trained])
+    trust: Reals | float = 1.0
+    if sums.noise and params.row_step.kind != "heat":  # whose evidence is shrunk already
+        trust = row_trust(sums)[trained]
+    values, state = params.row_step.apply(old.values, old.state, params.row_moves(sums)[trained], trust)
     if params.row_step.kind == "heat":  # the others step by moves that are limited already
         step = params.averaging.limited((values - old.values).astype(np.float64))
         values = (old.values + step).astype(np.float32)
@@ -344,5 +361,7 @@ def _moved_dense(store: RowStore, params: UpdateParams, total: WeightedSums) -> 
         raise InputError(
             f"a dense sum of {total.values.shape[1]} parameters; the model has {len(old.values)}"
         )
-    values, state = params.dense_step.apply(old.values[None], old.state[None], PAPER.moves(total))
+    moves = PAPER.moves(total)
+    trust = row_trust(total) if total.noise else 1.0
+    values, state = params.dense_step.apply(old.values[None], old.state[None], moves, trust)
     return DenseBlock(values[0], state[0])

@@ -176,12 +176,19 @@ def test_rows_that_may_be_noise_alone_are_not_hot() -> None:
     assert not len(choose(np.full(GOODS, 0.9))["goods"])
 
 
-def test_a_category_is_as_noisy_as_its_items_together() -> None:
-    """Ten items lead to each: noise of ten deviations' root, times three."""
+def test_under_noise_categories_are_hot_unasked_and_their_owners_drawn_to_the_usual() -> None:
+    """Ten items lead to each. The noisier the counts, the less one category is taken to differ."""
     counts = np.zeros(GOODS)
     counts[CATEGORY_OF == 2] = 10.0
-    assert choose(counts, deviation=10.0)["category"].rows.tolist() == [2]  # 100 is above 94.9
-    assert choose(counts, deviation=11.0)["category"].rows.tolist() == []  # and below 104.4
+    assert choose(counts)["category"].rows.tolist() == [2]
+    owners = []
+    for deviation in (0.1, 10.0, 1000.0):
+        found = choose_hot(MODEL, MAPS, counts, 100, deviation, 10**6)
+        assert found.sets(MODEL)["category"].rows.tolist() == list(range(CATEGORIES))
+        owners.append(100 * found.shares("category"))
+    np.testing.assert_allclose(owners[0][[1, 2]], [1, 100], atol=1)
+    np.testing.assert_allclose(owners[2], 100 / CATEGORIES, rtol=1e-5)
+    assert owners[0][2] > owners[1][2] > owners[2][2]
 
 
 @pytest.mark.parametrize("words", [0, 5, 12, 30, 100, 191, 192, 1000])

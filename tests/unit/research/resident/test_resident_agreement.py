@@ -1,6 +1,6 @@
 """Whatever the settings, rounds on a device come to the model that ``plain`` comes to."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -13,19 +13,24 @@ from sfsl.data.catalogue import Catalogue
 from sfsl.data.compact import compact
 from sfsl.data.interactions import MAX_HISTORY, Interactions
 from sfsl.models import bst, dien, din
-from sfsl.privacy import IndexPrivacy
+from sfsl.privacy import PRESETS, IndexPrivacy
+from sfsl.rounds.hot import HotState
+from sfsl.rounds.hot_server import HotRound
 from sfsl.simulate.population import Simulation
 from sfsl.simulate.rebuilt import rebuild_personal
 from sfsl.submodel import MemoryStore, RowSet
 from sfsl.training import ClientWork, LocalSettings
 from sfsl.training.task import Task
 from sfsl.training.work import Lot, draw_lot
-from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel, engine
+from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel, engine, rounds
+from sfsl_research.resident.hot import noise_words
+from sfsl_research.resident.rounds import ResidentRounds
 from small_fleet import (
     CLIENTS,
     DEVICES,
     NAMES,
     Section,
+    all_rows,
     engine_of,
     interactions,
     model_of,
@@ -209,3 +214,84 @@ def test_permanent_answers_are_drawn_anew_in_each_period(data: Interactions, dev
     first, again, anew = (int(engine.run(number, np.arange(CLIENTS))[0].samples) for number in (1, 2, 3))
     assert first == again != anew
     assert 0 < first < len(data)
+
+
+HOT = {
+    "round": {"scheme": "hot"},
+    "hot": {"bins": 0, "clip": 0.02, "surveys": 1},
+    "server": HEAT | {"dense_step": "add"},
+}
+HOT_CASES: dict[str, dict[str, Section]] = {
+    "no noise": {"privacy": {"epsilon": float("inf"), "participations": 2}},
+    "rebuilt": {"privacy": {"epsilon": float("inf"), "participations": 2}, "training": REBUILD},
+}
+
+
+def hot_engines(
+    data: Interactions, device: torch.device, sections: Mapping[str, Section]
+) -> tuple[LocalEngine, ResidentRounds]:
+    """Two engines of the same run, each on a store of its own."""
+    settings = settings_of("cpp1", **HOT | sections)
+    task, update = din(Catalogue.of(data), seed=1), settings.rules.update
+    devices = {name: Device(task, data.client(user)) for user, name in enumerate(NAMES)}
+    stores = [store_of(task, update.row_step.slots, update.dense_step.slots) for _ in range(2)]
+    fleet, numbers = ResidentClients(compact(data), device), {name: at for at, name in enumerate(NAMES)}
+    return LocalEngine(Simulation(task, devices, stores[0], settings, seed=0)), ResidentRounds(
+        task, fleet, numbers, stores[1], settings, PRESETS["cpp1"], {}, clients=CLIENTS, seed=0
+    )
+
+
+@pytest.mark.usefixtures("in_turn")
+@pytest.mark.parametrize("together", [5, 1000], ids=["in turns", "at once"])
+@pytest.mark.parametrize("sections", HOT_CASES.values(), ids=HOT_CASES)
+def test_rounds_over_hot_rows_are_those_of_plain_sums(
+    data: Interactions,
+    device: torch.device,
+    sections: dict[str, Section],
+    together: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rounds, "HOT_TOGETHER", together)
+    monkeypatch.setattr(
+        "sfsl.rounds.hot_server._LEVELS", 40_000
+    )  # clients round by chance, and the device not
+    engines = hot_engines(data, device, sections)
+    states = [HotState(), HotState()]
+    for _ in range(3):
+        records = []
+        for place, one in enumerate(engines):
+            result = one.run(NAMES, hot=states[place])
+            one.store.commit(result.commit)
+            assert result.outcome is not None
+            assert result.outcome.hot is not None
+            states[place] = result.outcome.hot
+            assert isinstance(result.plan, HotRound)
+            records.append((result.tally.samples, result.tally.loss, result.plan.params.length))
+        assert records[1] == pytest.approx(records[0], rel=1e-4)
+        assert states[0].hot == states[1].hot
+        assert states[1].clip == pytest.approx(states[0].clip, rel=1e-4)
+        plain, resident = (one.store for one in engines)
+        np.testing.assert_allclose(resident.read_dense().values, plain.read_dense().values, atol=TOLERANCE)
+        for name in ("user", "item", "category"):
+            np.testing.assert_allclose(all_rows(resident, name), all_rows(plain, name), atol=TOLERANCE)
+    assert states[0].clip != 0.02, "some were cut, or nobody was, and the clip follows"
+
+
+def test_noise_on_a_device_has_the_variance_of_all_clients_noise(
+    data: Interactions, device: torch.device
+) -> None:
+    """And it is in what the round opens: counts of a survey are off by it, and by nothing else."""
+    counts = []
+    for epsilon in (float("inf"), 8.0):
+        sections = {"privacy": {"epsilon": epsilon, "participations": 2}, "hot": {"bins": 0, "surveys": 2}}
+        _, resident = hot_engines(data, device, sections)
+        result = resident.run(NAMES, hot=HotState())
+        assert isinstance(result.plan, HotRound)
+        assert result.outcome is not None
+        assert result.outcome.hot is not None
+        counts.append(np.frombuffer(result.outcome.hot.counts, "<f8"))
+    params = result.plan.params
+    drawn = noise_words(params, CLIENTS, seed=0)
+    np.testing.assert_allclose((counts[1] - counts[0]) * params.levels, drawn, atol=1e-6)
+    assert drawn.std() == pytest.approx(params.deviation * CLIENTS**0.5, rel=0.05)
+    assert noise_words(params, CLIENTS, seed=1).tolist() != drawn.tolist()
