@@ -24,7 +24,7 @@ from sfsl.service.identities import read_identity
 from sfsl.service.signing import client_id, sign_request
 from sfsl.settings.terms import Terms
 
-TOTAL = rho_for(50, 1e-6)
+TOTAL = rho_for(500, 1e-6)
 SURVEY, TRAIN = 0.1 * TOTAL, 0.18 * TOTAL
 
 
@@ -82,7 +82,7 @@ def test_a_survey_and_two_rounds_that_train(tmp_path: Path, fetched: list[bytes]
     before, after = seen
     assert (before.scheme, before.kind, before.hot_rows) == ("hot", "survey", 0)
     assert (after.kind, after.hot_rows) == ("train", sum(map(len, hot.rows.values())) // 8)
-    assert 0 < after.epsilon < 50
+    assert 0 < after.epsilon < 500
     assert any("a survey" in text for text in said)
     assert sum("under noise and masks; epsilon" in text for text in said) == 3 * CLIENTS
 
@@ -213,7 +213,7 @@ def test_a_client_with_nothing_left_stops_and_lets_others_have_its_place(tmp_pat
     async def main() -> None:
         async with served(tmp_path, serve={"rounds": 0}) as serving:
             others = [
-                asyncio.create_task(join(serving, tmp_path, one, terms=Terms(hot_epsilon=500)))
+                asyncio.create_task(join(serving, tmp_path, one, terms=Terms(hot_epsilon=5000)))
                 for one in range(1, CLIENTS)
             ]
             ended = await join(
