@@ -55,8 +55,8 @@ def _longest_move(config: RunConfig) -> float | None:
         return server.max_move or None
     if server.row_step != "heat" or config.round.scheme not in ("sfsl", "fsl"):
         return None
-    numbers = config.model.width + 1  # some rows have a bias besides
-    return 1.1 * server.row_rate * math.sqrt(numbers / (1 + server.row_prior))
+    # Rows of 18 numbers and a bias. Not this model's width: a server of an app's own model knows no other.
+    return 1.1 * server.row_rate * math.sqrt(19 / (1 + server.row_prior))
 
 
 def hot_rules(config: RunConfig) -> HotRules:
