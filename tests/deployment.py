@@ -38,6 +38,7 @@ from sfsl.submodel import (
 from sfsl.testing import SeededRandomness
 
 LIMIT = 10**7
+HOST, HOSTS = "server", ("server", "test", "localhost", "127.0.0.1")
 MODEL_DIGEST = bytes(range(32))
 NOW_MS = 1_800_000_000_000
 HANDLERS = {
@@ -252,6 +253,7 @@ class Wire:
         return sign_request(
             self.guest.identity,
             deployment=self._deployment,
+            host=HOST,
             method=method,
             target=target,
             body=body,
@@ -298,7 +300,7 @@ class Wire:
 def serve(world: Deployment, limits: AppLimits | None = None, enrolment: Enrolment | None = None) -> Any:
     """The app around a deployment."""
     limits = limits or AppLimits()
-    verifier = Verifier(world.registry.deployment, world.registry.public_key)
+    verifier = Verifier(world.registry.deployment, world.registry.public_key, hosts=HOSTS)
     server = Server(
         world.coordinator, verifier, enrolment or Enrolment.open(100), b"package", limits, time_ms=now_ms
     )

@@ -72,7 +72,7 @@ class FakeServer:
         self.meddle: Callable[[str, str, bytes], Awaitable[Response | None]] | None = None
         self.alter: Callable[[str, int, Message], Message] | None = None
         self._spread: tuple[asyncio.AbstractEventLoop, asyncio.Condition] | None = None
-        self._verifier = Verifier(DEPLOYMENT, self._public)
+        self._verifier = Verifier(DEPLOYMENT, self._public, hosts=("server", "localhost", "127.0.0.1"))
         self.app = Starlette(routes=[Route("/{path:path}", self._serve, methods=["GET", "POST"])])
 
     @property

@@ -17,11 +17,18 @@ import msgspec
 from starlette.types import ASGIApp
 
 from sfsl.carriers.https.app import AppLimits, Server, create_app
-from sfsl.carriers.https.authority import AUTHORITY, create_authority, expires_within, issue_server
+from sfsl.carriers.https.authority import (
+    AUTHORITY,
+    create_authority,
+    expires_within,
+    issue_server,
+    read_certificate,
+)
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.carriers.https.listen import ConnectionLimits, Listen
 from sfsl.carriers.https.listen import serve as listen_until_stopped
 from sfsl.client.join import blocking
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.catalogue_file import MOST_SERVED, read_catalogue, write_catalogue
 from sfsl.durable import OWNER_ONLY
@@ -34,8 +41,10 @@ from sfsl.run.planning import largest_set, plan_from_statistics
 from sfsl.run.setup import resolved
 from sfsl.service.driver import Service
 from sfsl.service.folder import open_server_folder
+from sfsl.service.log_file import LogRules, RosterLog, keys_of
 from sfsl.service.members import ServiceSettings
-from sfsl.service.registry import Enrolment
+from sfsl.service.messages import LogEntry
+from sfsl.service.registry import Enrolment, Registry
 from sfsl.service.signing import Verifier
 from sfsl.settings.rounds import service_settings, store_spec
 from sfsl.settings.run import RunConfig
@@ -145,20 +154,26 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             today=now_ms,
             names=b"" if catalogue is None else catalogue.contents,
         )
+        log_ = _open_log(config, folder, registry, started_ms, held)
+        if own.active:
+            service.members.also_bars = log_.bars
         coordinator = Coordinator(service)
         for line in lines:
             coordinator.totals.show(line)
         limits = AppLimits(**{one.name: getattr(config.serve, one.name) for one in fields(AppLimits)})
+        listen, least = _listen(config, folder), settings.rules.min_contributors
         verifier = Verifier(
             registry.deployment,
             registry.public_key,
+            hosts=_hosts(config, listen),
             window_ms=round(1000 * own.clock_seconds),
             body_ms=round(1000 * own.body_seconds) + 1000,
             not_before_ms=started_ms,
         )
         public = None if catalogue is None else catalogue.public
-        app = create_app(Server(coordinator, verifier, enrolment, package, limits, catalogue=public), limits)
-        listen, least = _listen(config, folder), settings.rules.min_contributors
+        app = create_app(
+            Server(coordinator, verifier, enrolment, package, limits, catalogue=public, log=log_), limits
+        )
         return Deployment(coordinator, app, listen, task.spec, least, fresh, held.pop_all().close)
 
 
@@ -246,6 +261,24 @@ def _listen(config: ServeConfig, folder: Path) -> Listen:
         proxied=own.proxied,
         connections=ConnectionLimits(most=own.most_connections, most_per_address=per_address),
     )
+
+
+def _open_log(config: ServeConfig, folder: Path, registry: Registry, now: int, held: ExitStack) -> RosterLog:
+    """Open the log of enrolled identities, with whoever was enrolled before there was one."""
+    own = config.serve
+    witnesses = keys_of(own.witnesses, "serve.witnesses")
+    least = len(witnesses) if own.least_witnesses == "auto" else own.least_witnesses
+    rules = LogRules(witnesses, least, keys_of(own.authorities, "serve.authorities"))
+    opened = RosterLog(folder, registry.deployment, rules, SystemRandomness(), now)
+    held.enter_context(opened)
+    opened.enter((LogEntry(client.public) for client in registry.clients()), now)
+    return opened
+
+
+def _hosts(config: ServeConfig, listen: Listen) -> tuple[str, ...]:
+    """Return what clients may call this server: the names in its certificate; without one, loopback's."""
+    named = HOSTS if listen.certificate is None else read_certificate(listen.certificate).hosts
+    return *named, *config.serve.hosts.split()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from sfsl.codec import Codec, Message
 from sfsl.errors import LocalError, RemoteError, StateError, StoreError, StoreInUse, WrongVersion
 
 OWNER_ONLY = 0o600
+OTHERS = 0o077
 _CHECKSUM_BYTES = 32
 Record = TypeVar("Record", bound=Message)
 
@@ -256,11 +258,18 @@ class DurableFile(Closing):
         return self.path.exists()
 
     def read(self, limit: int) -> bytes:
+        """Return all of it. A file that others may read or change is refused: it is theirs as well."""
         try:
             with open(self.path, "rb") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 data = file.read(limit + 1)
         except OSError as error:
             raise StateError(f"cannot read {self.path}: {error.strerror}") from None
+        if mode & OTHERS:
+            raise StateError(
+                f"{self.path} holds secrets, and others may read or change it (mode {mode:04o}). If nobody "
+                f"did:  chmod 600 {self.path}"
+            )
         if len(data) > limit:
             raise StateError(f"{self.path} has more than {limit} bytes: it is not a state of this package")
         return data

@@ -30,6 +30,7 @@
     │   ├── InvalidMessage            well-formed bytes with impossible content
     │   ├── AuthenticationFailed      a seal, signature or key that does not verify
     │   │   ├── UnknownClient         an id that nobody enrolled
+    │   │   ├── Forked                two heads of one log that cannot both be true
     │   │   ├── ClockSkew             a request signed too long ago or in the future; says by how much
     │   │   └── Replayed              a request that was taken before
     │   ├── RoundOver                 a conversation about a round that has ended, and how
@@ -166,6 +167,10 @@ class AuthenticationFailed(RemoteError):
 
 class UnknownClient(AuthenticationFailed):
     """Nobody enrolled this id."""
+
+
+class Forked(AuthenticationFailed):
+    """A log was rewritten, or is shown differently to different clients."""
 
 
 class ClockSkew(AuthenticationFailed):

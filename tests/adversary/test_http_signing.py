@@ -40,6 +40,7 @@ RANDOM = SeededRandomness("http attacks")
 VICTIM, EVE = Identity.generate(RANDOM), Identity.generate(RANDOM)
 KEYS = {client_id(one.public): one.public for one in (VICTIM, EVE)}
 REVOKED: set[str] = set()
+HOST = "sfsl.example.org"
 TARGET, BODY = "/v1/rounds/7/masked?part=1", b"the victim's answer"
 
 ATTACKS, attack = collector()
@@ -52,13 +53,16 @@ def key_of(client: str) -> bytes:
 
 
 def server(deployment: bytes = DEPLOYMENT, **other: Any) -> Verifier:
-    return Verifier(deployment, key_of, window_ms=WINDOW, body_ms=BODY_MS, **other)
+    return Verifier(deployment, key_of, hosts=(HOST,), window_ms=WINDOW, body_ms=BODY_MS, **other)
 
 
-def signed(now: int = NOW, identity: Identity = VICTIM, body: bytes = BODY) -> dict[str, str]:
+def signed(
+    now: int = NOW, identity: Identity = VICTIM, body: bytes = BODY, host: str = HOST
+) -> dict[str, str]:
     return sign_request(
         identity,
         deployment=DEPLOYMENT,
+        host=host,
         method="POST",
         target=TARGET,
         body=body,
@@ -114,43 +118,74 @@ def replay_at_another_deployment() -> bool:
     return bool(send(server(bytes(16)), signed()))
 
 
-@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(1))
+def unsigned_host(patch: pytest.MonkeyPatch) -> None:
+    unsigned_parts(1)(patch)
+    remove(Verifier, "_require_host")(patch)
+
+
+@attack(refusal=AuthenticationFailed, weaken=remove(Verifier, "_require_host"))
+def passed_on_by_a_server_that_claims_this_deployment() -> bool:
+    """At first contact a client takes a deployment's id from whom it asks. Whoever says another's id gets
+    requests signed for that deployment, and could pass them on to it."""
+    return bool(send(server(), signed(host="evil.example")))
+
+
+@attack(refusal=AuthenticationFailed, weaken=unsigned_host)
+def passed_on_under_the_right_name() -> bool:
+    return bool(send(server(), signed(host="evil.example") | {"Sfsl-Host": HOST}))
+
+
+@attack(refusal=AuthenticationFailed, weaken=remove(Verifier, "_require_host"))
+def an_enrolment_passed_on() -> bool:
+    """The stranger's server enrols those who come to it at another deployment, without their knowledge."""
+    sent = signed(identity=EVE, host="evil.example")
+    return bool(server().check_enrolment(sent, "POST", TARGET, sha256(BODY).digest(), NOW, EVE.public))
+
+
+@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(2))
 def another_method() -> bool:
     return bool(send(server(), signed(), method="DELETE"))
 
 
-@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(2))
+@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(3))
 def another_target() -> bool:
     return bool(send(server(), signed(), target="/v1/rounds/8/masked?part=1"))
 
 
-@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(2))
+@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(3))
 def another_query() -> bool:
     return bool(send(server(), signed(), target="/v1/rounds/7/masked?part=2"))
 
 
-@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(3))
+@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(4))
 def another_body() -> bool:
     return bool(send(server(), signed(), body=b"the attacker's answer"))
 
 
-@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(4))
+@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(5))
 def an_old_request_with_a_new_time() -> bool:
     return bool(send(server(), signed(NOW - 10**7) | {"Sfsl-Time": str(NOW)}))
 
 
-@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(5))
+@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(6))
 def a_taken_request_with_a_new_nonce() -> bool:
     to, headers = server(), signed()
     send(to, headers)
     return bool(send(to, headers | {"Sfsl-Nonce": "0" * 32}))
 
 
-@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(1, 2))
+@attack(refusal=AuthenticationFailed, weaken=unsigned_parts(2, 3))
 def the_border_between_method_and_target_moved() -> bool:
     """POST /v1… as POSTX 1…: without lengths in front of the parts both would be the same bytes."""
     headers = sign_request(
-        VICTIM, deployment=DEPLOYMENT, method="GET", target="/A/B", body=BODY, now_ms=NOW, randomness=RANDOM
+        VICTIM,
+        deployment=DEPLOYMENT,
+        host=HOST,
+        method="GET",
+        target="/A/B",
+        body=BODY,
+        now_ms=NOW,
+        randomness=RANDOM,
     )
     return bool(send(server(), headers, method="GE", target="/T/A/B"))
 
@@ -290,6 +325,7 @@ def a_key_under_which_anyone_can_sign() -> bool:
     base_point = bytes.fromhex("58" + "66" * 31)
     forged = {
         "Sfsl-Client": client_id(neutral),
+        "Sfsl-Host": HOST,
         "Sfsl-Time": str(NOW),
         "Sfsl-Nonce": "ab" * 16,
         "Sfsl-Signature": (base_point + (1).to_bytes(32, "little")).hex(),
@@ -452,9 +488,10 @@ def any_target(patch: pytest.MonkeyPatch) -> None:
 @attack(refusal=DecodeError, weaken=any_target)
 def a_target_with_a_header_in_it() -> bool:
     bad = "/v1/rounds HTTP/1.1\r\nSfsl-Client: x\r\n\r\n/"
-    parts = signing._parts(DEPLOYMENT, "POST", bad, sha256(BODY).digest(), NOW, bytes(16))
+    parts = signing._parts(DEPLOYMENT, HOST, "POST", bad, sha256(BODY).digest(), NOW, bytes(16))
     forged = {
         "Sfsl-Client": client_id(EVE.public),
+        "Sfsl-Host": HOST,
         "Sfsl-Time": str(NOW),
         "Sfsl-Nonce": "00" * 16,
         "Sfsl-Signature": EVE.sign(signing.LABEL, *parts).hex(),
@@ -465,9 +502,10 @@ def a_target_with_a_header_in_it() -> bool:
 @attack(refusal=AuthenticationFailed, weaken=lambda patch: patch.setattr(signing, "LABEL", "request"))
 def a_signature_made_for_another_purpose() -> bool:
     """A signed request for rows whose parts read like a request's: the label tells them apart."""
-    parts = signing._parts(DEPLOYMENT, "POST", TARGET, sha256(BODY).digest(), NOW, bytes(16))
+    parts = signing._parts(DEPLOYMENT, HOST, "POST", TARGET, sha256(BODY).digest(), NOW, bytes(16))
     headers = {
         "Sfsl-Client": NAME,
+        "Sfsl-Host": HOST,
         "Sfsl-Time": str(NOW),
         "Sfsl-Nonce": "00" * 16,
         "Sfsl-Signature": VICTIM.sign("request", *parts).hex(),
@@ -488,7 +526,7 @@ def test_attack_works_against_a_weakened_server(one: Attack) -> None:
 @pytest.mark.parametrize(
     "bad", ["a\r\nSet-Cookie: x", "a\0b", "\r\n\r\n<script>", "%0d%0a", "{0}", "\x1b[2J"]
 )
-@pytest.mark.parametrize("name", ["Sfsl-Client", "Sfsl-Time", "Sfsl-Nonce", "Sfsl-Signature"])
+@pytest.mark.parametrize("name", ["Sfsl-Client", "Sfsl-Host", "Sfsl-Time", "Sfsl-Nonce", "Sfsl-Signature"])
 def test_nothing_that_was_sent_is_quoted_back(name: str, bad: str) -> None:
     """Neither into an answer nor into a log."""
     with pytest.raises(DecodeError) as caught:
@@ -503,7 +541,7 @@ def test_nothing_secret_is_in_a_header() -> None:
 
     headers = signed(identity=Identity(Secret(seed)))
     assert seed.hex() not in "".join(headers.values())
-    assert all(value.isascii() and value.isalnum() for value in headers.values())
+    assert all(value.isascii() and value.replace(".", "").isalnum() for value in headers.values())
 
 
 # -- the registry ----------------------------------------------------------------------------------------

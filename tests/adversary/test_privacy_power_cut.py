@@ -110,6 +110,7 @@ def cut_everywhere() -> int:
             with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
                 for name, content in left.items():
                     (Path(folder) / name).write_bytes(content)
+                    (Path(folder) / name).chmod(0o600)
                 again = World()
                 again.created = world.created
                 again.exposed = dict(world.exposed)

@@ -175,6 +175,7 @@ def cut_everywhere() -> int:
             with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
                 for name, content in left.items():
                     (Path(folder) / name).write_bytes(content)
+                    (Path(folder) / name).chmod(0o600)
                 again = World()
                 again.created, again.sent = world.created, world.sent
                 with powered_by(Disk()):

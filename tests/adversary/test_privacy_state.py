@@ -237,6 +237,7 @@ def test_every_truncation_and_every_flipped_byte_is_noticed(path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04" + bytes(400), b"{}", b"\0" * 5000, os.urandom(300)])
 def test_a_foreign_file(path: Path, content: bytes) -> None:
     path.write_bytes(content)
+    path.chmod(0o600)
     with pytest.raises(StateError, match="not a client state"):
         reopen(path)
     assert path.read_bytes() == content
@@ -250,6 +251,7 @@ def test_a_well_sealed_file_with_other_content(path: Path, body: bytes, says: st
     import hashlib
 
     path.write_bytes(MAGIC + hashlib.sha256(body).digest() + body)
+    path.chmod(0o600)
     with pytest.raises(StateError, match=says):
         reopen(path)
 
@@ -257,6 +259,7 @@ def test_a_well_sealed_file_with_other_content(path: Path, body: bytes, says: st
 def test_a_huge_file_is_not_read(path: Path) -> None:
     with open(path, "wb") as file:
         file.truncate(1 << 30)
+    path.chmod(0o600)
     with pytest.raises(StateError, match="more than"):
         reopen(path)
 

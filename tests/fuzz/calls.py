@@ -11,12 +11,14 @@ from typing import Any
 from urllib.parse import unquote
 
 from clocks import PATIENCE
-from deployment import Deployment, Guest
+from deployment import HOST, HOSTS, Deployment, Guest
 from fuzz.corpus import frames
 from fuzz.frames import Frame, mutated
 from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness
-from sfsl.service.messages import CODEC, Enrol
+from sfsl.service.log import sign_head
+from sfsl.service.log_file import LogRules, RosterLog
+from sfsl.service.messages import CODEC, Enrol, LogEntry, LogQuery
 from sfsl.service.registry import Enrolment
 from sfsl.service.signing import Verifier, client_id, sign_request
 
@@ -77,12 +79,18 @@ class Site:
         self.pending = (self.honest[2], frames_[2])
         limits = AppLimits(client_rate=1e9, client_burst=10**9, address_rate=1e9, address_burst=10**9)
         registry = self.world.registry
+        # The stranger has the witness's place: it may sign heads, and must not be able to do more.
+        witnesses = LogRules(frozenset({self.stranger.public}), 1)
+        self.log = RosterLog(self._folder, registry.deployment, witnesses, SystemRandomness(), START_MS)
+        self.log.enter([LogEntry(guest.identity.public) for guest in (*self.honest, self.crook)], START_MS)
+        self.log.cosign(sign_head(self.stranger, self.log.offered), START_MS)
         server = Server(
             self.world.coordinator,
-            Verifier(registry.deployment, registry.public_key, nonces_per_client=100_000),
+            Verifier(registry.deployment, registry.public_key, hosts=HOSTS, nonces_per_client=100_000),
             Enrolment.open(50),
             b"package",
             limits,
+            log=self.log,
             time_ms=lambda: self.now_ms,
         )
         self.server = server
@@ -95,6 +103,7 @@ class Site:
         return frame
 
     async def __aexit__(self, *_: object) -> None:
+        self.log.close()
         await self.world.__aexit__()
 
     async def send(self, call: Call) -> Answer:
@@ -215,6 +224,8 @@ class Calls:
             return Call("replayed", again.method, again.target, again.headers, again.chunks)
         path, method = self._path(rng)
         query = rng.choice(self.QUERIES[:3] * 4 + self.QUERIES) if b"/next/" in path else b""
+        if path.startswith(b"/v1/log"):
+            query = rng.choice((b"", b"since=0", b"since=3", b"since=99", b"since=01", b"since=" + b"9" * 13))
         if rng.random() < 0.1:
             query = rng.choice(self.QUERIES)
         target = path + (b"?" + query if query else b"")
@@ -237,7 +248,7 @@ class Calls:
         if rng.random() < 0.1:
             ticket = rng.choice((ticket.upper(), ticket[:-1], ticket + b"0", b"%00" * 3, ticket[:-1] + b"\n"))
         # Inside, a new check-in would take the crook out of the round: so it stays in it.
-        match rng.choice((0, 1, 4, 5, 5, 5, 7) if site.inside else (0, 1, 2, 2, 4, 5, 5, 7)):
+        match rng.choice((0, 1, 4, 5, 5, 5, 7, 8) if site.inside else (0, 1, 2, 2, 4, 5, 5, 7, 8)):
             case 0:
                 return rng.choice(self.ODD), rng.choice(("GET", "POST"))
             case 1:
@@ -250,11 +261,21 @@ class Calls:
                 return b"/v1/answer/" + ticket + b"/" + rng.choice(
                     self.NUMBERS[:3] * 4 + self.NUMBERS
                 ), "POST"
+            case 8:
+                logs = (b"/v1/log", b"/v1/log/offer", b"/v1/log/prove", b"/v1/log/witness")
+                path = rng.choice(logs)
+                return path, "POST" if path in logs[2:] else "GET"
             case _:
                 open_ = (b"/v1/about", b"/v1/model", b"/healthz", b"/metrics", b"/status.json", b"/")
                 return rng.choice(open_), "GET"
 
     def _body(self, rng: random.Random, path: bytes) -> bytes:
+        if path.startswith(b"/v1/log") and rng.random() < 0.5:
+            names = tuple(guest.id for guest in self._site.honest[: rng.randrange(4)])
+            head = sign_head(self._site.stranger, self._site.log.offered)
+            valid = rng.choice((LogQuery(rng.choice((0, 2, 3, 2**40)), names), head, self._site.log.offered))
+            data = CODEC.encode(valid)
+            return data if rng.random() < 0.5 else mutated(rng, (Frame.of(data),), sly=True)
         match rng.randrange(7):
             case 0:
                 return b""
@@ -278,6 +299,7 @@ class Calls:
         signed = sign_request(
             who,
             deployment=site.world.registry.deployment if kind != "other" else bytes(16),
+            host=HOST if kind != "other" or len(body) % 2 else "elsewhere",
             method=method if method.isupper() and len(method) <= 16 else "GET",
             target=_signable(target),
             body=body if kind != "wrong" else body + b"x",
@@ -343,6 +365,7 @@ NAMES = {
     429: {"TooMany"},
 }
 OPEN = {b"/v1/about", b"/v1/model", b"/healthz", b"/metrics", b"/status.json", b"/"}
+OPEN |= {b"/v1/log", b"/v1/log/offer"}
 
 
 def require_proper(call: Call, answer: Answer) -> str:
@@ -368,11 +391,15 @@ def may_be_taken(call: Call) -> bool:
     path = call.target.partition(b"?")[0]
     if path in OPEN:
         return call.method == "GET" or (call.method == "HEAD" and not path.startswith(b"/v1/"))
+    if path == b"/v1/log/witness":  # the body is signed
+        return call.method == "POST" and b"".join(call.chunks).startswith(b"\x01\x86\xa4type\xa8log-head")
     if call.kind != "signed":
         return call.kind == "replayed" and path == b"/v1/enrol"
     if path.startswith(b"/v1/next/"):
         return call.method == "GET"
-    return call.method == "POST" and path.startswith((b"/v1/check-in", b"/v1/answer/", b"/v1/enrol"))
+    return call.method == "POST" and path.startswith(
+        (b"/v1/check-in", b"/v1/answer/", b"/v1/enrol", b"/v1/log/prove")
+    )
 
 
 Check = Callable[[Call, Answer], str]

@@ -10,11 +10,16 @@ from cohort import Cohort, Stepper
 from fuzz.frames import Frame
 from hot_cohort import HotCohort
 from sfsl.codec import Codec, Message
+from sfsl.crypto.merkle import Tree
+from sfsl.crypto.secret import Identity
 from sfsl.rounds.exchanges import CODEC as ROUND
 from sfsl.secagg.messages import CODEC as SECAGG
 from sfsl.secagg.messages import Roster
+from sfsl.service.log import leaf_of, sign_head, vouch
 from sfsl.service.messages import CODEC as HTTP
-from sfsl.service.messages import CheckedIn, CheckIn, Decline, Enrol
+from sfsl.service.messages import CheckedIn, CheckIn, Decline, Enrol, LogEntry, LogHead, LogProof, LogQuery
+from sfsl.service.signing import client_id
+from sfsl.testing import SeededRandomness
 from sfsl.union.protocol import CODEC as UNION
 from sfsl.union.protocol import Invitation as UnionInvitation
 from world import World
@@ -80,6 +85,20 @@ def _session_messages() -> Iterable[Message]:
         yield world.clients["c0"].handle_unmask(world.requests["c0"])
 
 
+def _log_messages() -> Iterable[Message]:
+    """Of a log with entries with and without a voucher, and a head with two signatures."""
+    source, deployment = SeededRandomness("a log"), bytes(range(16))
+    signers = [Identity.generate(source) for _ in range(5)]
+    entries = [vouch(signers[0], deployment, signers[1].public), LogEntry(signers[2].public)]
+    tree = Tree(map(leaf_of, entries))
+    head = LogHead(deployment, 2, tree.root, 1_800_000_000_000)
+    signed = sign_head(signers[4], sign_head(signers[3], head))
+    names = tuple(sorted(client_id(one.public_key) for one in entries))
+    yield from (head, signed, LogQuery(0, ()), LogQuery(1, names), LogProof(signed, b""))
+    yield LogProof(signed, tree.consistency(1, 2), (0, 1), tuple(entries))
+    yield LogProof(signed, b"", (1,), (entries[1],), tree.proof([1]))
+
+
 @cache
 def frames() -> dict[str, tuple[Codec, tuple[Frame, ...]]]:
     """By protocol. Each type of each codec is there."""
@@ -92,6 +111,7 @@ def frames() -> dict[str, tuple[Codec, tuple[Frame, ...]]]:
         CheckedIn(bytes(16), 0),
         CheckedIn(bytes(range(16)), 2**63 - 1),
         Decline(bytes(range(16))),
+        *_log_messages(),
         *(kind(b"round-0000000001") for kind in HTTP.types if kind.__name__ == "Decline"),  # type: ignore[call-arg]
     ]
     united = [UnionInvitation(invitation.roster, invitation.round.union)]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from deployment import HOST
 from fuzz.calls import Call, Headers, Site
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.service.messages import CODEC
@@ -26,6 +27,7 @@ def test_refusals_are_cheap_and_read_no_body(tmp_path: Path, record_property: An
                 headers = sign_request(
                     site.crook.identity,
                     deployment=site.world.registry.deployment,
+                    host=HOST,
                     method="POST",
                     target=target,
                     body=body,

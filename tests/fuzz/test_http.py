@@ -46,7 +46,7 @@ async def _one(site: Site, calls: Calls, rng: random.Random, before: bytes) -> s
     return said
 
 
-@sizes(quick=1500, share=0.03)
+@sizes(quick=2500, share=0.03)
 @pytest.mark.parametrize("crook", ["outside", "inside"])
 def test_requests_of_every_kind(crook: str, cases: int, record_property: Any) -> None:
     rng = random.Random(f"{SEED} http {crook}")

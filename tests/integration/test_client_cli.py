@@ -140,8 +140,8 @@ def test_a_model_that_is_not_the_announced_one_is_not_built(
 @pytest.mark.parametrize(
     ("active", "says"),
     [
-        (True, "^this server runs in active mode; give --roster FILE, which its operator publishes$"),
-        (False, "^this server does not run in active mode, which --roster FILE insists on$"),
+        (True, "^this server runs in active mode; give --log FILE or --roster FILE$"),
+        (False, "^this server does not run in active mode, which --log and --roster insist on$"),
     ],
 )
 def test_a_join_in_the_other_mode_than_the_server_s_ends_in_one_sentence(

@@ -38,7 +38,7 @@ RUN: dict[str, Any] = {
     "flower.phase_seconds": 1.0,
     "flower.training_seconds": 1.0,
 }
-DATA = {"data": {"users": CLIENTS, "scale": 0.03}}
+DATA = {"data": {"users": CLIENTS, "scale": 0.03}, "privacy": {"preset": "cpp2"}}
 
 
 @pytest.fixture(autouse=True)

@@ -55,7 +55,7 @@ def test_setting_up(tmp_path: Path) -> None:
             "sfsl.example.org": "127.0.0.1",
             '"0.0.0.0"': '"127.0.0.1"',
             "8443": free,
-            "clients = 100 ": f"clients = {CLIENTS} ",
+            "clients = 1000 ": f"clients = {CLIENTS} ",
         }.items():
             text = text.replace(old, new)
         return text

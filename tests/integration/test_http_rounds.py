@@ -40,6 +40,7 @@ from sfsl_research.swarm.swarm import Swarm, SwarmSettings
 CLIENTS, ROUNDS = 6, 2
 CONFIG: dict[str, Any] = {
     "data": {"users": CLIENTS, "scale": 0.03},
+    "privacy": {"preset": "cpp2"},
     "round": {"scheme": "sfsl", "clients": CLIENTS, "min_contributors": 2},
     "server": {"row_step": "adagrad", "kappa_rounds": 10},
     "serve": {"plain": True, "enrolment": "open", "port": 0, "period_days": 0, "largest_set": 300},

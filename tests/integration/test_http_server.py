@@ -311,6 +311,7 @@ def test_files_and_ports_that_cannot_be_used(tmp_path: Path, tls: Path) -> None:
 
 CONFIG = """
 [data]
+world = "tastes"
 users = 40
 scale = 0.02
 [round]

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from clocks import PATIENCE
-from deployment import settings
+from deployment import HOSTS, settings
 from second_client import client
 from second_client.client import SecondClient
 from second_client.hot import HotDownload, Limits
+from second_client.log import Log
 from second_client.rounds import Download, Update
 from second_client.secagg import Policy
 from second_client.wire import Refused, digest, encode
@@ -37,6 +38,7 @@ from sfsl.rounds.params import ANYTHING, HotRules
 from sfsl.rounds.record import RoundRecord
 from sfsl.service.driver import Kept, Service
 from sfsl.service.identities import Enrolment
+from sfsl.service.log_file import LogRules, RosterLog
 from sfsl.service.registry import Registry
 from sfsl.service.signing import Verifier
 from sfsl.submodel import MemoryStore, ModelSpec, RowMaps, RowSet, StoreSpec, Table, TrainedRows
@@ -172,14 +174,15 @@ class World:
             clock=time.monotonic,
             today=now_ms,
         )
+        self.log = RosterLog(folder, self.registry.deployment, LogRules(), SystemRandomness(), now_ms())
         self.coordinator = Coordinator(service)
         self.threads = ThreadPoolExecutor(8)
         self._second: list[SecondClient] = []
 
     async def __aenter__(self) -> "World":
         limits = AppLimits()
-        verifier = Verifier(self.registry.deployment, self.registry.public_key)
-        server = Server(self.coordinator, verifier, Enrolment.open(100), PACKAGE, limits)
+        verifier = Verifier(self.registry.deployment, self.registry.public_key, hosts=HOSTS)
+        server = Server(self.coordinator, verifier, Enrolment.open(100), PACKAGE, limits, log=self.log)
         listen = Listen(port=0, certificate=self._tls / "server.pem", key=self._tls / "server.key")
         ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         app = create_app(server, limits)
@@ -193,6 +196,7 @@ class World:
         await self.coordinator.stop()
         await asyncio.wait_for(self._serving, PATIENCE)
         self.threads.shutdown()
+        self.log.close()
         self.registry.close()
 
     async def thread(self, act: Callable[..., Any], *arguments: Any) -> Any:
@@ -324,6 +328,28 @@ def test_two_rounds_of_second_clients(tmp_path: Path, tls: Path, encoding: str) 
                     for table, rows in download.rows.items():
                         for row, values in rows.items():
                             np.testing.assert_array_equal(values, before[table][row])
+
+    run(scenario)
+
+
+def test_second_clients_have_the_log_prove_each_other(tmp_path: Path, tls: Path) -> None:
+    people = PEOPLE[:3]
+
+    async def scenario() -> None:
+        async with World(tmp_path, tls, cohort=3, active=True) as world:
+            trust = {"deployment": world.registry.deployment.hex(), "log": world.log.public.hex()}
+            logs = [Log(trust) for _ in people]
+            clients = [world.second(one, log=log) for one, log in zip(people, logs, strict=True)]
+            await asyncio.gather(*(world.thread(one.join) for one in clients))
+            for _ in range(2):
+                ends = await asyncio.gather(
+                    *(
+                        world.thread(one.take_part, {"item": person.rows}, person.train)
+                        for one, person in zip(clients, people, strict=True)
+                    )
+                )
+                assert [end.outcome for end in ends] == ["committed"] * 3
+            assert [log.since for log in logs] == [3] * 3
 
     run(scenario)
 

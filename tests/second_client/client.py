@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from second_client.hot import HotRound, Limits
 from second_client.hot import Train as HotTrain
+from second_client.log import Log
 from second_client.privacy import RandomizedResponse
 from second_client.rounds import Model, Round, Train
 from second_client.secagg import Policy, Session, sign
@@ -52,6 +53,7 @@ def client_id(public: bytes) -> str:
 def signed_headers(
     identity: Ed25519PrivateKey,
     deployment: bytes,
+    host: str,
     method: str,
     target: str,
     body: bytes,
@@ -59,9 +61,11 @@ def signed_headers(
     nonce: bytes,
 ) -> dict[str, str]:
     """The headers of one request (2.1, 2.2)."""
-    parts = (method.encode(), target.encode(), sha256(body).digest(), time_ms.to_bytes(8, "big"), nonce)
+    line = (host.encode(), method.encode(), target.encode())
+    parts = (*line, sha256(body).digest(), time_ms.to_bytes(8, "big"), nonce)
     return {
         "Sfsl-Client": client_id(identity.public_key().public_bytes_raw()),
+        "Sfsl-Host": host,
         "Sfsl-Time": str(time_ms),
         "Sfsl-Nonce": nonce.hex(),
         "Sfsl-Signature": sign(identity, "http request", deployment, *parts).hex(),
@@ -69,8 +73,8 @@ def signed_headers(
 
 
 class SecondClient:
-    """``seed`` is the identity's; ``known`` (active mode) the public keys of all, by id; ``deployment`` the
-    one that was met before, which a client that ends keeps (1.1)."""
+    """``seed`` is the identity's; ``known`` (active mode) the public keys of all, by id, or ``log`` what
+    proves them; ``deployment`` the one that was met before, which a client that ends keeps (1.1)."""
 
     def __init__(
         self,
@@ -82,18 +86,22 @@ class SecondClient:
         known: Mapping[str, bytes] | None = None,
         response: RandomizedResponse | None = None,
         deployment: bytes | None = None,
+        log: Log | None = None,
     ) -> None:
         place = urlsplit(url)
         require(place.scheme == "https" and place.hostname is not None, "not https")
         context = ssl.create_default_context(cafile=authority)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        self._host = place.hostname or ""
         self._http = http.client.HTTPSConnection(
             place.hostname or "", place.port, context=context, timeout=60
         )
         self._identity = Ed25519PrivateKey.from_private_bytes(seed)
         self.public = self._identity.public_key().public_bytes_raw()
         self.id = client_id(self.public)
-        self._policy, self._known = policy or Policy(), known
+        self._policy, self._known, self._log = policy or Policy(), known, log
+        if log is not None:
+            self._known = {}
         self._response = response or RandomizedResponse(os.urandom(32))
         self._deployment = deployment
         self._ahead_ms = 0
@@ -115,7 +123,7 @@ class SecondClient:
                 assert self._deployment is not None
                 moment, nonce = int(time.time() * 1000) + self._ahead_ms, os.urandom(16)
                 headers |= signed_headers(
-                    self._identity, self._deployment, method, target, body, moment, nonce
+                    self._identity, self._deployment, self._host, method, target, body, moment, nonce
                 )
             try:
                 answer = self._once(method, target, body, headers, limit)
@@ -212,10 +220,21 @@ class SecondClient:
             pass
         number = self.received + 1
         require(answer.headers["Sfsl-Sequence"] == str(number), "another message than the next")
+        if self._log is not None and number == 1:
+            self._prove(decode(answer.body, "invitation", "hot-invitation"))
         ours = self._round.answer(answer.body)
         self.received = number
         # 409: we were too late, and the next question will be told so.
         self._expect(self._request("POST", f"/v1/answer/{self._ticket}/{number}", ours), 204, 409)
+
+    def _prove(self, invitation: Mapping[str, Any]) -> None:
+        """Everyone in the cohort is in the log, or we say nothing (log.md 4.3)."""
+        assert self._log is not None
+        names = sorted(member["keys"]["client"] for member in invitation["roster"]["members"])
+        body = encode("log-query", since=self._log.since, clients=names)
+        proof = decode(self._expect(self._request("POST", "/v1/log/prove", body), 200).body, "log-proof")
+        self._known.clear()  # type: ignore[union-attr]
+        self._known.update(self._log.take(proof, names))  # type: ignore[union-attr]
 
     def take_part(
         self, real: Mapping[str, Sequence[int]], train: Train | HotTrain, hot: Limits | None = None

@@ -234,6 +234,14 @@ KEYS = record(
     commitments=items(octets(32), 1, 8),
     signature=optional(octets(64)),
 )
+LOG_HEAD = record(
+    "log-head",
+    deployment=octets(16),
+    size=COUNT,
+    root=octets(32),
+    time=integer(0, 2**49),
+    signatures=items(pair(octets(32), octets(64)), 0, 64),
+)
 LAYOUT = record(None, dense=COUNT, tables=items(record(None, rows=COUNT, width=integer(1, 2**24)), 0, 64))
 SUM_PARAMS = record(
     None,
@@ -371,6 +379,15 @@ INCOMING: dict[str, Check] = {
         category_of=ANY_BYTES,
         model=MODEL,
         last={"layout": one_of("wide")},
+    ),
+    "log-head": LOG_HEAD,
+    "log-proof": record(
+        "log-proof",
+        head=LOG_HEAD,
+        consistency=octets(0, 4096),
+        places=items(COUNT, 0, 1024),
+        entries=items(pair(octets(32), octets(0, 64)), 0, 1024),
+        inclusion=octets(0, 32 * 40 * 1024),
     ),
     "invitation": record("invitation", roster=ROSTER, round=ROUND),
     "hot-invitation": record("hot-invitation", roster=ROSTER, round=HOT_ROUND),

@@ -24,7 +24,13 @@ from sfsl_research.audit.owners import AS_IT_IS, EASIER, OwnersNamed, attack_own
 from sfsl_research.audit.watched import SeenTable, WatchedRound, watch_round
 
 CLIENTS = 60
-SMALL = {"data.users": 120, "data.scale": 0.1, "round.clients": CLIENTS, "round.sums": "plain"}
+SMALL = {
+    "data.world": "tastes",
+    "data.users": 120,
+    "data.scale": 0.1,
+    "round.clients": CLIENTS,
+    "round.sums": "plain",
+}
 
 
 def world(**settings: object) -> tuple[RunConfig, Fleet, MemoryStore]:

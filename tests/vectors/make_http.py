@@ -23,6 +23,7 @@ PLACE = Path(__file__).parent / "http.json"
 ORIGIN = "sfsl, made by tests/vectors/make_http.py"
 NOW = 1_800_000_000_000
 WINDOW_MS = 120_000
+HOSTS = ("sfsl.example.org", "*.example.net", "192.0.2.7", "2001:db8::7")
 
 
 def identity_file(seed: bytes) -> str:
@@ -31,7 +32,9 @@ def identity_file(seed: bytes) -> str:
         return (Path(folder) / "identity").read_text()
 
 
-def request(name: str, method: str, target: str, body: bytes, time_ms: int = NOW) -> Json:
+def request(
+    name: str, method: str, target: str, body: bytes, time_ms: int = NOW, host: str = HOSTS[0]
+) -> Json:
     seed, deployment, randomness = (
         some("http identity"),
         some("http deployment", 16),
@@ -41,17 +44,19 @@ def request(name: str, method: str, target: str, body: bytes, time_ms: int = NOW
     headers = sign_request(
         identity,
         deployment=deployment,
+        host=host,
         method=method,
         target=target,
         body=body,
         now_ms=time_ms,
         randomness=randomness,
     )
-    parts = _parts(deployment, method, target, sha256(body).digest(), time_ms, randomness.drawn)
+    parts = _parts(deployment, host, method, target, sha256(body).digest(), time_ms, randomness.drawn)
     return {
         "name": name,
         "seed": seed.hex(),
         "deployment": deployment.hex(),
+        "host": host,
         "method": method,
         "target": target,
         "body": body.hex(),
@@ -75,6 +80,12 @@ def refusals(good: Json) -> list[Json]:
     cases: list[tuple[str, Json, Json]] = [
         ("too late", {}, late),
         ("too early", {}, early),
+        ("another host", {"headers": {"Sfsl-Host": "example.org"}}, bad),
+        ("another host of this server", {"headers": {"Sfsl-Host": "a.example.net"}}, bad),
+        ("a host two labels below", {"headers": {"Sfsl-Host": "a.b.example.net"}}, bad),
+        ("a host in capitals", {"headers": {"Sfsl-Host": "SFSL.example.org"}}, unread),
+        ("no host", {"headers": {"Sfsl-Host": None}}, unread),
+        ("a long host", {"headers": {"Sfsl-Host": "a" * 254}}, {"error": "Oversize"}),
         ("another method", {"method": "PUT"}, bad),
         ("another query", {"target": good["target"] + "0"}, bad),
         ("another body", {"body": "00"}, bad),
@@ -99,8 +110,8 @@ def refusals(good: Json) -> list[Json]:
 def content() -> Json:
     requests = [
         request("a post", "POST", "/v1/next?ticket=00ff&wait=30", b"some body"),
-        request("a get without a body", "GET", "/v1/status", b"", 0),
-        request("a long target", "GET", "/" + "~" * 2047, bytes(range(256)), 10**15 - 1),
+        request("a get without a body", "GET", "/v1/status", b"", 0, "a.example.net"),
+        request("a long target", "GET", "/" + "~" * 2047, bytes(range(256)), 10**15 - 1, "2001:db8::7"),
     ]
     seeds = [some("http identity"), bytes(32), b"\xff" * 32]
     p, order_8 = 2**255 - 19, 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
@@ -120,6 +131,7 @@ def content() -> Json:
             for sign in (0, 2**255)
         ],
         "window_ms": WINDOW_MS,
+        "hosts": HOSTS,
         "requests": requests,
         "refused": refusals(requests[0]),
     }

@@ -59,20 +59,30 @@ def identity_file(seed: bytes) -> str:
 # -- 2 -----------------------------------------------------------------------------------------------------
 
 
-def to_sign(deployment: bytes, method: str, target: str, body: bytes, time_ms: int, nonce: bytes) -> bytes:
+def to_sign(
+    deployment: bytes, host: str, method: str, target: str, body: bytes, time_ms: int, nonce: bytes
+) -> bytes:
     digest = hashlib.sha256(body).digest()
-    time = time_ms.to_bytes(8, "big")
-    return frame("sign http request", deployment, method.encode(), target.encode(), digest, time, nonce)
+    line, time = (host.encode(), method.encode(), target.encode()), time_ms.to_bytes(8, "big")
+    return frame("sign http request", deployment, *line, digest, time, nonce)
 
 
 def headers(
-    seed: bytes, deployment: bytes, method: str, target: str, body: bytes, time_ms: int, nonce: bytes
+    seed: bytes,
+    deployment: bytes,
+    host: str,
+    method: str,
+    target: str,
+    body: bytes,
+    time_ms: int,
+    nonce: bytes,
 ) -> dict[str, str]:
     signature = Ed25519PrivateKey.from_private_bytes(seed).sign(
-        to_sign(deployment, method, target, body, time_ms, nonce)
+        to_sign(deployment, host, method, target, body, time_ms, nonce)
     )
     return {
         "Sfsl-Client": client_id(public_key(seed)),
+        "Sfsl-Host": host,
         "Sfsl-Time": str(time_ms),
         "Sfsl-Nonce": nonce.hex(),
         "Sfsl-Signature": signature.hex(),
@@ -81,6 +91,7 @@ def headers(
 
 FORMS = {
     "Sfsl-Client": r"[0-9a-f]{32}",
+    "Sfsl-Host": r"[a-z0-9._:-]{1,253}",
     "Sfsl-Time": r"0|[1-9][0-9]{0,14}",
     "Sfsl-Nonce": r"[0-9a-f]{32}",
     "Sfsl-Signature": r"[0-9a-f]{128}",
@@ -88,12 +99,20 @@ FORMS = {
 
 
 def verdict(
-    keys: dict[str, bytes], window_ms: int, request: dict[str, Any], given: dict[str, str], now_ms: int
+    keys: dict[str, bytes],
+    hosts: list[str],
+    window_ms: int,
+    request: dict[str, Any],
+    given: dict[str, str],
+    now_ms: int,
 ) -> str:
     """2.3 without the memory: "taken", or why not."""
     for name, form in FORMS.items():
         if name not in given or not re.fullmatch(form, given[name]):
             return "malformed"
+    host = given["Sfsl-Host"]
+    if host not in hosts and "*." + host.partition(".")[2] not in hosts:
+        return "signature"
     time = int(given["Sfsl-Time"])
     if abs(time - now_ms) > window_ms:
         return "clock"
@@ -105,6 +124,7 @@ def verdict(
         return "malformed"
     message = to_sign(
         bytes.fromhex(request["deployment"]),
+        host,
         request["method"],
         request["target"],
         bytes.fromhex(request["body"]),

@@ -83,6 +83,7 @@ def test_keys_that_may_not_enrol(key: str) -> None:
 def parts(one: dict[str, Any]) -> dict[str, Any]:
     return {
         "deployment": bytes.fromhex(one["deployment"]),
+        "host": one["host"],
         "method": one["method"],
         "target": one["target"],
         "body": bytes.fromhex(one["body"]),
@@ -97,11 +98,14 @@ def test_requests(one: dict[str, Any]) -> None:
     made = sign_request(Identity(Secret(seed)), **parts(one), now_ms=time, randomness=Tape(one["random"]))
     assert made == one["headers"]
     assert judge(one, one["headers"], time) == one["headers"]["Sfsl-Client"]
-    assert reference.verdict(KEYS, VECTORS["window_ms"], one, one["headers"], time) == "taken"
+    assert (
+        reference.verdict(KEYS, VECTORS["hosts"], VECTORS["window_ms"], one, one["headers"], time) == "taken"
+    )
 
 
 def judge(one: dict[str, Any], headers: dict[str, str], now: int) -> str:
-    verifier = Verifier(bytes.fromhex(one["deployment"]), key_of, window_ms=VECTORS["window_ms"])
+    options = {"window_ms": VECTORS["window_ms"], "hosts": VECTORS["hosts"]}
+    verifier = Verifier(bytes.fromhex(one["deployment"]), key_of, **options)
     body = sha256(bytes.fromhex(one["body"])).digest()
     return verifier.check(headers, one["method"], one["target"], body, now)
 
@@ -117,4 +121,7 @@ def test_refusals(case: dict[str, Any]) -> None:
     assert type(caught.value).__name__ == case["error"]
     if isinstance(caught.value, ClockSkew):
         assert caught.value.off_ms == case["off_ms"]
-    assert reference.verdict(KEYS, VECTORS["window_ms"], changed, headers, now) == MEANING[case["error"]]
+    assert (
+        reference.verdict(KEYS, VECTORS["hosts"], VECTORS["window_ms"], changed, headers, now)
+        == MEANING[case["error"]]
+    )

@@ -58,6 +58,7 @@ def join(
     max_megabytes: Annotated[float, _term("max_megabytes")] = TERMS.max_megabytes,
     exact_sums: Annotated[bool, _switch("exact_sums")] = TERMS.exact_sums,
     roster: Annotated[Path | None, _term("roster")] = None,
+    log: Annotated[Path | None, _term("log")] = None,
     privacy: Annotated[str, _term("privacy")] = TERMS.privacy,
     rounds: Annotated[int | None, Option(help="Stop after so many whole rounds.", min=1)] = None,
     wait: Annotated[
@@ -107,7 +108,7 @@ def join(
         # A test sees to it that every term is a flag above.
         given = {name: value for name, value in context.params.items() if name in _FIELDS}
         try:
-            terms = Terms(**given | {"roster": str(roster or "")})
+            terms = Terms(**given | {"roster": str(roster or ""), "log": str(log or "")})
             client.require_held_out(held_out)
         except InputError as error:  # about a term, which is a flag here
             raise InputError(f"--{error}") from None

@@ -10,6 +10,7 @@ import typer
 from typer import Argument, Option
 
 from sfsl.carriers.https.authority import CertificateFacts, create_authority, issue_server, read_certificate
+from sfsl.cli import log
 from sfsl.cli.output import Json, present, table
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness
 from sfsl.errors import KeyFileError
@@ -18,6 +19,7 @@ from sfsl.service.registry import ClientRecord, Registry
 from sfsl.service.signing import client_id
 
 app = typer.Typer(help="Certificates, client identities, enrolled clients.", no_args_is_help=True)
+app.add_typer(log.app, name="log")
 
 RegistryFile = Annotated[Path, Option("--registry", metavar="FILE", help="The server's registry.")]
 _WARN_DAYS = 30

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,8 @@ import typer
 from rich.table import Table
 
 from sfsl.cli.output import Json, counts_of_rounds, facts, plain, present, privacy_level, table
+from sfsl.client.home import Home
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.privacy import (
     PRESETS,
     Events,
@@ -25,6 +28,9 @@ from sfsl.privacy import (
 from sfsl.privacy import tune as run_tune
 from sfsl.privacy.parameters import PAPER_COHORT, PAPER_MEAN_OWNERS, PAPER_SINGLE_OWNER
 from sfsl.privacy.state import StateRecord, read_state
+from sfsl.service.identities import read_identity
+from sfsl.service.signing import client_id
+from sfsl.settings.terms import Terms
 
 app = typer.Typer(help="Index privacy: what it gives, what it costs, an audit.", no_args_is_help=True)
 
@@ -140,6 +146,31 @@ def tune(
         "frontier": [_tuned_figures(point) for line in lines.values() for point in line],
     }
     present(figures, json, *_tuned_texts(best, rounds, full), *where(plot))
+
+
+@app.command(
+    epilog="Examples:  sfsl privacy renew me   |   sfsl privacy renew me --identity ada.key --period-days 30"
+)
+def renew(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The client's folder (sfsl join --state).")],
+    identity: Annotated[Path | None, typer.Option(help="Its key, where that is not in DIR.")] = None,
+    client: Annotated[str | None, typer.Option(help="Its name, where that is not its key's.")] = None,
+    period_days: Annotated[int, typer.Option(min=1, help="Days in a period.")] = Terms().period_days,
+    json: Json = False,
+) -> None:
+    """Begin a new ledger for a client whose state is lost for good. It sits out the period; what it had spent
+    is known from the server only."""
+    name = client or client_id(read_identity(identity or folder / "identity.key").public)
+    calendar, today = Terms(period_days=period_days).calendar, datetime.now(UTC).date()
+    Home(folder, SystemRandomness()).renew(name, calendar, today)
+    until = calendar.first_day(calendar.period(today) + 1).isoformat()
+    present(
+        {"client": name, "state": str(folder / "state"), "sits_out_until": until},
+        json,
+        f"client {name} begins a new ledger in {folder}/state and sits out until {until}",
+        "Rounds that the server remembers are charged when it checks in. A server that remembers fewer than "
+        "there were makes this ledger too small: if in doubt, lower --epsilon",
+    )
 
 
 def _spent_figures(record: StateRecord, limit: float | None, delta: float) -> dict[str, Any]:

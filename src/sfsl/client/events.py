@@ -23,7 +23,9 @@ Hex16 = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 Read = TypeVar("Read")
-_Around = Literal["data", "model", "connected", "enrolled", "checked-in", "declined", "waiting", "offline"]
+_Around = Literal[
+    "data", "model", "log", "connected", "enrolled", "checked-in", "declined", "waiting", "offline"
+]
 _InRound = Literal["invited", "exposed", "training", "uploaded"]
 Kind = _Around | _InRound | Outcome
 

@@ -7,6 +7,7 @@
     state             period, key of the permanent answers and ledger (``ClientState``)
     rows              its personal rows, which never leave the device (``PersonalRows``)
     data              the samples that the period froze
+    log               the last head of the log of enrolled clients, where it is checked (``MemberLog``)
     model             what it knows of the model, and the rows that the period froze (``KnownModel``)
 """
 
@@ -32,6 +33,8 @@ from sfsl.submodel import ModelSpec, Table
 from sfsl.submodel.store import initial_rows
 
 _LARGEST_DATA = 1 << 30
+# Each is made after the state: with one of them, there was a state.
+_AFTER_STATE = ("deployment", "rows", "data", "model")
 
 
 class _Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -165,12 +168,16 @@ class Home:
             raise StateError(f"{path} does not hold the id of a deployment") from None
 
     def pin(self, deployment: bytes) -> None:
+        """Keep to this deployment from now on; the state is made before."""
         if self.deployment() is None:
             replace_file(self.folder / "deployment", deployment.hex().encode() + b"\n")
 
     def state(self, client: str, calendar: Calendar, budget: Budget) -> ClientState:
+        """Open the state, or make one for a client that never took part. One that is gone is never replaced
+        silently (spec privacy 6.1): the ledger would begin anew, and answers be drawn a second time."""
         path = self.folder / "state"
         if not path.exists():
+            self._require_new(path)
             return ClientState.create(path, client=client, calendar=calendar, budget=budget)
         state = ClientState.open(path, client=client, budget=budget)
         if state.calendar != calendar:
@@ -180,6 +187,24 @@ class Home:
                 f"{calendar.days} days; a client keeps to its calendar"
             )
         return state
+
+    def renew(self, client: str, calendar: Calendar, today: date) -> None:
+        """Begin a new ledger in place of one that is lost for good. The client sits out this period, and what
+        the lost one had spent is charged by the server's count when it checks in."""
+        spent = Budget(0, 0, 0)
+        lost = (today, self._randomness)
+        path = self.folder / "state"
+        ClientState.create(path, client=client, calendar=calendar, budget=spent, lost=lost).close()
+
+    def _require_new(self, state: Path) -> None:
+        left = [name for name in _AFTER_STATE if (self.folder / name).exists()]
+        if left:
+            raise StateError(
+                f"{state} is gone, but {', '.join(left)} beside it {'are' if len(left) > 1 else 'is'} there: "
+                "this client took part before, and what it has given away is in the missing file. Put it "
+                f"back, not an older copy. If it is lost for good:  sfsl privacy renew {self.folder}  begins "
+                "a new one, with which this client sits out the period"
+            )
 
     def personal(self, model: ModelSpec) -> PersonalRows:
         return PersonalRows.open(self.folder / "rows", model, self._randomness)

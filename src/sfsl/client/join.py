@@ -18,11 +18,13 @@ from sfsl.client.following import Data, KnownModel, ServedModel, build_device, f
 from sfsl.client.home import Home, PersonalRows, read_roster
 from sfsl.client.hot import DurablePurse
 from sfsl.client.link import Link, trusted
+from sfsl.client.log import MemberLog
 from sfsl.client.participant import Attempt, Participant, require_mode, require_scheme
 from sfsl.client.round import DurableMemory
 from sfsl.crypto.secret import Identity, Randomness, SystemRandomness
 from sfsl.errors import InputError, WrongModel
 from sfsl.privacy import ClientState
+from sfsl.service.log import LogTrust
 from sfsl.settings.terms import Terms
 
 Given = ParamSpec("Given")
@@ -88,9 +90,14 @@ async def join_async(
         randomness=randomness,
         notify=notify,
     ) as link:
-        client = _Client(link, home, own, data, terms or Terms(), held_out, notify, randomness)
+        terms = terms or Terms()
+        trust = None if terms.log_file is None else LogTrust.read(terms.log_file)
+        log = None if trust is None else MemberLog(home.folder / "log", trust)
+        client = _Client(link, home, own, data, terms, held_out, notify, randomness, log)
         client.require_files()
         served = await client.model()
+        client.state().close()  # before the deployment is pinned, beside which a state must not be missing
+        await client.look_at_log()
         home.pin(link.deployment or b"")  # which it met when it was asked for its model
         return await client.take_part(served, rounds, wait)
 
@@ -155,6 +162,7 @@ class _Client:
     held_out: float
     notify: Notify
     randomness: Randomness
+    log: MemberLog | None = None
 
     def require_files(self) -> None:
         """Find out what is wrong here before anybody is asked for anything."""
@@ -165,19 +173,30 @@ class _Client:
     async def model(self) -> ServedModel:
         """Fetch the model that the server names, if it continues the one that this client knows."""
         about = await self.link.about()
-        require_mode(about, bool(self.terms.roster))
+        require_mode(about, bool(self.terms.roster or self.terms.log))
         require_scheme(about, self.terms.policy)
         served = await fetch_model(self.link, about)
         self._known.require_extends(served)
         return served
+
+    async def look_at_log(self) -> None:
+        """Check the head of the log before anything else: a fork shows here, whoever is invited."""
+        if self.log is not None:
+            head = self.log.take(await self.link.log(self.log.query()))
+            self.notify(Event("log", f"The log of enrolled clients has {head.size:,} entries"))
+        elif self.terms.roster:
+            said = "new: --log FILE checks them against the log that the server keeps"
+            self.notify(Event("log", f"{len(self._pinned() or ()):,} clients are pinned by a file; {said}"))
+
+    def state(self) -> ClientState:
+        return self.home.state(self.link.client, self.terms.calendar, self.terms.budget)
 
     async def take_part(self, served: ServedModel, rounds: int | None, wait: bool) -> list[Attempt]:
         """Take part round after round, in each period with its own data, also while the catalogue grows."""
         ended: list[Attempt] = []
         while True:
             left = None if rounds is None else rounds - sum(one.whole for one in ended)
-            state = self.home.state(self.link.client, self.terms.calendar, self.terms.budget)
-            with state, self.home.personal(served.task.spec) as personal:
+            with self.state() as state, self.home.personal(served.task.spec) as personal:
                 participant = self._participant(served, state, personal)
                 try:
                     ended += await participant.run(left, wait=False)
@@ -211,7 +230,8 @@ class _Client:
             randomness=self.randomness,
             notify=self.notify,
             identity=self.identity,
-            pinned=self._pinned(),
+            pinned=self._pinned() if self.log is None or self.terms.roster else self.log.members,
+            log=self.log,
             purse=DurablePurse(state, shared, self.terms.hot_delta),
             now=lambda: datetime.now(UTC).replace(tzinfo=None),
         )

@@ -44,7 +44,7 @@ from sfsl.errors import (
     WrongRound,
     WrongVersion,
 )
-from sfsl.service.messages import CODEC, CheckedIn, Enrol
+from sfsl.service.messages import CODEC, CheckedIn, Enrol, LogHead, LogProof, LogQuery
 from sfsl.service.signing import client_id, sign_request
 
 PROTOCOL = 1
@@ -64,6 +64,7 @@ class LinkLimits:
     poll_s: float = 60.0
     model_bytes: int = 64 << 20
     catalogue_bytes: int = 64 << 20
+    proof_bytes: int = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -211,6 +212,28 @@ class Link:
             raise InvalidMessage(f"{type(message).__name__} in answer to a check-in")
         return message
 
+    async def log(self, query: LogQuery, *, offered: bool = False) -> LogProof:
+        """Ask the log of enrolled identities about some of them; without any, for its head: the one that
+        clients are shown, or the one that is ``offered`` to witnesses."""
+        request = _Request("POST", "/v1/log/prove", CODEC.encode(query), limit=self.limits.proof_bytes)
+        if not query.clients:
+            path = "/v1/log/offer" if offered else "/v1/log"
+            request = _Request("GET", f"{path}?since={query.since}", signed=False)
+        message = await self._insist(request, lambda reply: _frame(reply.content, request.limit))
+        if not isinstance(message, LogProof):
+            raise InvalidMessage(f"{type(message).__name__} where the log's proof is due")
+        return message
+
+    async def cosign(self, head: LogHead) -> bool:
+        """Hand over a witness's signature; return whether its head is the one that is offered still."""
+
+        def read(reply: _Reply) -> bool:
+            if reply.status not in (204, 409):
+                raise reply.refusal
+            return reply.status == 204
+
+        return await self._insist(_Request("POST", "/v1/log/witness", CODEC.encode(head), signed=False), read)
+
     async def next(self, ticket: bytes, after: int, *, limit: int) -> Message | Over:
         """Wait for message ``after`` + 1."""
 
@@ -310,6 +333,7 @@ class Link:
         return sign_request(
             self.identity,
             deployment=self.deployment,
+            host=urlsplit(self._base).hostname or "",
             method=request.method,
             target=request.target,
             body=request.body,

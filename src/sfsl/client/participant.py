@@ -16,12 +16,14 @@ from sfsl.client.events import OUTCOMES, About, Backoff, Event, Notify, Outcome,
 from sfsl.client.home import PersonalRows
 from sfsl.client.hot import HotClientRound, Purse
 from sfsl.client.link import Link, Over
+from sfsl.client.log import MemberLog
 from sfsl.client.round import Chance, ClientModel, ClientRound, Memory, Trainer
 from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness
 from sfsl.errors import (
     AuthenticationFailed,
     Declined,
+    Forked,
     InputError,
     InvalidMessage,
     RemoteError,
@@ -96,8 +98,9 @@ class Settings:
 @dataclass
 class Participant:
     """One client on a network. ``pinned`` are the identities of all clients by name, where it insists on
-    active mode. ``purse`` pays for rounds over hot rows; None: it takes part in none. ``worker`` runs the
-    protocol's arithmetic, ``training`` the trainer; None: threads of the event loop.
+    active mode. ``log`` proves that those of a cohort are enrolled. ``purse`` pays for rounds over hot rows;
+    None: it takes part in none. ``worker`` runs the protocol's arithmetic, ``training`` the trainer; None:
+    threads of the event loop.
 
     ``run`` is a coroutine to cancel at any time: a round under way goes on without this client, what was
     debited stays debited, and what it learned about itself is kept. ``ended`` is how the last attempts of a
@@ -116,6 +119,7 @@ class Participant:
     notify: Notify = nobody
     identity: Identity | None = None
     pinned: Mapping[str, bytes] | None = None
+    log: MemberLog | None = None
     purse: Purse | None = None
     worker: Executor | None = None
     training: Executor | None = None
@@ -141,6 +145,8 @@ class Participant:
                 if not wait or not await self.rest():
                     break
                 continue
+            except Forked:
+                raise
             except AuthenticationFailed:
                 strange += 1
                 if strange > 1:
@@ -243,6 +249,13 @@ class Participant:
         if about.scheme == HOT and self.purse is None:
             raise InputError("this client has no ledger for rounds over hot rows, which this server runs")
 
+    async def require_members(self, invitation: Invitation | HotInvitation) -> None:
+        """Have the log prove that everyone in this cohort is enrolled, before anything is answered."""
+        if self.log is not None:
+            names = {member.keys.client for member in invitation.roster.members}
+            proof = await self.link.log(await self._steadily(self.log.query, names))
+            await self._steadily(self.log.take, proof, names)
+
     async def published(self, params: HotParams) -> Published:
         """Fetch what everybody downloads in a round that trains: hot rows once, the model in every round."""
         server = self.link.server
@@ -309,7 +322,7 @@ class _Conversation:
             try:
                 message = await self._answer(got)
                 answer = self._timed(CODEC.encode, message)
-            except StateError:
+            except (StateError, Forked):
                 raise
             except SfslError as reason:  # whoever's fault: it is a dropout
                 return self.owner._declined(str(reason), self.round.number)
@@ -351,6 +364,13 @@ class _Conversation:
             self.spent += self.owner.cpu() - start
 
     async def _join(self, invitation: Invitation | HotInvitation, join: Callable[[], Message]) -> Message:
+        try:
+            await self.owner.require_members(invitation)
+        except Forked:
+            raise
+        except RemoteError as reason:  # the invitation decides it, and nothing of this client's data
+            self.round.refused = str(reason)
+            return Decline(invitation.roster.params.round_id)
         answer = await self._computed(join)
         if (number := self.round.number) is not None:
             others, what = invitation.roster.params.clients - 1, f"round {number}"
@@ -409,6 +429,6 @@ def require_scheme(about: About, policy: RoundPolicy) -> None:
 def require_mode(about: About, pinned: bool) -> None:
     """Refuse a server of another mode: no later round would be another, so there is nothing to wait for."""
     if about.active is True and not pinned:
-        raise InputError("this server runs in active mode; give --roster FILE, which its operator publishes")
+        raise InputError("this server runs in active mode; give --log FILE or --roster FILE")
     if about.active is False and pinned:
-        raise InputError("this server does not run in active mode, which --roster FILE insists on")
+        raise InputError("this server does not run in active mode, which --log and --roster insist on")

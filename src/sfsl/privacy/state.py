@@ -119,8 +119,7 @@ FORMAT = RecordFormat(
     MAGIC,
     largest=1 << 24,
     what="a client state",
-    lost="Do not restore an old copy, which has lost count; sit out until the next period and create a new "
-    "state then",
+    lost="Do not restore an old copy, which has lost count. Move it away, then:  sfsl privacy renew DIR",
 )
 
 
@@ -147,11 +146,17 @@ class ClientState(Closing):
 
     @classmethod
     def create(
-        cls, path: str | os.PathLike[str], *, client: str, calendar: Calendar, budget: Budget
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        client: str,
+        calendar: Calendar,
+        budget: Budget,
+        lost: tuple[date, Randomness] | None = None,
     ) -> "ClientState":
-        """Start the memory of a client that has never taken part, or whose old state is lost for good. In the
-        second case it must wait for a period in which it has not answered: the new state cannot repeat the
-        old one's permanent answers."""
+        """Start the memory of a client that has never taken part, or whose old state is lost for good: then
+        ``lost`` is today and a source of chance, and it sits out the period of today, since the new state
+        cannot repeat the old one's permanent answers."""
         if not 1 <= len(client) <= 128:
             raise InputError("a client's name has 1 to 128 characters")
         file = DurableFile(path)
@@ -159,6 +164,11 @@ class ClientState(Closing):
             if file.exists():
                 raise StateError(f"{file.path} exists; open it, a second key would undo the first")
             record = StateRecord(client=client, calendar=calendar, ledger=Ledger(), period=None)
+            if lost is not None:
+                (today, randomness), nobodys = lost, bytes(32)
+                key, number = randomness.bytes(KEY_BYTES), calendar.period(today)
+                barred = FrozenPeriod(number, key, 0.0, 0.0, nobodys, nobodys, barred=True)
+                record = msgspec.structs.replace(record, period=barred)
             file.replace(FORMAT.encode(record))
         return cls(file, record, budget)
 
@@ -253,7 +263,7 @@ class ClientState(Closing):
             self._enter(wanted)
         if acknowledged is not None and acknowledged > self.ledger.begun:
             self._own_up(going_on or wanted, acknowledged, privacy)
-        if going_on is not None:
+        if going_on is not None and not going_on.barred:
             self._check_unchanged(going_on, wanted)
         self._perturber, self._privacy, self._submitted = perturber, privacy, submitted
 
@@ -384,7 +394,7 @@ class ClientState(Closing):
         period = self._record.period
         if period is not None and period.barred:
             raise Declined(
-                f"this client's state was rolled back; it sits out until {self._next_period(period)}"
+                f"this client's state was rolled back or lost; it sits out until {self._next_period(period)}"
             )
         if self._perturber is None or self._privacy is None:
             raise StateError("no period has begun: call begin() first, and again after it failed")

@@ -9,23 +9,25 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from sfsl import durable
 from sfsl.crypto.secret import Identity, Secret, digest
 from sfsl.errors import InputError, InvalidMessage, KeyFileError, ParameterError, Refused, UnknownClient
+from sfsl.service.messages import LogEntry
 from sfsl.service.signing import client_id, require_public
 
 if TYPE_CHECKING:
+    from sfsl.service.log_file import RosterLog
     from sfsl.service.registry import Registry
 
 _HEAD = "sfsl identity 1"
 _SEED_BYTES = 32
 _LARGEST = 1 << 16
-_OTHERS = 0o077
-_KEY = re.compile("[0-9a-fA-F]{64}")
+KEY_LINE = re.compile("([0-9a-fA-F]{64})(?: +([0-9a-fA-F]{128}))?")
 _MOST_LINE = 4096
 
 
@@ -73,7 +75,7 @@ def read_secret(path: Path) -> Secret:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 raise KeyFileError(f"{path} is not a file")
-            if status.st_mode & _OTHERS:
+            if status.st_mode & durable.OTHERS:
                 raise KeyFileError(
                     f"{path} holds a private key, and others may read or change it (mode "
                     f"{stat.S_IMODE(status.st_mode):04o}). If nobody did:  chmod 600 {path}"
@@ -109,13 +111,14 @@ class Enrolment:
 
     def __init__(self, mode: str, *, path: Path | None = None, most: int | None = None) -> None:
         self.mode, self._path, self._most = mode, path, most
-        self._keys: frozenset[bytes] = frozenset()
+        self._keys: dict[bytes, bytes] = {}
         self._seen: tuple[int, ...] | None = None
 
     @classmethod
     def listed(cls, path: str | os.PathLike[str]) -> "Enrolment":
-        """Make mode "list": a file of public keys, one a line in hexadecimal, ``#`` starts a comment. It is
-        read again when it changes. A key taken off it keeps who is enrolled already: revoke them."""
+        """Make mode "list": a file of public keys, one a line in hexadecimal, with an authority's voucher
+        behind it where there is one (spec log 1); ``#`` starts a comment. It is read again when it changes. A
+        key taken off it keeps who is enrolled already: revoke them."""
         rule = cls("list", path=Path(path))
         rule.read()  # what is wrong with it shows at the start
         return rule
@@ -127,14 +130,25 @@ class Enrolment:
             raise ParameterError(f"open enrolment for {most} clients admits nobody")
         return cls("open", most=most)
 
-    def admit(self, registry: "Registry", public: bytes, now_ms: int) -> str:
-        """Enrol this key and return its client's id, or say why not. Who is enrolled already stays so."""
-        client = client_id(public)
+    def admit(self, registry: "Registry", public: bytes, now_ms: int, log: "RosterLog | None" = None) -> str:
+        """Enrol this key and return its client's id, or say why not. Who is enrolled already stays so. It is
+        in the log before it is enrolled."""
+        client, entry = client_id(public), LogEntry(bytes(public), self._voucher(public))
         try:
             registry.public_key(client)
         except UnknownClient:
             self._require(registry, client, public)
+            if log is not None:
+                log.require_vouched(entry)
+        if log is not None:
+            log.enter([entry], now_ms)
         return registry.enrol(public, now_ms)
+
+    def _voucher(self, public: bytes) -> bytes:
+        """Return the voucher that the list has for a key, if any. That a list is bad is for others to say."""
+        with suppress(InputError):
+            return self.read().get(bytes(public), b"") if self._path is not None else b""
+        return b""
 
     def _require(self, registry: "Registry", client: str, public: bytes) -> None:
         if self._path is not None and bytes(public) not in self.read():
@@ -144,8 +158,9 @@ class Enrolment:
         if self._most is not None and registry.count() >= self._most:
             raise Refused(f"this server takes {self._most} clients and has them")
 
-    def read(self) -> frozenset[bytes]:
-        """Return the list, from the disk if it changed. A list with a mistake admits nobody."""
+    def read(self) -> Mapping[bytes, bytes]:
+        """Return the vouchers on the list by key, from the disk if it changed. A list with a mistake admits
+        nobody."""
         if self._path is None:
             raise InputError('only mode "list" has a list of keys')
         try:
@@ -154,27 +169,29 @@ class Enrolment:
                 seen = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
                 if seen != self._seen:
                     self._seen = None  # until all of it is read
-                    self._keys, self._seen = frozenset(_keys(file, self._path)), seen
+                    self._keys, self._seen = dict(_keys(file, self._path)), seen
         except OSError as error:
             self._seen = None
             raise InputError(f"cannot read the list of clients {self._path}: {error.strerror}") from None
         return self._keys
 
 
-def _keys(file: BinaryIO, path: Path) -> Iterator[bytes]:
+def _keys(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, bytes]]:
     for number, line in enumerate(iter(lambda: file.readline(_MOST_LINE), b""), 1):
         text = line.decode("utf-8", "replace").partition("#")[0].strip()
         if len(line) == _MOST_LINE and not line.endswith(b"\n"):
             raise InputError(f"{path}, line {number}: longer than {_MOST_LINE} bytes")
         if not text:
             continue
-        if not _KEY.fullmatch(text):
+        found = KEY_LINE.fullmatch(text)
+        if found is None:
             raise InputError(
-                f"{path}, line {number}: a public key has 64 hexadecimal digits (sfsl keys show)"
+                f"{path}, line {number}: a public key has 64 hexadecimal digits (sfsl keys show), and a "
+                "voucher behind it 128"
             )
-        key = bytes.fromhex(text)
+        key = bytes.fromhex(found[1])
         try:
             require_public(key)
         except InvalidMessage as error:
             raise InputError(f"{path}, line {number}: {error}") from None
-        yield key
+        yield key, bytes.fromhex(found[2] or "")

@@ -110,8 +110,9 @@ def admit_check_in(
 @dataclass(eq=False)
 class Members:
     """Knows who had a turn in this period, as the ``registry`` has it, and who is left out for a while.
-    ``clock`` counts seconds, ``today`` milliseconds since 1970, which periods are cut from. Being left out is
-    forgotten when the server starts again: it keeps rounds going, and punishes nobody."""
+    ``clock`` counts seconds, ``today`` milliseconds since 1970, which periods are cut from. ``also_bars``
+    says why someone may not be in a round for another reason, such as the log's. Being left out is forgotten
+    when the server starts again: it keeps rounds going, and punishes nobody."""
 
     settings: ServiceSettings
     registry: Registry
@@ -119,6 +120,7 @@ class Members:
     clock: Callable[[], float]
     today: Callable[[], int]
     first_rest: float = FIRST_REST_SECONDS
+    also_bars: Callable[[str], str] = lambda _: ""
     _invited: tuple[int, set[str]] | None = None
     _rests: dict[str, tuple[int, float]] = field(default_factory=dict)  # how often so far, and until when
 
@@ -145,7 +147,9 @@ class Members:
         if client in self.had_their_turn():
             days = -self.today() % (self.settings.period_days * DAY_MS) / DAY_MS
             return f"this client was invited in this period already; the next begins in {days:.2f} days"
-        return _RESTS if client in self._rests and self.clock() < self._rests[client][1] else ""
+        if client in self._rests and self.clock() < self._rests[client][1]:
+            return _RESTS
+        return self.also_bars(client)
 
     def leave_out(self, client: str) -> float:
         """Leave out whoever ended a round for all, twice as long each time; return for how many seconds."""

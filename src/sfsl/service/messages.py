@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from sfsl.codec import Codec, Message
@@ -11,6 +12,10 @@ from sfsl.secagg.messages import Keys
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
 RoundId = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Ticket = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+ClientId = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
+Size = Annotated[int, Meta(ge=0, le=2**40)]
+MOST_PROVEN = 1024
 
 
 class Enrol(Message, frozen=True, tag="enrol"):
@@ -43,4 +48,47 @@ class Decline(Message, frozen=True, tag="decline"):
     round_id: RoundId
 
 
-CODEC = Codec(Enrol, CheckIn, CheckedIn, Decline, *ROUND.types)
+class Signed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """A head's signature, and the public key that made it."""
+
+    key: Digest
+    signature: Signature
+
+
+class LogHead(Message, frozen=True, tag="log-head"):
+    """Server to client: the log of a deployment had ``size`` entries and this ``root``, at ``time`` by the
+    server's clock. The log's key signs it, and so do witnesses (spec log 3)."""
+
+    deployment: RoundId
+    size: Size
+    root: Digest
+    time: Annotated[int, Meta(ge=0, le=2**49)]
+    signatures: Annotated[tuple[Signed, ...], Meta(max_length=64)] = ()
+
+
+class LogEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
+    """An enrolled identity. ``voucher``: an enrolment authority's signature, or empty."""
+
+    public_key: Digest
+    voucher: Annotated[bytes, Meta(max_length=64)] = b""
+
+
+class LogQuery(Message, frozen=True, tag="log-query"):
+    """Client to server: are these in the log? ``since``: the size of the last head that it knows; 0: none."""
+
+    since: Size
+    clients: Annotated[tuple[ClientId, ...], Meta(max_length=MOST_PROVEN)]
+
+
+class LogProof(Message, frozen=True, tag="log-proof"):
+    """Server to client: a head, the hashes by which it continues the one that the client knows, and for each
+    client it asked about an entry with its place, in order of place, and the hashes that lead to the root."""
+
+    head: LogHead
+    consistency: Annotated[bytes, Meta(max_length=32 * 128)]
+    places: Annotated[tuple[Size, ...], Meta(max_length=MOST_PROVEN)] = ()
+    entries: Annotated[tuple[LogEntry, ...], Meta(max_length=MOST_PROVEN)] = ()
+    inclusion: Annotated[bytes, Meta(max_length=32 * 40 * MOST_PROVEN)] = b""
+
+
+CODEC = Codec(Enrol, CheckIn, CheckedIn, Decline, LogHead, LogQuery, LogProof, *ROUND.types)

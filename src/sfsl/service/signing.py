@@ -1,11 +1,13 @@
 """Signed requests: what a client signs, what a server accepts, and each only once (spec network 2).
 
-A request names its client, the time and a nonce; the signature covers these, the deployment, the method,
-the target and the body. Nothing secret is in a header. ``Verifier`` takes a request once.
+A request names its client, the host that it is meant for, the time and a nonce; the signature covers these,
+the deployment, the method, the target and the body. Nothing secret is in a header. ``Verifier`` takes a
+request once. The host keeps a server from claiming another's deployment and passing requests on to it.
 """
 
+import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -23,13 +25,16 @@ from sfsl.errors import (
 )
 
 _PIECES = 8
-CLIENT, TIME, NONCE, SIGNATURE = "Sfsl-Client", "Sfsl-Time", "Sfsl-Nonce", "Sfsl-Signature"
+CLIENT, HOST, TIME = "Sfsl-Client", "Sfsl-Host", "Sfsl-Time"
+NONCE, SIGNATURE = "Sfsl-Nonce", "Sfsl-Signature"
 LABEL = "http request"
 DEPLOYMENT_BYTES = 16
 NONCE_BYTES = 16
 MOST_TARGET = 2048
+MOST_HOST = 253
 _METHOD = re.compile("[A-Z]{1,16}")
 _TARGET = re.compile("/[!-~]*")
+_HOST = re.compile("[a-z0-9._:-]+")
 # The field of Ed25519, and the heights of the eight points of small order. Under such a key anyone can
 # make signatures that verify.
 _P = 2**255 - 19
@@ -102,6 +107,7 @@ class Nonces:
 
 _FORMS = {
     CLIENT.lower(): (CLIENT, 32, re.compile("[0-9a-f]{32}")),
+    HOST.lower(): (HOST, MOST_HOST, _HOST),
     TIME.lower(): (TIME, 15, re.compile("0|[1-9][0-9]{0,14}")),
     NONCE.lower(): (NONCE, 2 * NONCE_BYTES, re.compile("[0-9a-f]{32}")),
     SIGNATURE.lower(): (SIGNATURE, 128, re.compile("[0-9a-f]{128}")),
@@ -123,17 +129,34 @@ def require_public(public: bytes) -> None:
         raise InvalidMessage("an Ed25519 public key that is not canonical or of small order")
 
 
+def host_name(text: str) -> str:
+    """Return a host as it is signed: a name in small ASCII letters, or an address in its shortest form."""
+    try:
+        return ipaddress.ip_address(text).compressed
+    except ValueError:
+        pass
+    try:
+        name = text.encode("idna").decode("ascii").lower().removesuffix(".")
+    except UnicodeError:
+        name = ""
+    if not (_HOST.fullmatch(name) and len(name) <= MOST_HOST):
+        raise InputError(f"{text!r} is not the name or address of a host")
+    return name
+
+
 def sign_request(
     identity: Identity,
     *,
     deployment: bytes,
+    host: str,
     method: str,
     target: str,
     body: bytes,
     now_ms: int,
     randomness: Randomness,
 ) -> dict[str, str]:
-    """Return the four headers of one request. A retry is signed again: a nonce is taken once."""
+    """Return the headers of one request to ``host``, as the server's certificate names it. A retry is signed
+    again: a nonce is taken once."""
     if len(deployment) != DEPLOYMENT_BYTES:
         raise InputError(f"a deployment id has {DEPLOYMENT_BYTES} bytes, not {len(deployment)}")
     if not 0 <= now_ms < 10**15:
@@ -143,10 +166,11 @@ def sign_request(
             f"a method is in capitals, and a target starts with / and has at most {MOST_TARGET} printable "
             "ASCII characters; percent-encode the others"
         )
-    nonce = randomness.bytes(NONCE_BYTES)
-    parts = _parts(deployment, method, target, sha256(body).digest(), now_ms, nonce)
+    nonce, host = randomness.bytes(NONCE_BYTES), host_name(host)
+    parts = _parts(deployment, host, method, target, sha256(body).digest(), now_ms, nonce)
     return {
         CLIENT: client_id(identity.public),
+        HOST: host,
         TIME: str(now_ms),
         NONCE: nonce.hex(),
         SIGNATURE: identity.sign(LABEL, *parts).hex(),
@@ -154,9 +178,9 @@ def sign_request(
 
 
 def _parts(
-    deployment: bytes, method: str, target: str, body_sha256: bytes, time_ms: int, nonce: bytes
+    deployment: bytes, host: str, method: str, target: str, body_sha256: bytes, time_ms: int, nonce: bytes
 ) -> tuple[bytes, ...]:
-    line = (method.encode("ascii"), target.encode("ascii"))
+    line = (host.encode("ascii"), method.encode("ascii"), target.encode("ascii"))
     return deployment, *line, body_sha256, time_ms.to_bytes(8, "big"), nonce
 
 
@@ -169,6 +193,7 @@ class Claim:
     """Holds what a request's headers say. Nobody has proved it yet."""
 
     client: str
+    host: str
     time_ms: int
     nonce: bytes = field(repr=False)
     signature: bytes = field(repr=False)
@@ -192,7 +217,11 @@ def parse_headers(headers: Mapping[str, str]) -> Claim:
     if missing := [title for title, _, _ in _FORMS.values() if title not in found]:
         raise DecodeError(f"the request is not signed: {', '.join(missing)} missing")
     return Claim(
-        found[CLIENT], int(found[TIME]), bytes.fromhex(found[NONCE]), bytes.fromhex(found[SIGNATURE])
+        found[CLIENT],
+        found[HOST],
+        int(found[TIME]),
+        bytes.fromhex(found[NONCE]),
+        bytes.fromhex(found[SIGNATURE]),
     )
 
 
@@ -200,7 +229,9 @@ class Verifier:
     """Checks requests to one deployment and remembers which it has taken. Cheap checks come first, and a
     refused request leaves no trace. Not for use by two threads at once.
 
-    ``public_key_of`` raises ``UnknownClient`` or ``Revoked``. ``window_ms``: how far a request's clock may
+    ``public_key_of`` raises ``UnknownClient`` or ``Revoked``. ``hosts``: what this server is called, as its
+    certificate has it, ``*.`` standing for one more label; a request that was signed for another host is
+    passed on by someone, and refused. ``window_ms``: how far a request's clock may
     be off, either way, when its headers arrive. ``body_ms``: how long its body may take from then on.
     ``not_before_ms``: when this process began; what was signed earlier may have been taken by the one
     before it, whose memory is gone.
@@ -211,6 +242,7 @@ class Verifier:
         deployment: bytes,
         public_key_of: Callable[[str], bytes],
         *,
+        hosts: Collection[str],
         window_ms: int = 120_000,
         body_ms: int = 120_000,
         nonces_per_client: int = 2048,
@@ -223,6 +255,9 @@ class Verifier:
         if window_ms < 1 or body_ms < 0:
             raise ParameterError("the time window has 1 ms at the least, and bodies 0 ms")
         self._deployment, self._public_key_of = deployment, public_key_of
+        self._hosts = frozenset(
+            f"*.{host_name(one[2:])}" if one.startswith("*.") else host_name(one) for one in hosts
+        )
         self._window_ms, self._not_before_ms = window_ms, not_before_ms
         # As long as a copy of a request could still pass: the window after its time, then its body.
         self._nonces = Nonces(
@@ -247,6 +282,7 @@ class Verifier:
     def check_headers(self, headers: Mapping[str, str], now_ms: int) -> Claim:
         """Refuse what can be refused before the body is read: form, time, client, rate, replay."""
         claim = parse_headers(headers)
+        self._require_host(claim)
         self._require_time(claim, now_ms)
         self._public_key_of(claim.client)
         self._nonces.require_new(claim.client, claim.nonce, claim.time_ms, now_ms)
@@ -273,11 +309,20 @@ class Verifier:
         nonce is not remembered: keys cost nothing, so anyone could fill the memory. Enrolling twice must
         therefore be the same as enrolling once."""
         claim = parse_headers(headers)
+        self._require_host(claim)
         self._require_time(claim, now_ms)
         if client_id(public) != claim.client:
             raise AuthenticationFailed("this client's id does not follow from this public key")
         self._require_signature(claim, public, method, target, body_sha256)
         return claim.client
+
+    def _require_host(self, claim: Claim) -> None:
+        if self._hosts.isdisjoint((claim.host, "*." + claim.host.partition(".")[2])):
+            own = ", ".join(sorted(self._hosts)[:3])
+            raise AuthenticationFailed(
+                f"signed for another host than this server's ({own}). Someone passes requests on, or its "
+                "operator has to add the name to serve.hosts"
+            )
 
     def _require_time(self, claim: Claim, now_ms: int) -> None:
         off = claim.time_ms - now_ms
@@ -296,7 +341,7 @@ class Verifier:
     ) -> None:
         if not _signable(method, target):
             raise DecodeError("a method or target that cannot be signed")
-        parts = _parts(self._deployment, method, target, body_sha256, claim.time_ms, claim.nonce)
+        parts = _parts(self._deployment, claim.host, method, target, body_sha256, claim.time_ms, claim.nonce)
         verify(public, claim.signature, LABEL, *parts)
 
 

@@ -38,6 +38,8 @@ class ServeSettings(Checked, frozen=True):
     key: TLS: the file of its private key.
     plain: No TLS: only on loopback, for tests or behind a proxy on this machine that has it.
     proxied: Behind a proxy on this machine: take clients' addresses from X-Forwarded-For.
+    hosts: Names that clients call this server by and that are not in its certificate, with spaces between:
+        behind a proxy, the proxy's. Requests that were signed for another host are refused.
     state: The folder of the store, the registry and the metrics.
     catalogue: What the model is about: a file that sfsl catalogue made. [data] is then not looked at. Empty:
         tables are those of [data], whose samples are read and not used.
@@ -66,6 +68,10 @@ class ServeSettings(Checked, frozen=True):
     enrolment: Who may enrol: the public keys on a "list", or in "open" mode anyone, which invites Sybils.
     clients: The file of the "list": a public key in hexadecimal on each line.
     most_enrolled: With "open" enrolment: clients in all.
+    authorities: Public keys of enrolment authorities, with spaces between: only clients that one of them has
+        vouched for on the list are enrolled (sfsl keys log vouch). Their keys belong on no server.
+    witnesses: Public keys of those who witness the log of enrolled clients, with spaces between.
+    least_witnesses: So many of them sign a head of the log before clients are shown it. "auto" is all.
     active: Active mode: clients that pin each other's identities check what they are told.
     """
 
@@ -75,6 +81,7 @@ class ServeSettings(Checked, frozen=True):
     key: str = ""
     plain: bool = False
     proxied: bool = False
+    hosts: str = ""
     state: str = "sfsl-serve"
     catalogue: str = ""
     rounds: Annotated[int, Meta(ge=0, le=10**7)] = 0
@@ -99,6 +106,9 @@ class ServeSettings(Checked, frozen=True):
     enrolment: Literal["list", "open"] = "list"
     clients: str = ""
     most_enrolled: Annotated[int, Meta(ge=1, le=10**9)] = 1000
+    authorities: str = ""
+    witnesses: str = ""
+    least_witnesses: Annotated[int, Meta(ge=0, le=64)] | Literal["auto"] = "auto"
     active: bool = False
 
     def __post_init__(self) -> None:

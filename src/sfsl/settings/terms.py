@@ -39,6 +39,8 @@ class Terms(Checked, frozen=True, rename="kebab"):
     exact_sums: Take part in exact sums too, the paper's scheme: a server that looks at them finds out who has
         which row.
     roster: Public keys of all clients, one a line: insist on active mode, and on these.
+    log: Whom to believe about the log of enrolled clients (sfsl keys log trust): insist on active mode, and
+        on cohorts whose members are all in the log.
     privacy: Exact sums: how it answers which rows it has, cpp1 to cpp5.
     period_days: Exact sums: days in a period; fixed with the folder.
     exposures: Exact sums: rounds in a period. Epsilon does not cover what more of them show.
@@ -71,6 +73,7 @@ class Terms(Checked, frozen=True, rename="kebab"):
     max_megabytes: Annotated[float, Meta(gt=0, le=2**20)] = 32.0
     exact_sums: bool = False
     roster: str = ""
+    log: str = ""
     privacy: Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"] = "cpp2"
     period_days: Annotated[int, Meta(ge=1, le=3650)] = 7
     exposures: Annotated[int, Meta(ge=0)] = 1
@@ -155,6 +158,11 @@ class Terms(Checked, frozen=True, rename="kebab"):
             hot=hot,
             limits=ExactLimits(bins=self.score_bins, dataset=self.dataset_weights, least_set=self.least_set),
         )
+
+    @property
+    def log_file(self) -> Path | None:
+        """Whom it believes about the log, where it insists on one."""
+        return Path(self.log).expanduser() if self.log else None
 
     @property
     def roster_file(self) -> Path | None:

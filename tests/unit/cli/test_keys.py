@@ -35,9 +35,13 @@ def refused(*args: Any) -> SfslError:
     return error
 
 
-@pytest.mark.parametrize("command", ["authority", "server", "client", "show", "revoke", "list"])
+@pytest.mark.parametrize(
+    "command",
+    ["authority", "server", "client", "show", "revoke", "list"]
+    + [f"log {one}" for one in ("show", "trust", "vouch", "prove", "verify", "witness")],
+)
 def test_help_has_examples(command: str) -> None:
-    shown = run(command, "--help").output
+    shown = run(*command.split(), "--help").output
     assert "Example" in shown
     assert "--json" in shown
 

@@ -129,7 +129,7 @@ def test_a_retry_sends_identical_bytes_under_a_fresh_signature() -> None:
     assert [request.content for request in wire.sent] == [b"the answer"] * 4
     assert len({request.headers["Sfsl-Nonce"] for request in wire.sent}) == 4
     identity = Identity.generate(SeededRandomness("me"))
-    verifier = Verifier(DEPLOYMENT, lambda client: identity.public)
+    verifier = Verifier(DEPLOYMENT, lambda client: identity.public, hosts=("server",))
     for request in wire.sent:
         signed = int(request.headers["Sfsl-Time"])
         target = request.url.raw_path.decode()

@@ -141,6 +141,7 @@ def test_both_kinds_of_rounds_share_a_ledger(tmp_path: Path) -> None:
 def test_a_state_of_before_opens_and_stays_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "state"
     path.write_bytes(BEFORE)
+    path.chmod(0o600)
     record = read_state(path)
     assert (record.hot.rho, record.ledger.begun) == (0.0, 1)
     again = tmp_path / "again"

@@ -41,6 +41,7 @@ ADA, BOB = Identity.generate(RANDOM), Identity.generate(RANDOM)
 KEYS = {client_id(one.public): one.public for one in (ADA, BOB)}
 TARGET = "/v1/rounds/7?wait=30"
 BODY = b"body"
+HOST = "sfsl.example.org"
 DIGEST = sha256(BODY).digest()
 
 
@@ -51,11 +52,12 @@ def key_of(client: str) -> bytes:
 
 
 def verifier(**other: Any) -> Verifier:
-    return Verifier(DEPLOYMENT, key_of, **other)
+    return Verifier(DEPLOYMENT, key_of, **{"hosts": (HOST,), **other})
 
 
 def signed(now: int = NOW, identity: Identity = ADA, **other: Any) -> dict[str, str]:
-    given: dict[str, Any] = {"deployment": DEPLOYMENT, "method": "POST", "target": TARGET, "body": BODY}
+    given: dict[str, Any] = {"deployment": DEPLOYMENT, "host": HOST, "method": "POST", "target": TARGET}
+    given["body"] = BODY
     return sign_request(identity, **{**given, **other}, now_ms=now, randomness=RANDOM)
 
 
@@ -67,11 +69,25 @@ def test_a_request_is_taken_and_names_its_client() -> None:
     of = verifier()
     for identity in (ADA, BOB):
         headers = signed(identity=identity)
-        assert headers.keys() == {"Sfsl-Client", "Sfsl-Time", "Sfsl-Nonce", "Sfsl-Signature"}
+        assert headers.keys() == set(GOOD)
         assert check(of, headers) == client_id(identity.public) == headers["Sfsl-Client"]
     lower = {name.lower(): value for name, value in signed().items()} | {"host": "here", "accept": "*/*"}
     assert check(of, lower) == client_id(ADA.public)
     assert of.remembered == 3
+
+
+def test_a_server_goes_by_the_names_in_its_certificate() -> None:
+    names = ("SFSL.example.org", "*.example.net", "192.0.2.7", "2001:DB8:0::7", "bücher.example")
+    of = verifier(hosts=names)
+    for host in ("sfsl.example.org.", "A.example.net", "192.0.2.7", "2001:db8::7", "xn--bcher-kva.example"):
+        assert check(of, signed(host=host)) == client_id(ADA.public)
+    assert check(of, signed(host="bücher.example")) == client_id(ADA.public)
+    for host in ("example.org", "example.net", "a.b.example.net", "192.0.2.8", "org"):
+        with pytest.raises(AuthenticationFailed, match="another host than this server's"):
+            check(of, signed(host=host))
+    for host in ("", "a b", "a/b", "a..b", "x" * 64, "[::1]", "a%b"):
+        with pytest.raises(InputError):
+            signed(host=host)
 
 
 def test_an_id_is_half_a_digest_of_the_key() -> None:
@@ -158,7 +174,7 @@ def test_a_revoked_client_is_refused_also_while_its_body_arrives() -> None:
             raise Revoked("withdrawn")
         return key_of(client)
 
-    of = Verifier(DEPLOYMENT, key_or_revoked)
+    of = Verifier(DEPLOYMENT, key_or_revoked, hosts=(HOST,))
     claim = of.check_headers(signed(), NOW)
     revoked.add(claim.client)
     with pytest.raises(Revoked):
@@ -359,7 +375,7 @@ def test_settings_that_cannot_be() -> None:
         with pytest.raises(ParameterError):
             verifier(**wrong)
     with pytest.raises(ParameterError):
-        Verifier(b"", key_of)
+        Verifier(b"", key_of, hosts=(HOST,))
 
 
 # -- headers -------------------------------------------------------------------------------------------
@@ -459,8 +475,8 @@ def test_any_headers_are_a_claim_or_a_typed_error(headers: dict[str, str]) -> No
     st.binary(min_size=64, max_size=64),
 )
 def test_what_is_parsed_is_what_was_written(client: bytes, time: int, nonce: bytes, signature: bytes) -> None:
-    written = dict(zip(GOOD, (client.hex(), str(time), nonce.hex(), signature.hex()), strict=True))
-    assert parse_headers(written) == Claim(client.hex(), time, nonce, signature)
+    written = dict(zip(GOOD, (client.hex(), HOST, str(time), nonce.hex(), signature.hex()), strict=True))
+    assert parse_headers(written) == Claim(client.hex(), HOST, time, nonce, signature)
 
 
 @given(st.sampled_from(list(GOOD)), st.integers(0, 127), st.characters(codec="latin-1"))

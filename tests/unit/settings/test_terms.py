@@ -77,7 +77,7 @@ def test_every_term_is_a_flag_of_join_with_its_default() -> None:
     flags = inspect.signature(join).parameters
     for field in msgspec.structs.fields(Terms):
         assert flags[field.name].default == (
-            field.default or None if field.name == "roster" else field.default
+            field.default or None if field.name in ("roster", "log") else field.default
         )
 
 

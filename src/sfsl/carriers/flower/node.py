@@ -72,6 +72,11 @@ class Terms(terms.Terms, frozen=True, rename="kebab"):
     def _most_epsilon(self) -> float:
         return self.epsilon or math.inf
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.log:
+            raise InputError("log: a Grid carries no log of enrolled clients; pin them with roster")
+
 
 @dataclass(frozen=True)
 class Node:

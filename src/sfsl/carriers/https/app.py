@@ -45,7 +45,8 @@ from sfsl.errors import (
     WrongPhase,
     WrongRound,
 )
-from sfsl.service.messages import CODEC, CheckIn, Enrol
+from sfsl.service.log_file import RosterLog
+from sfsl.service.messages import CODEC, MOST_PROVEN, CheckIn, Enrol, LogHead, LogQuery
 from sfsl.service.registry import Enrolment
 from sfsl.service.signing import Verifier
 
@@ -55,9 +56,12 @@ M = TypeVar("M", bound=Message)
 
 ENROL_BYTES = 256
 CHECK_IN_BYTES = 2048
+QUERY_BYTES = 64 + 34 * MOST_PROVEN
+HEAD_BYTES = 8192
 _TICKET = re.compile("[0-9a-f]{32}")
 _DIGEST = re.compile("[0-9a-f]{64}")
 _NUMBER = re.compile("0|[1-9][0-9]{0,2}")
+_SINCE = re.compile("(?:since=(0|[1-9][0-9]{0,12}))?")
 _AFTER = re.compile("after=(0|[1-9][0-9]{0,2})")
 _PATH = re.compile(rb"/[a-z0-9/.-]*")  # there is no other character in any of our paths, nor a "%"
 _STATUS_SECONDS = 1.0
@@ -125,7 +129,7 @@ class Rates:
 
 class Server:
     """Has the endpoints. ``package`` is what clients build the model from, ``catalogue`` what its rows are
-    called: None where that is their numbers."""
+    called: None where that is their numbers; ``log`` the log of enrolled identities, if one is kept."""
 
     def __init__(
         self,
@@ -136,12 +140,14 @@ class Server:
         limits: AppLimits,
         *,
         catalogue: bytes | None = None,
+        log: RosterLog | None = None,
         time_ms: Callable[[], int] = now_ms,
     ) -> None:
         self.coordinator, self._check_ins = coordinator, coordinator.check_ins
         self._registry, self._verifier, self._enrolment = coordinator.registry, verifier, enrolment
         self._package, self._catalogue, self._limits, self._now_ms = package, catalogue, limits, time_ms
         self._named = {} if catalogue is None else {"catalogue": catalogue_digest(catalogue).hex()}
+        self._log = log
         self._clients = Rates("this client", limits.client_rate, limits.client_burst)
         self._status: tuple[float, Status] | None = None
 
@@ -150,6 +156,10 @@ class Server:
             Route("/v1/about", self.about),
             Route("/v1/model", self.model),
             Route("/v1/catalogue", self.catalogue),
+            Route("/v1/log", self.log_head),
+            Route("/v1/log/offer", self.log_offer),
+            Route("/v1/log/prove", self.log_prove, methods=["POST"]),
+            Route("/v1/log/witness", self.log_witness, methods=["POST"]),
             Route("/v1/published/{digest}", self.published),
             Route("/v1/enrol", self.enrol, methods=["POST"]),
             Route("/v1/check-in", self.check_in, methods=["POST"]),
@@ -216,7 +226,32 @@ class Server:
             self._verifier.check_enrolment(
                 request.headers, request.method, _target(request), digest, now, public
             )
-        return _json({"client": self._enrolment.admit(self._registry, public, now)})
+        return _json({"client": self._enrolment.admit(self._registry, public, now, self._log)})
+
+    async def log_head(self, request: Request) -> Response:
+        """Show the head of the log, and that it continues an earlier one."""
+        return _frame(CODEC.encode(self._kept_log.prove(LogQuery(_since(request), ()))))
+
+    async def log_offer(self, request: Request) -> Response:
+        """The same of the newest head, for witnesses."""
+        return _frame(CODEC.encode(self._kept_log.prove(LogQuery(_since(request), ()), offered=True)))
+
+    async def log_prove(self, request: Request) -> Response:
+        """Prove to a client that those it asks about are in the log."""
+        _, body, _ = await self._signed(request, lambda _: QUERY_BYTES)
+        return _frame(CODEC.encode(self._kept_log.prove(_decoded(body, LogQuery, QUERY_BYTES))))
+
+    async def log_witness(self, request: Request) -> Response:
+        """Take a witness's signature, which says by itself whose it is."""
+        body, _ = await self._body(request, HEAD_BYTES)
+        self._kept_log.cosign(_decoded(body, LogHead, HEAD_BYTES), self._now_ms())
+        return Response(status_code=204)
+
+    @property
+    def _kept_log(self) -> RosterLog:
+        if self._log is None:
+            raise HTTPException(404)
+        return self._log
 
     async def check_in(self, request: Request) -> Response:
         client, body, _ = await self._signed(request, lambda _: CHECK_IN_BYTES)
@@ -380,6 +415,13 @@ def _ticket(request: Request) -> bytes:
     if not _TICKET.fullmatch(text):
         raise HTTPException(404)
     return bytes.fromhex(text)
+
+
+def _since(request: Request) -> int:
+    asked = _SINCE.fullmatch(request.scope["query_string"].decode("latin-1"))
+    if asked is None or int(asked[1] or 0) > 2**40:
+        raise InvalidMessage("a head is asked for with ?since=, the size of the last one known, or without")
+    return int(asked[1] or 0)
 
 
 def _decoded(body: bytes, kind: type[M], limit: int) -> M:

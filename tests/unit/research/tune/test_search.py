@@ -30,6 +30,7 @@ def config(**sections: dict[str, object]) -> RunConfig:
         {
             "data": {"world": "tastes", "users": 40, "scale": 0.05, "validation": 0.5},
             "model": {"width": 4, "initial": 0.05},
+            "privacy": {"preset": "cpp2"},
             "round": {"clients": CLIENTS, "min_contributors": 1},
             "run": {"rounds": 4, "seed": 2},
             **sections,
