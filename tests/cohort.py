@@ -17,6 +17,7 @@ from sfsl.rounds import (
 )
 from sfsl.rounds.client import Own
 from sfsl.rounds.exchanges import CODEC
+from sfsl.rounds.params import ANYTHING
 from sfsl.secagg import Client, Policy, SessionParams
 from sfsl.submodel import (
     Averaging,
@@ -94,7 +95,7 @@ class Cohort:
         identities = {name: Identity.generate(self.randomness) for name in self.names} if active else {}
         self.pinned = {name: one.public for name, one in identities.items()} if active else None
         session_policy = Policy(min_clients=3, min_threshold=2, min_contributors=least, max_words=10**5)
-        self.policy = RoundPolicy(session=session_policy, max_clip=2.0, max_rows=1000)
+        self.policy = RoundPolicy(session=session_policy, max_clip=2.0, max_rows=1000, limits=ANYTHING)
         self.answers: dict[str, Any] = {name: AsIs(self.real[name], everything) for name in self.names}
         self.sessions = {
             name: Client(

@@ -17,6 +17,7 @@ from sfsl.crypto.secret import Identity
 from sfsl.errors import Refused
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState
 from sfsl.rounds import Download, RoundPolicy, Trained
+from sfsl.rounds.params import ANYTHING
 from sfsl.secagg import Policy
 from sfsl.submodel import MemoryStore, RowSet, StoreSpec, TrainedRows
 from sfsl.testing import SeededRandomness
@@ -29,6 +30,7 @@ POLICY = RoundPolicy(
     session=Policy(min_clients=3, min_threshold=2, min_contributors=1, max_words=10**5),
     max_clip=2.0,
     max_rows=1000,
+    limits=ANYTHING,
 )
 
 

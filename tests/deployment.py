@@ -17,7 +17,7 @@ from sfsl.crypto.secret import Identity, Secret, SystemRandomness
 from sfsl.errors import RoundOver
 from sfsl.rounds import RoundClient, RoundPolicy, Trained
 from sfsl.rounds.client import Own
-from sfsl.rounds.params import RoundRules
+from sfsl.rounds.params import ANYTHING, RoundRules
 from sfsl.rounds.record import RoundRecord
 from sfsl.secagg import Client, Policy
 from sfsl.service.driver import Service
@@ -164,7 +164,7 @@ class Guest:
             identity=self.identity if self._pinned else None,
             identities=self._pinned,
         )
-        round_policy = RoundPolicy(session=policy, max_clip=2.0, max_rows=1000)
+        round_policy = RoundPolicy(session=policy, max_clip=2.0, max_rows=1000, limits=ANYTHING)
         self.machine = RoundClient(
             session, Own(AsIs(self.real, everything=True), MODEL, MAPS, round_policy, randomness)
         )

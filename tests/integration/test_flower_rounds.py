@@ -64,7 +64,7 @@ def run(config: FlowerConfig, fleet: Fleet, grid: LoopGrid) -> None:
     run_rounds(config, fleet.task, GridPost(grid, 0.05, clock=clock, sleep=clock.sleep))
 
 
-@pytest.mark.parametrize("training", [{}, {"rebuild": 0.4, "rebuild_rate": 3.0, "max_samples": 5}])
+@pytest.mark.parametrize("training", [{}, {"rebuild": 0.4, "rebuild_rate": 3.0, "max_samples": 16}])
 def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path, training: dict[str, Any]) -> None:
     config, chosen, fleet = world(tmp_path, training)
     grid = LoopGrid(seeded_members(chosen, fleet), tmp_path, CLIENTS)

@@ -89,7 +89,7 @@ def new_identities(fleet: Fleet) -> dict[str, Identity]:
     return {name: Identity.generate(SystemRandomness()) for name in sorted(fleet.devices)}
 
 
-@pytest.mark.parametrize("training", [{}, {"rebuild": 0.4, "rebuild_rate": 3.0, "max_samples": 5}])
+@pytest.mark.parametrize("training", [{}, {"rebuild": 0.4, "rebuild_rate": 3.0, "max_samples": 16}])
 def test_the_model_is_the_local_engines_word_for_word(tmp_path: Path, training: dict[str, Any]) -> None:
     chosen = config(rounds=ROUNDS, training=training)
     fleet = build_fleet(chosen.run)

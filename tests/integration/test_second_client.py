@@ -34,7 +34,7 @@ from sfsl.client.participant import Settings
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState
 from sfsl.rounds import RoundPolicy, Trained
-from sfsl.rounds.params import HotRules
+from sfsl.rounds.params import ANYTHING, HotRules
 from sfsl.rounds.record import RoundRecord
 from sfsl.service.driver import Kept, Service
 from sfsl.service.identities import Enrolment
@@ -242,6 +242,7 @@ class World:
                 session=secagg.Policy(min_clients=3, min_threshold=2, min_contributors=1, max_words=10**5),
                 max_clip=2.0,
                 max_rows=1000,
+                limits=ANYTHING,
             ),
             randomness=randomness,
             settings=Settings(pause_s=0.01),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -208,7 +209,8 @@ class Round:
         for table in self._model.shared:
             indices += (self._real[table["name"]] + offset).tolist()
             offset += table["rows"]
-        require(len(indices) <= self._encoding.capacity, "a set that is too large")
+        if len(indices) > self._encoding.capacity:
+            indices = []  # private-set-union.md 9.3: silence would tell its size
         return self._session.mask(self._encoding.fill(indices, self._session.draw))
 
     def _union(self, message: dict[str, Any]) -> bytes:
@@ -249,9 +251,9 @@ class Round:
             "dense": self._model.dense + 1 + 2 * bins,
             "tables": [{"rows": len(self._rows[one["name"]]), "width": one["width"] + 1} for one in summed],
         }
-        caller = digest(
-            "update", self._context, digest("union indices", self._packed), digest("dense", message["dense"])
-        )
+        self._require_committed(message)
+        model = digest("dense", message["dense"]), message["root"]
+        caller = digest("update", self._context, digest("union indices", self._packed), *model)
         self._session.start(1, layout, message["participants"], caller, requests)
         asked = sum(len(self._asked[one["name"]]) * (one["width"] + 1) for one in summed)
         require(layout["dense"] + asked <= self._session.policy.max_words, "too large an upload")
@@ -272,6 +274,43 @@ class Round:
         return self._session.mask(
             np.concatenate(words), {place: np.concatenate(lines) for place, lines in covered.items()}
         )
+
+    def _require_committed(self, message: dict[str, Any]) -> None:
+        """In active mode the rows are leaves of a hash tree, whose root is in all masks (round.md 3.1)."""
+        proof, known, start = message["proof"], {}, 0
+        if self._session.known is None:
+            require(not proof, "a proof outside active mode")
+            return
+        size = 2 if self._params["precision"] == "float16" else 4
+        key = digest("rows", self._session.binding)
+        require(len(message["rows"]) == len(self._model.summed), "not the rows of each table")
+        for table, data in zip(self._model.summed, message["rows"], strict=True):
+            union, width = self._rows[table["name"]], size * table["width"]
+            places = np.flatnonzero(np.isin(union, self._asked[table["name"]])).tolist()
+            require(len(data) == width * len(places), "another number of values")
+            for number, place in enumerate(places):
+                row = data[number * width : (number + 1) * width]
+                known[start + place] = sha256(b"\0" + key + row).digest()[:20]
+            start += len(union)
+        while known and start > 1:
+            above = {}
+            for place in sorted(known):
+                pair = place // 2 * 2
+                if place == pair + 1 and pair in known:
+                    continue
+                if pair + 1 == start:
+                    above[place // 2] = known[place]
+                    continue
+                sides = []
+                for side in (pair, pair + 1):
+                    if side not in known:
+                        require(len(proof) >= 20, "a proof that is too short")
+                    sides.append(known[side] if side in known else proof[:20])
+                    proof = proof if side in known else proof[20:]
+                above[place // 2] = sha256(b"\1" + key + sides[0] + sides[1]).digest()[:20]
+            known, start = above, (start + 1) // 2
+        require(not proof, "a proof that is too long")
+        require(not known or known[0] == message["root"], "rows of another model than the committed one")
 
     def _row_words(self, table: dict[str, Any], update: Update) -> np.ndarray:
         """Words for all rows that we asked for, trained or not (submodel.md 3.3, 4.1)."""

@@ -425,6 +425,8 @@ INCOMING: dict[str, Check] = {
         dense=ANY_BYTES,
         requesters=ANY_BYTES,
         requests=SIGNED_REQUESTS,
+        root=octets(20),
+        proof=ANY_BYTES,
     ),
 }
 

@@ -20,6 +20,7 @@ from sfsl.privacy import PRESETS, IndexPrivacy, Tables
 from sfsl.privacy.response import Perturber
 from sfsl.rounds import RoundClient, RoundParams, RoundPolicy, RoundServer, ScoreBins, Trained
 from sfsl.rounds.client import Own
+from sfsl.rounds.params import ANYTHING
 from sfsl.secagg import Client, Policy, SessionParams
 from sfsl.service import messages as network
 from sfsl.service.signing import client_id
@@ -109,7 +110,7 @@ class Member:
             Answers(self.period_key, privacy, self.real),
             MODEL,
             RowMaps(MODEL, {"category": np.array(CATEGORY_OF)}),
-            RoundPolicy(session=policy, max_clip=2.0, max_rows=1000),
+            RoundPolicy(session=policy, max_clip=2.0, max_rows=1000, limits=ANYTHING),
             self.randomness,
         )
         self.machine = RoundClient(session, own)

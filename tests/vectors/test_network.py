@@ -135,6 +135,9 @@ def test_sizes_of_messages(case: Any) -> None:
         elif message["type"] == "submodel":
             size = (
                 87
+                + 11  # root and proof by name
+                + b(20)
+                + b(len(message["proof"]))
                 + 1
                 + sum(map(u, message["participants"]))
                 + 1

@@ -12,6 +12,7 @@ from sfsl.errors import InputError
 from sfsl.privacy import PRESETS, IndexPrivacy, Perturber, Tables
 from sfsl.rounds import Download, RoundClient, RoundParams, RoundPolicy, ScoreBins, Trained
 from sfsl.rounds.client import Own
+from sfsl.rounds.params import ANYTHING
 from sfsl.secagg import Client, Policy, SessionParams, default_threshold
 from sfsl.submodel import (
     Averaging,
@@ -139,7 +140,7 @@ class SimulatedCohort:
         tables = Tables(shared=("goods",), personal=("user",))
         key = Secret(self.randomness.bytes(32))
         answers = Answers(Perturber(key, self._privacy, tables, {"goods": self.real[name]}))
-        terms = RoundPolicy(session=policy, max_clip=CLIP, max_rows=_GENEROUS)
+        terms = RoundPolicy(session=policy, max_clip=CLIP, max_rows=_GENEROUS, limits=ANYTHING)
         return session, RoundClient(session, Own(answers, self.model, self.maps, terms, self.randomness))
 
     def derived(self, name: str) -> RowSet:

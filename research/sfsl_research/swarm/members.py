@@ -15,7 +15,7 @@ from sfsl.crypto.secret import Randomness
 from sfsl.errors import StateError
 from sfsl.privacy import IndexPrivacy
 from sfsl.rounds import RoundPolicy
-from sfsl.rounds.params import HotLimits
+from sfsl.rounds.params import ANYTHING, HotLimits
 from sfsl.secagg import Policy
 from sfsl.simulate.chance import Chance, SimulatedAnswers
 
@@ -26,6 +26,7 @@ TOLERANT = RoundPolicy(
     max_clip=_GENEROUS,
     max_rows=_GENEROUS,
     hot=HotLimits(max_rho=math.inf),
+    limits=ANYTHING,
 )
 
 

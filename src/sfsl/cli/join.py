@@ -29,8 +29,8 @@ def _term(name: str) -> Any:
     return Option(help=description(field), min=None if field.type.__origin__ is float else next(bounds, None))
 
 
-def _exact() -> Any:
-    return Option("--exact-sums", help=description(_FIELDS["exact_sums"]))
+def _switch(name: str) -> Any:
+    return Option(f"--{_FIELDS[name].encode_name}", help=description(_FIELDS[name]))
 
 
 def join(
@@ -56,7 +56,7 @@ def join(
     corruption: Annotated[float, _term("corruption")] = TERMS.corruption,
     max_marks: Annotated[int, _term("max_marks")] = TERMS.max_marks,
     max_megabytes: Annotated[float, _term("max_megabytes")] = TERMS.max_megabytes,
-    exact_sums: Annotated[bool, _exact()] = TERMS.exact_sums,
+    exact_sums: Annotated[bool, _switch("exact_sums")] = TERMS.exact_sums,
     roster: Annotated[Path | None, _term("roster")] = None,
     log: Annotated[Path | None, _term("log")] = None,
     privacy: Annotated[str, _term("privacy")] = TERMS.privacy,
@@ -70,6 +70,9 @@ def join(
     least_cohort: Annotated[int, _term("least_cohort")] = TERMS.least_cohort,
     least_threshold: Annotated[int, _term("least_threshold")] = TERMS.least_threshold,
     least_contributors: Annotated[int, _term("least_contributors")] = TERMS.least_contributors,
+    least_set: Annotated[int, _term("least_set")] = TERMS.least_set,
+    score_bins: Annotated[int, _term("score_bins")] = TERMS.score_bins,
+    dataset_weights: Annotated[bool, _switch("dataset_weights")] = TERMS.dataset_weights,
     max_clip: Annotated[float, _term("max_clip")] = TERMS.max_clip,
     max_rows: Annotated[int, _term("max_rows")] = TERMS.max_rows,
     threads: Annotated[int, Option(help="CPU threads of training.", min=1)] = 1,

@@ -127,12 +127,16 @@ class Device:
 class TrainingLimits:
     """What a client does for a server at the most. It declines what goes beyond, and trims nothing.
 
-    ``epochs`` and ``rate`` also bound those of rebuilding.
+    ``epochs`` and ``rate`` also bound those of rebuilding, ``rebuild`` the share of samples that goes into
+    it: what is left must not be a single one. ``least_samples``: a round that bounds the samples of a client
+    leaves it so many.
     """
 
     epochs: int = 20
     batch_size: int = 1 << 16
     rate: float = 1e3
+    rebuild: float = 0.9
+    least_samples: int = 16
 
 
 @dataclass(frozen=True)
@@ -181,14 +185,19 @@ class DeviceTrainer:
                 f"learning rates of {rate:g} and {again:g} and a clip of {clip:g}, which this client does "
                 "not take"
             )
-        if not 0 <= rebuild < 1:
-            raise Refused(f"rebuild = {rebuild:g}; this client takes a share from 0 to below 1")
+        if not 0 <= rebuild <= limits.rebuild:
+            raise Refused(f"rebuild = {rebuild:g}; this client takes a share from 0 to {limits.rebuild:g}")
         bounds = {
             "batch_size": (1, limits.batch_size),
             "epochs": (1, limits.epochs),
             "rebuild_epochs": (1, limits.epochs),
             "max_samples": (0, 2**53),
         }
+        if 0 < asked.get("max_samples", 0) < limits.least_samples:
+            raise Refused(
+                f"max_samples = {asked['max_samples']:g}: an update of so few samples says much about each; "
+                f"this client takes {limits.least_samples} or more, or 0, which is all of its own"
+            )
         whole = {}
         for name, (least, most) in bounds.items():
             value = asked.get(name, getattr(own, name))

@@ -28,27 +28,28 @@ def node_hash(left: bytes, right: bytes) -> bytes:
 
 
 class Tree:
-    """The tree over all leaves so far, and over the first few of them: what is complete stays as it is."""
+    """The tree over all leaves so far, and over the first few of them: what is complete stays as it is. Its
+    hashes have ``size`` bytes."""
 
-    def __init__(self, leaves: Iterable[bytes] = (), node: Node = node_hash) -> None:
-        self._node = node
+    def __init__(self, leaves: Iterable[bytes] = (), node: Node = node_hash, size: int = HASH) -> None:
+        self._node, self._size = node, size
         self._levels = [bytearray()]  # of each level the hashes whose subtrees are complete
         self.extend(leaves)
 
     def __len__(self) -> int:
-        return len(self._levels[0]) // HASH
+        return len(self._levels[0]) // self._size
 
     def extend(self, leaves: Iterable[bytes]) -> None:
-        new, level = list(leaves), 0
+        new, level, one = list(leaves), 0, self._size
         while new:
             if level == len(self._levels):
                 self._levels.append(bytearray())
             hashes = self._levels[level]
-            paired = len(hashes) // (2 * HASH) * (2 * HASH)
+            paired = len(hashes) // (2 * one) * (2 * one)
             hashes += b"".join(new)
-            pairs = bytes(hashes[paired : len(hashes) // (2 * HASH) * (2 * HASH)])
-            places = range(0, len(pairs), 2 * HASH)
-            new = [self._node(pairs[at : at + HASH], pairs[at + HASH : at + 2 * HASH]) for at in places]
+            pairs = bytes(hashes[paired : len(hashes) // (2 * one) * (2 * one)])
+            places = range(0, len(pairs), 2 * one)
+            new = [self._node(pairs[at : at + one], pairs[at + one : at + 2 * one]) for at in places]
             level += 1
 
     @property
@@ -95,15 +96,15 @@ class Tree:
         """The hash over these leaves, which are a subtree when the tree had ``end`` leaves, or later."""
         level = (end - start - 1).bit_length()
         if end - start == 1 << level:
-            at = (start >> level) * HASH
-            return bytes(self._levels[level][at : at + HASH])
+            at = (start >> level) * self._size
+            return bytes(self._levels[level][at : at + self._size])
         middle = start + _left(end - start)
         return self._node(self._over(start, middle), self._over(middle, end))
 
     def _hashes(self, level: int, places: Indices, size: int) -> bytes:
         """The hashes at these places of a level; the last of them may be that of fewer leaves."""
         whole = size >> level
-        hashes = np.frombuffer(self._levels[level], np.uint8).reshape(-1, HASH)
+        hashes = np.frombuffer(self._levels[level], np.uint8).reshape(-1, self._size)
         found = hashes[places[places < whole]].tobytes()
         return found + self._over(whole << level, size) if len(places) and places[-1] >= whole else found
 
@@ -113,13 +114,15 @@ def _left(count: int) -> int:
     return 1 << ((count - 1).bit_length() - 1)
 
 
-def root_of(leaves: Mapping[int, bytes], count: int, proof: bytes, node: Node = node_hash) -> bytes:
+def root_of(
+    leaves: Mapping[int, bytes], count: int, proof: bytes, node: Node = node_hash, size: int = HASH
+) -> bytes:
     """The root of a tree of ``count`` leaves, of which some are known by position."""
-    if not leaves or len(proof) % HASH:
+    if not leaves or len(proof) % size:
         raise InvalidMessage("a proof without members, or of broken hashes")
     if not 0 <= min(leaves) <= max(leaves) < count:
         raise InvalidMessage("a proof of a place that the tree does not have")
-    rest = _hashes(proof)
+    rest = _hashes(proof, size)
     level = {place: leaves[place] for place in sorted(leaves)}
     while count > 1:
         level = dict(_parents(level, count, rest, node))
@@ -170,8 +173,8 @@ def _both(
     return node(beside, before), node(beside, after)
 
 
-def _hashes(proof: bytes) -> Iterator[bytes]:
-    return (proof[start : start + HASH] for start in range(0, len(proof), HASH))
+def _hashes(proof: bytes, size: int = HASH) -> Iterator[bytes]:
+    return (proof[start : start + size] for start in range(0, len(proof), size))
 
 
 def _next(rest: Iterator[bytes]) -> bytes:

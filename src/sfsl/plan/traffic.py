@@ -206,7 +206,7 @@ def traffic(settings: PlanSettings, heard: Mapping[str, int], rows: RoundRows) -
         Exchange.UNMASK_UNION: _size(unmask(shared, uniting)),
         Exchange.UNION: _size(Union(_ROUND, shared_rows, b""), packed_size(shared_rows, encoding.domain)),
         Exchange.SUBMODEL: _size(
-            Submodel(_ROUND, places(asking), (b"",) * len(summed), b"", b"", ()),
+            Submodel(_ROUND, places(asking), (b"",) * len(summed), b"", b"", (), bytes(20), b""),
             *(one.asked * table.width * number for table, one in summed),
             4 * model.dense,
             requesters_size(round(common), round((asking - 1) * asked)),

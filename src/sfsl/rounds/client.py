@@ -17,8 +17,9 @@ from sfsl.crypto.ring import Words
 from sfsl.crypto.secret import Identity, Randomness, digest
 from sfsl.errors import InputError, InvalidMessage, Refused
 from sfsl.rounds import states
+from sfsl.rounds.commitment import require_committed, update_context
 from sfsl.rounds.exchanges import SUMS, Invitation, Request, Submodel
-from sfsl.rounds.params import IndexSpace, RoundPolicy, ScoreBins
+from sfsl.rounds.params import IndexSpace, RoundParams, RoundPolicy, ScoreBins
 from sfsl.rounds.states import Phase as Phase
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client, Start
@@ -122,7 +123,7 @@ class RoundClient(Machine[State]):
     def handle_invitation(self, invitation: Invitation) -> messages.SealedShares:
         self._due(Invitation, states.CheckedIn)
         params, roster = invitation.round, invitation.roster
-        self._policy.require(params, self._model)
+        self._policy.require(params, self._model, roster.params.clients)
         if roster.params.sums != params.sums():
             raise Refused("the sums that were announced are not those of this round")
         if params.union.domain != self._space.domain:
@@ -142,7 +143,10 @@ class RoundClient(Machine[State]):
         start = self.session.handle_inbound(inbound, state.params.context(self._names))
         with self._leaving():
             submitted = self._space.indices(self._answers.expose(state.round_id))
-            elements = index_set(submitted, self._space.domain, state.encoding.capacity)
+            elements = index_set(submitted, self._space.domain, self._space.domain)
+            if len(elements) > state.encoding.capacity:
+                # Silence would tell the server how large the set is, and a part of it what was left out.
+                elements = elements[:0]
             vector = state.encoding.encode(elements, self._randomness)
             answer = self.session.create_masked(start, vector)
             self._enter(states.Uniting(state.params, state.encoding, state.round_id))
@@ -208,11 +212,16 @@ class RoundClient(Machine[State]):
             for table, data in zip(summed, submodel.rows, strict=True)
         }
         dense = _floats(submodel.dense, (self._model.dense,), "float32")
-        # The dense model and the union are the same for all: whoever was told otherwise adds up to noise.
-        context = digest("update", params.context(self._names), state.union, digest("dense", submodel.dense))
+        if self.session.active:
+            require_committed(submodel, self.session.binding, state.layout, state.positions)
+        elif submodel.proof:
+            raise InvalidMessage("a proof of rows outside active mode")
+        # The model and the union are the same for all: whoever was told otherwise adds up to noise.
+        context = update_context(params.context(self._names), state.union, submodel.dense, submodel.root)
         start = Start(state.layout, submodel.participants, state.positions, requesters, context, requests)
         self._enter(states.Training(params, state.asked, start))
-        return Download(state.asked, rows, dense, dict(params.training), params.scores)
+        scores = self._policy.limits.scores(params.scores)
+        return Download(state.asked, rows, dense, dict(params.training), scores)
 
     def create_update(self, trained: Trained) -> messages.MaskedVector:
         state = self._due(Start, states.Training)
@@ -224,7 +233,7 @@ class RoundClient(Machine[State]):
             trained=trained.rows,
             randomness=self._rounding,
         )
-        scores = histogram_words(trained.scores, state.params.bins, words.dense.dtype)
+        scores = histogram_words(self._counted(state.params, trained), state.params.bins, words.dense.dtype)
         tables = words.over([state.asked[table.name] for table in self._model.summed])
         answer = self.session.create_masked(state.start, np.concatenate([words.dense, scores]), tables)
         self._enter(states.Uploaded())
@@ -240,6 +249,13 @@ class RoundClient(Machine[State]):
         except BaseException:
             self._enter(states.Left())
             raise
+
+    def _counted(self, params: RoundParams, trained: Trained) -> tuple[ArrayLike, ArrayLike] | None:
+        """Return the histograms that leave: none where they are finer than allowed, or of few samples."""
+        limits, scores = self._policy.limits, trained.scores
+        if scores is None or limits.scores(params.scores) is None:
+            return None
+        return scores if sum(int(np.sum(one)) for one in scores) >= limits.least_samples else None
 
     def _require_size(self, asked: Mapping[str, RowSet]) -> None:
         """Decline too large a submodel, never trim it: what is left out would depend on the client's data."""

@@ -34,6 +34,7 @@ from sfsl.secagg.messages import (
 from sfsl.submodel.tables import MAX_TABLES
 from sfsl.union.protocol import Union
 
+Root = Annotated[bytes, Meta(min_length=20, max_length=20)]
 Blobs = Annotated[tuple[bytes, ...], Meta(max_length=MAX_TABLES)]
 
 
@@ -61,7 +62,8 @@ class Request(Message, frozen=True, tag="request"):
 
 
 class Submodel(Message, frozen=True, tag="submodel"):
-    """Server to client: the rows it asked for, the dense part, who takes part, and who asked for what."""
+    """Server to client: the rows it asked for, the dense part, who takes part, and who asked for what.
+    ``root`` commits to the rows of the whole union; in active mode ``proof`` shows that these are of them."""
 
     round_id: RoundId
     participants: Positions
@@ -69,6 +71,8 @@ class Submodel(Message, frozen=True, tag="submodel"):
     dense: bytes
     requesters: bytes
     requests: Annotated[tuple[SignedRequest, ...], Meta(max_length=MAX_CLIENTS)]
+    root: Root
+    proof: bytes
 
 
 CODEC = Codec(Invitation, *SESSION, Union, Request, Submodel, HotInvitation)

@@ -154,27 +154,66 @@ class HotLimits(Checked, frozen=True):
     max_bytes: Annotated[int, Meta(ge=1)] = 2**40
 
 
+class ExactLimits(Checked, frozen=True):
+    """What a client's owner allows of rounds of exact sums (spec limits); hardly anything, unless said.
+
+    Histograms of held-out scores are all zero in rounds of more than ``bins``, of bins narrower than
+    ``least_scale``, or where fewer than ``least_samples`` of its own would be counted. ``dataset``: weights
+    may be the number of its samples, on every row it asks for. ``least_set``: a union must have room for so
+    many rows of each client, whatever this one has.
+    """
+
+    bins: Annotated[int, Meta(ge=0, le=MAX_BINS)] = 0
+    least_scale: Annotated[float, Meta(ge=0)] = 0.1
+    least_samples: Annotated[int, Meta(ge=0)] = 10
+    dataset: bool = False
+    least_set: Annotated[int, Meta(ge=1)] = 64
+
+    def scores(self, told: ScoreBins | None) -> ScoreBins | None:
+        """Return the bins that it counts scores in, if any: what it leaves out is zero in its words."""
+        fits = told is not None and told.bins <= self.bins and told.scale >= self.least_scale
+        return told if fits else None
+
+
+# Where server and clients are one program, as in a simulation, there is nobody to beware of.
+ANYTHING = ExactLimits(bins=MAX_BINS, least_scale=0, least_samples=0, dataset=True, least_set=1)
+
+
 class RoundPolicy(Checked, frozen=True):
     """What a client insists on beyond the session's policy. It declines a round that does not fit. ``exact``:
-    it takes part in sums without noise. ``hot`` None: in none over hot rows."""
+    it takes part in sums without noise, within ``limits``. ``hot`` None: in none over hot rows."""
 
     session: Policy
     max_clip: Annotated[float, Meta(gt=0)]
     max_rows: Annotated[int, Meta(ge=1)]
     exact: bool = True
     hot: HotLimits | None = None
+    limits: ExactLimits = ExactLimits()
 
     def require_exact(self) -> None:
         """Refuse all rounds of exact sums, where this client's owner has not allowed them."""
         if not self.exact:
             raise Refused("a round of exact sums, which this client's owner has not allowed (--exact-sums)")
 
-    def require(self, params: RoundParams, own: ModelSpec) -> None:
+    def require(self, params: RoundParams, own: ModelSpec, clients: int) -> None:
+        """Refuse a round of exact sums, of so many clients, by what everybody is told of it: nothing here
+        depends on this client's data."""
         self.require_exact()
         if params.model != own:
             raise Refused("the round is for another model than this client has")
         if max(params.update.rows.clip, params.update.dense.clip) > self.max_clip:
             raise Refused(f"updates clipped at more than {self.max_clip}, which this client allows")
+        if params.update.averaging.weights == "dataset" and not self.limits.dataset:
+            raise Refused(
+                "weights that tell how many samples this client has, which its owner does not allow"
+            )
+        room = params.union.build().capacity
+        least = min(params.union.domain, clients * self.limits.least_set)
+        if room < least:
+            raise Refused(
+                f"a union with room for {room} rows; of {clients} clients this one wants room for {least}, "
+                "so that staying away tells nothing about the size of its set"
+            )
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from sfsl.errors import (
     WrongPhase,
 )
 from sfsl.rounds import states
+from sfsl.rounds.commitment import CommittedRows, update_context
 from sfsl.rounds.exchanges import UPDATE_SUM, Invitation, Request, Submodel
 from sfsl.rounds.params import IndexSpace, RoundParams
 from sfsl.rounds.record import RoundOutcome, RoundSums, conclude, read_sums
@@ -149,7 +150,8 @@ class RoundServer(Machine[states.ServerState]):
             )
             for table in self._params.model.summed
         ]
-        context = digest("update", self._params.context(self._names), state.union, digest("dense", dense))
+        committed = CommittedRows(tables, self._session.binding, proves=self._identities is not None)
+        context = update_context(self._params.context(self._names), state.union, dense, committed.root)
         bitmaps = {name: state.requests[name].bitmaps for name in names}
         told = self._session.start_sum(names, state.layout, bitmaps, context)
         places = {name: self._session.position(name) for name in names}
@@ -168,6 +170,8 @@ class RoundServer(Machine[states.ServerState]):
                 dense,
                 b"" if signed else told[name],
                 tuple(signed[other] for other in ordered if other != name) if signed else (),
+                committed.root,
+                committed.proof(state.asked[name]),
             )
             for name in names
         }

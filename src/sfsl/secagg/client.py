@@ -70,6 +70,16 @@ class Client(Machine[State]):
         self._identities = identities
 
     @property
+    def active(self) -> bool:
+        """Whether it takes the server for one that may lie."""
+        return self._identity is not None
+
+    @property
+    def binding(self) -> bytes:
+        """What every key of the session is bound to, once this client has joined."""
+        return self._joined().place.binding
+
+    @property
     def position(self) -> int:
         """This client's place in the roster, once it has joined."""
         return self._state.position if isinstance(self._state, at.Finished) else self._joined().place.own
@@ -303,6 +313,19 @@ class Client(Machine[State]):
         if state.place.own not in survivors:
             raise Refused("this client answered and is listed as dropped")
         self._require_enough(state.place, len(survivors))
+        self._require_company(state, len(dropped))
+
+    def _require_company(self, state: at.Masked, dropped: int) -> None:
+        """Refuse to be left alone on a row by a server that chooses who dropped out (spec 7.3)."""
+        one = state.place.params.sums[state.sum]
+        if not (self._policy.company and self.active) or (one.layout is not None and not one.layout.tables):
+            return
+        most = max(0, one.min_contributors - 2)
+        if dropped > most:
+            raise Refused(
+                f"{dropped} clients are said to have dropped out after rows were asked for; where rows of "
+                f"{one.min_contributors} contributors are opened, this client allows {most}"
+            )
 
     def _require_cohort(self, place: at.Place, request: messages.UnmaskRequest) -> None:
         """On a sparse graph, insist on enough survivors in the whole cohort: the noise in a sum is theirs."""

@@ -124,12 +124,15 @@ class SessionParams(Checked, frozen=True, omit_defaults=True):
 
 
 class Policy(Checked, frozen=True):
-    """What a client insists on, whatever the server says. It declines a session that does not fit."""
+    """What a client insists on, whatever the server says. It declines a session that does not fit.
+    ``company``: in active mode it opens no sum of rows where a row may have been left with one of those who
+    asked for it, that is, where more clients are declared dropped than the least contributors but two."""
 
     min_clients: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)]
     min_threshold: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)]
     min_contributors: Annotated[int, Meta(ge=1, le=MAX_CLIENTS)]
     max_words: Count
+    company: bool = False
 
 
 def default_threshold(group: int) -> int:

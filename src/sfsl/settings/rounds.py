@@ -22,7 +22,7 @@ _WAITING = ("check_in_seconds", "phase_seconds", "training_seconds", "period_day
 def round_rules(config: RunConfig, *, active: bool = False, threshold: int | None = None) -> RoundRules:
     """Return the rules that a run file asks for; ``threshold`` None is a share of whoever is in a round."""
     one, server = config.round, config.server
-    averaging = Averaging(weights=config.weights, kappa=server.kappa, max_move=server.max_move or None)
+    averaging = Averaging(weights=config.weights, kappa=server.kappa, max_move=_longest_move(config))
     rows, dense = (
         Quantization.finest(one.ring, cohort=one.clients, clip=one.clip, max_weight=weight)
         for weight in (averaging.largest_weight(one.max_samples), one.max_samples)
@@ -45,6 +45,18 @@ def round_rules(config: RunConfig, *, active: bool = False, threshold: int | Non
         precision=config.hot.precision if one.scheme == "hot" else one.precision,
         active=active,
     )
+
+
+def _longest_move(config: RunConfig) -> float | None:
+    """Return how far a row may move in a round. By heat, what one client of usual size moves a new row by is
+    rate / sqrt(1 + prior) in each number; a tenth is added for those who are a little larger."""
+    server = config.server
+    if server.max_move != "auto":
+        return server.max_move or None
+    if server.row_step != "heat" or config.round.scheme not in ("sfsl", "fsl"):
+        return None
+    # Rows of 18 numbers and a bias. Not this model's width: a server of an app's own model knows no other.
+    return 1.1 * server.row_rate * math.sqrt(19 / (1 + server.row_prior))
 
 
 def hot_rules(config: RunConfig) -> HotRules:

@@ -4,7 +4,6 @@
 parameters and limits are the client's own; no server can change them.
 """
 
-import math
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,13 +14,14 @@ from sfsl.codec import Checked
 from sfsl.errors import InputError
 from sfsl.privacy import PRESETS, Budget, Calendar, IndexPrivacy, rho_for
 from sfsl.rounds import RoundPolicy
-from sfsl.rounds.params import HotLimits
+from sfsl.rounds.params import MAX_BINS, ExactLimits, HotLimits
 from sfsl.secagg import Policy
 from sfsl.secagg.messages import MAX_CLIENTS
 from sfsl.settings.sections import explained
 
 # As servers count them, so that a client's period and a server's of the same length are the same.
 PERIODS_FROM = date(1970, 1, 1)
+EPSILON = 28.0  # ten periods of cpp2
 _MOST_WORDS = 1 << 25  # of a sum: 128 MiB at four bytes
 
 
@@ -44,10 +44,13 @@ class Terms(Checked, frozen=True, rename="kebab"):
     privacy: Exact sums: how it answers which rows it has, cpp1 to cpp5.
     period_days: Exact sums: days in a period; fixed with the folder.
     exposures: Exact sums: rounds in a period. Epsilon does not cover what more of them show.
-    epsilon: Exact sums: epsilon per index over all periods, after which it takes no more part.
+    epsilon: Exact sums: epsilon per index over all periods, after which it takes no more part; inf: no limit.
     least_cohort: Decline rounds of fewer clients.
     least_threshold: Decline rounds that fewer can open.
     least_contributors: Exact sums: decline rounds that open rows of fewer clients.
+    least_set: Exact sums: decline unions without room for so many rows of each client.
+    score_bins: Exact sums: count held-out scores in at most so many bins; 0: no scores leave this client.
+    dataset_weights: Exact sums: allow weights that tell the server how many samples this client has.
     max_clip: Decline updates clipped at more than this.
     max_rows: Exact sums: decline submodels of more rows.
 
@@ -74,10 +77,13 @@ class Terms(Checked, frozen=True, rename="kebab"):
     privacy: Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"] = "cpp2"
     period_days: Annotated[int, Meta(ge=1, le=3650)] = 7
     exposures: Annotated[int, Meta(ge=0)] = 1
-    epsilon: Annotated[float, Meta(ge=0)] = math.inf
+    epsilon: Annotated[float, Meta(ge=0)] = EPSILON
     least_cohort: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] = 3
     least_threshold: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] = 3
     least_contributors: Annotated[int, Meta(ge=1, le=512)] = 2
+    least_set: Annotated[int, Meta(ge=1)] = 64
+    score_bins: Annotated[int, Meta(ge=0, le=MAX_BINS)] = 0
+    dataset_weights: bool = False
     max_clip: Annotated[float, Meta(gt=0)] = 10.0
     max_rows: Annotated[int, Meta(ge=1)] = 10**6
 
@@ -86,7 +92,7 @@ class Terms(Checked, frozen=True, rename="kebab"):
             raise InputError(f"privacy {self.privacy!r}: there are {', '.join(PRESETS)}")
         # Spelled so that NaN, which is neither above nor below anything, is refused too.
         if not self.epsilon >= 0:
-            raise InputError(f"epsilon {self.epsilon:g}: a number from 0 up; without it there is no limit")
+            raise InputError(f"epsilon {self.epsilon:g}: a number from 0 up, or inf for no limit")
         if not self.max_clip > 0:
             raise InputError(f"max-clip {self.max_clip:g}: a number above 0")
         if not self.hot_epsilon >= 0:
@@ -134,6 +140,7 @@ class Terms(Checked, frozen=True, rename="kebab"):
             min_threshold=self.least_threshold,
             min_contributors=self.least_contributors,
             max_words=_MOST_WORDS,
+            company=True,
         )
         hot = None
         if self.hot_epsilon:
@@ -149,6 +156,7 @@ class Terms(Checked, frozen=True, rename="kebab"):
             max_rows=self.max_rows,
             exact=self.exact_sums,
             hot=hot,
+            limits=ExactLimits(bins=self.score_bins, dataset=self.dataset_weights, least_set=self.least_set),
         )
 
     @property

@@ -309,7 +309,7 @@ def test_a_message_out_of_turn_is_answered_by_leaving(
         Keys: Keys("x", bytes(32), (bytes(32),), (bytes(32),), None),
         InboundShares: InboundShares(bytes(16), (), (), b"", ()),
         Union: Union(bytes(16), 0, b""),
-        Submodel: Submodel(bytes(16), (0,), (b"", b""), b"", b"", ()),
+        Submodel: Submodel(bytes(16), (0,), (b"", b""), b"", b"", (), bytes(20), b""),
         UnmaskRequest: UnmaskRequest(bytes(16), 0, (0, 1, 2), (), ()),
     }
     sent: dict[type[Message], Message] = dict(blank)

@@ -55,7 +55,7 @@ def test_what_a_server_asks_for_by_default_a_client_allows_by_default() -> None:
     ("wrong", "error", "says"),
     [
         ({"privacy": "cpp9"}, InputError, "privacy 'cpp9': there are cpp1, cpp2"),
-        ({"epsilon": -1}, InputError, "^epsilon -1: a number from 0 up; without it there is no limit$"),
+        ({"epsilon": -1}, InputError, "^epsilon -1: a number from 0 up, or inf for no limit$"),
         ({"epsilon": math.nan}, InputError, "^epsilon nan: a number"),
         ({"max_clip": 0}, InputError, "^max-clip 0: a number above 0$"),
         ({"hot_epsilon": math.nan}, InputError, "^hot-epsilon nan: a number from 0 up, or inf"),
@@ -90,5 +90,6 @@ def test_flowers_terms_are_the_same_and_two_more() -> None:
 
     assert issubclass(NodeTerms, Terms)
     assert names(NodeTerms) == names(Terms) | {"state", "data"}
-    assert NodeTerms().budget == Terms().budget  # no limit, which is 0 in a node's configuration
+    assert NodeTerms().budget == Terms().budget
+    assert NodeTerms(epsilon=0).budget.epsilon_total == math.inf  # no limit in a node's configuration
     assert NodeTerms(epsilon=2).budget.epsilon_total == 2

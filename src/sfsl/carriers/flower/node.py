@@ -64,7 +64,9 @@ class Terms(terms.Terms, frozen=True, rename="kebab"):
     state: Annotated[str, about("This client's folder; made if it is not there.")] = ""
     data: Annotated[str, about("Its samples; what is in the file is for the app to say.")] = ""
     roster: Annotated[str, about("Insist on active mode, and on these node ids and public keys.")] = ""
-    epsilon: Annotated[float, Meta(ge=0), about("Epsilon per index over all periods; 0 is no limit.")] = 0.0
+    epsilon: Annotated[float, Meta(ge=0), about("Epsilon per index over all periods; 0 is no limit.")] = (
+        terms.EPSILON
+    )
 
     @property
     def _most_epsilon(self) -> float:

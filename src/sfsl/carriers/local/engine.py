@@ -24,7 +24,7 @@ from sfsl.rounds.exchanges import CODEC, HOT, SUBMODELS, SURVEY, Course, Exchang
 from sfsl.rounds.hot import HotState, Published
 from sfsl.rounds.hot_client import HotClient, HotOwn
 from sfsl.rounds.hot_server import HotRound, HotSums
-from sfsl.rounds.params import HotLimits
+from sfsl.rounds.params import ANYTHING, HotLimits
 from sfsl.rounds.record import Learned, RoundTally
 from sfsl.secagg import Policy
 from sfsl.secagg.messages import Keys
@@ -137,6 +137,7 @@ class LocalPool:
             max_clip=_GENEROUS,
             max_rows=population.settings.max_rows,
             hot=HotLimits(max_rho=math.inf),
+            limits=ANYTHING,
         )
         client: RoundClient | HotClient
         if self.course == SUBMODELS:  # a worker has a copy

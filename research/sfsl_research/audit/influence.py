@@ -1,0 +1,193 @@
+"""How far liars among the clients push the score of one item, under each defence.
+
+    python -m sfsl_research.audit.influence --rounds 10
+
+A liar in a round of exact sums adds any words to the rows it asks for; masks hide which. The strongest liar
+makes the sum of the target's row as large as decoding lets pass: the weight of all who asked for it, each at
+the clip, in the direction that raises the item's score the most. One such liar in a cohort is as good as
+many.
+A *checked* liar is what is left where clients prove that their own words are in bounds (docs/decisions/0016):
+a weight of one and a clipped row. Rounds are those of ``sfsl run``, with plain sums.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import msgspec
+import numpy as np
+import torch
+
+from sfsl.arrays import Reals
+from sfsl.carriers.local.engine import Cohort, PopulationEngine
+from sfsl.data.samples import Samples
+from sfsl.rounds import RoundSums
+from sfsl.rounds.record import RoundTally
+from sfsl.run.fleet import Fleet, build_fleet
+from sfsl.run.planning import choose_cohort
+from sfsl.run.setup import build_simulation, resolved
+from sfsl.run.validation import split_held_out
+from sfsl.scores import evaluate
+from sfsl.settings.rounds import store_spec
+from sfsl.settings.run import RunConfig
+from sfsl.simulate.engine import item_column, score_pool
+from sfsl.submodel import MemoryStore, RowSet
+from sfsl.submodel.quantize import WeightedSums
+from sfsl.training import score_samples
+
+TABLE = "item"
+_PROBES = 256  # samples on which a liar looks for its direction, and on which the target is scored
+DEFENCES: dict[str, dict[str, object]] = {
+    "the paper's average": {"row_step": "add", "row_rate": 1.0, "kappa": 1.0, "max_move": 0.0},
+    "add, kappa 10": {"row_step": "add", "row_rate": 1.0, "kappa": 10.0, "kappa_rounds": 0, "max_move": 0.0},
+    "heat": {"max_move": 0.0},
+    "heat, max_move": {},
+}
+
+
+@dataclass
+class Liars(PopulationEngine):
+    """Runs rounds with plain sums, into which liars put what they like."""
+
+    config: RunConfig
+    fleet: Fleet
+    target: int
+    share: float
+    checked: bool
+    lied: int = 0
+    longest: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        spec = store_spec(self.config, self.fleet.task.spec, devices=True)
+        store = MemoryStore(spec, self.fleet.task.initial_dense())
+        PopulationEngine.__init__(self, build_simulation(self.config, self.fleet, store))
+        names = sorted(self.fleet.devices)
+        rng = np.random.default_rng(7)
+        self.liars = set(rng.permutation(names)[: round(self.share * len(names))].tolist())
+        pool = split_held_out(self.config, self.fleet)["test"]
+        probe = pool.samples(np.arange(min(_PROBES, len(pool))))
+        assert isinstance(probe, Samples)  # noqa: S101 -- simulated data are
+        self._probe = probe
+        self._column = item_column(self.fleet.task, pool)
+        self.pools = {"test": pool}
+
+    def _run_all(self, number: int, cohorts: Sequence[Cohort], tally: RoundTally) -> None:
+        for one in cohorts:
+            one.run(self.simulation, self.driver, None)
+            lying = self.liars & set(one.names)
+            if lying and isinstance(one.sums, RoundSums):
+                self._lie(one.sums, len(lying))
+
+    def _lie(self, sums: RoundSums, liars: int) -> None:
+        union, rows = sums.model.unions[TABLE], sums.model.rows[TABLE]
+        place = int(np.searchsorted(union.rows, self.target))
+        if place == len(union) or union.rows[place] != self.target:
+            return  # a liar could bring it to the union; so this is a little less than it can do
+        clip, asking = self.config.round.clip, int(sums.contributors[TABLE][place])
+        weight = rows.weights.copy()
+        values = rows.values.copy()
+        if self.checked:
+            weight[place] += liars
+            values[place] += liars * clip * self.direction()
+        else:
+            weight[place] = max(1, asking)
+            values[place] = weight[place] * clip * self.direction()
+        sums.model.rows[TABLE] = WeightedSums(values, weight, rows.refused)
+        self.lied += 1
+
+    def direction(self) -> Reals:
+        """Return the signs with which a small move of the target's row raises its score the most."""
+        width = self.task.spec.table(TABLE).width
+        base = self.target_scores()
+        gains = [self.target_scores(np.eye(width)[one] * 0.05).mean() - base.mean() for one in range(width)]
+        return np.sign(gains)
+
+    def target_scores(self, moved: Reals | float = 0.0) -> Reals:
+        """Return what the model scores the target for users of the test set."""
+        samples = self._with_target()
+        rows, _ = self.task.needed_rows(samples)
+        values = {name: self.store.read_rows(name, RowSet(one)).values.copy() for name, one in rows.items()}
+        place = np.searchsorted(rows[TABLE], self.target)
+        values[TABLE][place] += np.asarray(moved, np.float32)
+        return np.asarray(score_samples(self.task, self.store.read_dense().values, rows, values, samples))
+
+    def _with_target(self) -> Samples:
+        columns = dict(self._probe.columns)
+        columns[self._column] = np.full_like(columns[self._column], self.target)
+        for column, name in self._probe.tables.items():
+            table = self.task.spec.table(name)
+            if table.source == TABLE and columns[column].ndim == 1:
+                follows = self.task.row_maps.rows_of(name, np.array([self.target]))[0]
+                columns[column] = np.full_like(columns[column], follows)
+        return replace(self._probe, columns=columns)
+
+
+def play(config: RunConfig, fleet: Fleet, target: int, share: float, checked: bool) -> dict[str, float]:
+    """Run all rounds, and return what became of the target, of rows at large and of the model."""
+    engine = Liars(config, fleet, target, share, checked)
+    names, steps = sorted(fleet.devices), []
+    before = engine.store.read_rows(TABLE, RowSet(np.array([target]))).values[0]
+    for number in range(1, config.run.rounds + 1):
+        cohort = choose_cohort(names, config.round.all_clients, config.run.seed, number)
+        result = engine.run(cohort)
+        block = result.commit.tables.get(TABLE)
+        if block is not None and len(block.rows):
+            old = engine.store.read_rows(TABLE, block.rows).values
+            steps.append(np.linalg.norm(block.values - old, axis=1))
+        engine.store.commit(result.commit)
+    after = engine.store.read_rows(TABLE, RowSet(np.array([target]))).values[0]
+    every = np.concatenate(steps)
+    found = evaluate(score_pool(engine.task, engine.pools["test"], engine.store))
+    return {
+        "score": float(engine.target_scores().mean()),
+        "moved": float(np.linalg.norm(after - before)),
+        "lied": engine.lied,
+        "longest": float(every.max()),
+        "p999": float(np.quantile(every, 0.999)),
+        "p50": float(np.median(every)),
+        "auc": found.auc or 0.0,
+        "log_loss": found.log_loss or 0.0,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--users", type=int, default=400)
+    parser.add_argument("--clients", type=int, default=80)
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.0, 0.01, 0.05, 0.10])
+    parser.add_argument("--defences", nargs="+", default=list(DEFENCES))
+    parser.add_argument("--max-move", type=float, default=None)
+    parser.add_argument("--world", default="films")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in given.defences:
+        server = dict(DEFENCES[name])
+        if given.max_move is not None and "max_move" in name:
+            server["max_move"] = given.max_move
+        config = msgspec.convert(
+            {
+                "data": {"users": given.users, "scale": 0.02, "world": given.world},
+                "round": {"clients": given.clients, "sums": "plain", "bins": 0},
+                "run": {"rounds": given.rounds, "seed": given.seed},
+                "server": server,
+            },
+            RunConfig,
+        )
+        fleet = build_fleet(config)
+        config = resolved(config, fleet)
+        owners = np.bincount(np.concatenate([one.needed[TABLE] for one in fleet.devices.values()]))
+        target = int(np.argsort(owners)[len(owners) * 3 // 4])
+        for share in given.shares:
+            for checked in (False, True) if share else (False,):
+                found = play(config, fleet, target, share, checked)
+                line: dict[str, object] = {"defence": name, "liars": share, "checked": checked, **found}
+                sys.stdout.write(json.dumps(line) + "\n")
+                sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""How far one liar moves rows, with the server's settings as they come."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from sfsl.settings.rounds import round_rules
+from sfsl.settings.run import RunConfig
+from sfsl.submodel import MemoryStore, ModelSpec, RowSet, StoreSpec, Table
+from sfsl.submodel.quantize import WeightedSums
+from sfsl.submodel.update import ModelSums, apply_sums
+
+ROWS, WIDTH, CLIENTS = 400, 18, 80
+MODEL = ModelSpec(tables=(Table(name="item", rows=ROWS, width=WIDTH),), dense=1)
+
+
+def moved(liar: Any, **server: Any) -> Any:
+    """How far each row moves in a round of 79 honest clients and a liar, which the sums of rows contain."""
+    config = msgspec.convert({"server": server, "round": {"clients": CLIENTS}}, RunConfig)
+    update = round_rules(config).update
+    spec = StoreSpec(model=MODEL, seed=bytes(32), row_slots=update.row_step.slots, dense_slots=2)
+    store = MemoryStore(spec, np.zeros(1, np.float32))
+    rng = np.random.default_rng(3)
+    owners = rng.integers(1, 4, ROWS)
+    honest = rng.normal(0, 0.05, (ROWS, WIDTH)) * np.sqrt(owners)[:, None]
+    values, weights = liar(honest, owners, update.rows.clip)
+    sums = ModelSums(
+        {"item": RowSet(np.arange(ROWS))},
+        {"item": WeightedSums(values, weights, 0)},
+        WeightedSums(np.zeros((1, 1)), np.zeros(1, np.int64), 0),
+    )
+    before = store.read_rows("item", RowSet(np.arange(ROWS))).values
+    store.commit(apply_sums(store, update, sums, selection=b"").commit)
+    after = store.read_rows("item", RowSet(np.arange(ROWS))).values
+    return np.linalg.norm(after - before, axis=1)
+
+
+def nobody(values: Any, owners: Any, clip: float) -> Any:
+    return values, owners
+
+
+def alone(values: Any, owners: Any, clip: float) -> Any:
+    return values / np.sqrt(owners)[:, None], np.ones(ROWS, np.int64)
+
+
+def everywhere(values: Any, owners: Any, clip: float) -> Any:
+    """What decoding lets pass: the weight of all who asked, each at the clip."""
+    asking = np.full(ROWS, 12)
+    return np.broadcast_to(asking[:, None] * clip, values.shape).copy(), asking
+
+
+def at_one_row(values: Any, owners: Any, clip: float) -> Any:
+    values, owners = values.copy(), owners.copy()
+    values[7], owners[7] = 12 * clip, 12
+    return values, owners
+
+
+def in_some_rows(values: Any, owners: Any, clip: float) -> Any:
+    values, owners = values.copy(), owners.copy()
+    values[::4], owners[::4] = 12 * clip, 12
+    return values, owners
+
+
+@pytest.mark.parametrize("liar", [everywhere, at_one_row, in_some_rows])
+def test_a_liar_moves_no_row_further_than_an_honest_client_could(liar: Any) -> None:
+    honest = moved(nobody)
+    assert moved(liar).max() < 1.1 * np.quantile(honest, 0.99)
+
+
+def test_without_the_limit_one_liar_moves_rows_by_more_than_nine_tenths() -> None:
+    assert moved(at_one_row, max_move=0)[7] > 0.9
+    assert np.mean(moved(in_some_rows, max_move=0) > 0.7) >= 0.25
+
+
+def test_most_rows_of_one_honest_client_move_as_they_would_without_the_limit() -> None:
+    bound, free = moved(alone), moved(alone, max_move=0)
+    assert np.mean(np.isclose(bound, free)) > 0.7
+
+
+@pytest.mark.parametrize(
+    ("server", "scheme"), [({"row_step": "add"}, "sfsl"), ({}, "hot"), ({"max_move": 0}, "sfsl")]
+)
+def test_where_no_limit_is_set(server: dict[str, Any], scheme: str) -> None:
+    privacy = {"participations": 5}
+    config = msgspec.convert(
+        {"server": server, "round": {"scheme": scheme}, "privacy": privacy, "hot": {"surveys": 1}}, RunConfig
+    )
+    assert round_rules(config).update.averaging.max_move is None

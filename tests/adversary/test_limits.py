@@ -1,0 +1,145 @@
+"""Knobs of a round that a server turns to learn about one client, and where each stops (spec limits)."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, remove
+
+from cohort import GOODS, WIDTH, Cohort, Stepper
+from sfsl.client.device import DeviceTrainer
+from sfsl.errors import Refused
+from sfsl.rounds import RoundClient, RoundPolicy, ScoreBins
+from sfsl.rounds.params import ANYTHING, ExactLimits
+from sfsl.secagg.client import Client
+from sfsl.union import UnionParams
+
+ATTACKS, attack = collector()
+changed = msgspec.structs.replace
+TARGET = "c0"
+
+
+@pytest.mark.parametrize("one", ATTACKS, ids=repr)
+def test_stopped(one: Attack) -> None:
+    assert_stopped(one)
+
+
+@pytest.mark.parametrize("one", ATTACKS, ids=repr)
+def test_gains_against_weakened_code(one: Attack) -> None:
+    assert_gains_when_weakened(one)
+
+
+def careful(**limits: Any) -> Cohort:
+    """Clients that allow what a client of a deployment allows."""
+    cohort = Cohort(active=True, least=2, everything=False)
+    cohort.policy = changed(cohort.policy, limits=ExactLimits(**{"least_set": 1} | limits))
+    return cohort
+
+
+def told(cohort: Cohort, **params: Any) -> Stepper:
+    cohort.params = changed(cohort.params, **params)
+    cohort.session = changed(cohort.session, sums=cohort.params.sums())
+    return Stepper(cohort)
+
+
+@attack(refusal=Refused, weaken=remove(RoundPolicy, "require"))
+def weights_that_tell_how_many_samples_each_client_has() -> bool:
+    """Every row's weight is then a sum of sample counts over known askers: a linear system."""
+    cohort = careful()
+    update = cohort.params.update
+    weights = changed(update, averaging=changed(update.averaging, weights="dataset"))
+    outcome = told(cohort, update=weights).finish()
+    return bool(outcome)
+
+
+@attack(refusal=Refused, weaken=remove(RoundPolicy, "require"))
+def a_union_so_small_that_larger_sets_fall_silent() -> bool:
+    """A client with more rows than the capacity used to fail, and its silence told the size of its set."""
+    cohort = careful(least_set=8)
+    step = told(cohort, union=changed(cohort.params.union, capacity=4))
+    return bool(step.clients[TARGET].handle_invitation(step.outbound[TARGET]).boxes)
+
+
+def one_bin_per_sample(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ExactLimits, "scores", lambda self, told: told)
+    patch.setattr(RoundClient, "_counted", lambda self, params, trained: trained.scores)
+
+
+@attack(refusal=None, weaken=one_bin_per_sample)
+def bins_so_fine_that_each_holds_one_sample() -> bool:
+    step = told(careful(bins=4), scores=ScoreBins(bins=8, scale=1.0))
+    return bool(np.sum(step.finish().scores))
+
+
+@attack(refusal=None, weaken=one_bin_per_sample)
+def bins_that_are_put_where_one_client_has_its_scores() -> bool:
+    step = told(careful(bins=8), scores=ScoreBins(bins=8, centre=0.3, scale=1e-4))
+    return bool(np.sum(step.finish().scores))
+
+
+@attack(refusal=None, weaken=one_bin_per_sample)
+def counting_the_scores_of_clients_that_have_very_few() -> bool:
+    step = told(careful(bins=8, least_samples=1000), scores=ScoreBins(bins=8))
+    return bool(np.sum(step.finish().scores))
+
+
+@attack(refusal=Refused, weaken=remove(Client, "_require_company"))
+def leaving_a_client_alone_on_its_rows_by_chosen_dropouts() -> bool:
+    """The server knows who asked for what, and says that the others who asked for a row dropped out."""
+    cohort = careful()
+    cohort.policy = changed(cohort.policy, session=changed(cohort.policy.session, company=True))
+    for session in cohort.sessions.values():
+        session._policy = cohort.policy.session
+    asked = {row: [name for name in cohort.names if row in cohort.real[name]] for row in range(GOODS)}
+    row, other = next(
+        (row, next(name for name in names if name != TARGET))
+        for row, names in asked.items()
+        if len(names) == 2 and TARGET in names
+    )
+    step = Stepper(cohort, {"submodel": {other}})
+    step.finish()
+    sums, trained = step.server.sums.model, cohort.trained[TARGET].rows["goods"]
+    found = np.zeros((GOODS, WIDTH))
+    found[sums.unions["goods"].rows] = sums.rows["goods"].values
+    place = trained.rows.positions_of(np.array([row]))[0]
+    return bool(np.allclose(found[row], trained.deltas[place] * np.asarray(trained.counts)[place]))
+
+
+def test_a_set_that_is_too_large_is_sent_as_empty() -> None:
+    """Nobody falls silent, nothing of the set is in the union, and the others' rows are."""
+    cohort = Cohort(everything=False)
+    union = UnionParams(domain=GOODS, encoding="sketch", capacity=20, seed=bytes(32))
+    for name in cohort.names:
+        cohort.answers[name].real = np.arange(40, 43)
+    cohort.answers[TARGET].real = np.arange(30)
+    step = told(cohort, union=union).until("union")
+    assert TARGET in step.outbound
+    rows = step.server.state.unions["goods"].rows
+    assert rows.tolist() == [40, 41, 42]
+
+
+def test_the_room_of_a_union_is_checked_without_a_look_at_the_data() -> None:
+    for real in (1, 40):
+        cohort = careful(least_set=8)
+        cohort.answers[TARGET].real = np.arange(real)
+        step = told(cohort, union=changed(cohort.params.union, capacity=47))
+        with pytest.raises(Refused, match="room for 47 rows; of 6 clients this one wants room for 48"):
+            step.clients[TARGET].handle_invitation(step.outbound[TARGET])
+    step = told(careful(least_set=8), union=changed(cohort.params.union, capacity=48))
+    assert step.clients[TARGET].handle_invitation(step.outbound[TARGET]).boxes
+
+
+def test_what_is_allowed_is_counted() -> None:
+    step = told(careful(bins=8, least_samples=36), scores=ScoreBins(bins=8))  # each client has 28 + 8
+    assert np.sum(step.finish().scores) == 6 * 36
+    assert ANYTHING.scores(ScoreBins(bins=4096, scale=1e-6)) is not None
+
+
+@pytest.mark.parametrize("asked", [{"max_samples": 1.0}, {"max_samples": 15.0}, {"rebuild": 0.99}])
+def test_updates_of_single_samples_are_declined(asked: dict[str, float]) -> None:
+    trainer = DeviceTrainer(None, lambda number: number)  # type: ignore[arg-type]
+    trainer.require({"rate": 0.1, "max_samples": 16.0, "rebuild": 0.5})
+    trainer.require({"rate": 0.1, "max_samples": 0.0})
+    with pytest.raises(Refused, match=r"max_samples|rebuild"):
+        trainer.require({"rate": 0.1} | asked)

@@ -1,0 +1,65 @@
+"""Every parameter that a server chooses has a line in docs/spec/limits.md, and every line a parameter."""
+
+import re
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from sfsl.client.device import DeviceTrainer
+from sfsl.errors import Refused
+from sfsl.rounds.hot import HotParams
+from sfsl.rounds.params import RoundParams
+from sfsl.secagg import SessionParams
+from sfsl.settings.rounds import round_rules
+from sfsl.settings.run import RunConfig
+
+PAGE = (Path(__file__).parents[3] / "docs/spec/limits.md").read_text()
+LINES = re.findall(r"^\| `([\w.]+)` \| (.+) \| *(.*)\|$", PAGE, re.MULTILINE)
+
+
+def structs(kind: typing.Any) -> Iterator[type[msgspec.Struct]]:
+    """Find all structs that values of a type are made of."""
+    for part in typing.get_args(kind):
+        yield from structs(part)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        yield kind
+        for field in msgspec.structs.fields(kind):
+            yield from structs(field.type)
+
+
+def test_every_parameter_of_a_round_has_a_line() -> None:
+    roots = (RoundParams, HotParams, SessionParams)
+    fields = {
+        f"{kind.__name__}.{field.name}"
+        for root in roots
+        for kind in structs(root)
+        for field in msgspec.structs.fields(kind)
+    }
+    assert {name for name, *_ in LINES if "." in name} == fields
+    assert all(gain.strip() for _, gain, _ in LINES)
+
+
+def test_every_hyperparameter_has_a_line() -> None:
+    told = round_rules(RunConfig()).training(1)
+    assert {name for name, *_ in LINES if "." not in name} >= set(told)
+
+
+def test_hyperparameters_are_refused_beyond_their_lines() -> None:
+    trainer = DeviceTrainer(None, lambda number: number)  # type: ignore[arg-type]
+    for name, value in {
+        "rate": 1001.0,
+        "clip": float("inf"),
+        "batch_size": 65_537.0,
+        "epochs": 21.0,
+        "max_samples": 15.0,
+        "rebuild": 0.91,
+        "rebuild_rate": 1001.0,
+        "rebuild_epochs": 21.0,
+    }.items():
+        try:
+            trainer.require({"rate": 0.1} | {name: value})
+        except Refused:
+            continue
+        raise AssertionError(f"{name} = {value} was taken")
