@@ -6,7 +6,7 @@ from sfsl.data.catalogue import Catalogue
 from sfsl.data.catalogue_file import read_catalogue, write_catalogue
 from sfsl.data.interactions import Interactions, hold_out_last
 from sfsl.data.lines import LoadReport
-from sfsl.data.plain import load_csv, load_parquet, load_taobao
+from sfsl.data.plain import load_csv, load_parquet, load_table, load_taobao
 from sfsl.data.samples import NO_ROW, Samples
 from sfsl.data.statistics import Statistics, describe
 from sfsl.data.synthetic import SyntheticSettings, SyntheticTaobao, bayes_auc
@@ -33,6 +33,7 @@ __all__ = [
     "load_csv",
     "load_parquet",
     "load_shakespeare",
+    "load_table",
     "load_taobao",
     "read_catalogue",
     "speech_of",

@@ -18,9 +18,8 @@ from sfsl.data import (
     SyntheticTaobao,
     hold_out_last,
     load_amazon,
-    load_csv,
-    load_parquet,
     load_shakespeare,
+    load_table,
     load_taobao,
     speech_of,
     with_negatives,
@@ -201,6 +200,7 @@ def fleet_of_clicks(config: RunConfig, data: Interactions, report: LoadReport | 
     """Build a fleet of these users, whatever ``config.data`` says about where samples come from."""
     history = config.data.max_history
     train, test = hold_out_last(data, config.data.held_out)
+    _require_learnable(config, train, len(test))
     task = build_task(Catalogue.of(train), config.model, config.run.seed)
     devices = Devices(
         "user",
@@ -209,6 +209,23 @@ def fleet_of_clicks(config: RunConfig, data: Interactions, report: LoadReport | 
         lambda user: Device(task, train.client(user, history), test.client(user, history)),
     )
     return Fleet(task, devices, Interacted(train, history), Interacted(test, history), report)
+
+
+def _require_learnable(config: RunConfig, train: Interactions, tested: int) -> None:
+    """Refuse clicks from which nothing would be learned, or of which nothing would be known afterwards."""
+    learning = len(np.unique(train.user[train.history_stop > train.history_start]))
+    if learning < 2:
+        raise InputError(
+            f"{learning} of {len(train.clients):,} users have a sample with a click before it, and a model "
+            "learns from what was clicked before: take data with several samples per user, of different times"
+        )
+    if not tested and config.run.evaluate_every:
+        most = int(np.diff(train.offsets).max())
+        raise InputError(
+            f"no user has enough samples to hold out {config.data.held_out:.0%} of them for testing (the "
+            f"most is {most}); raise data.held_out to {1 / most:.2g} or more, or measure nothing: "
+            "run.evaluate_every = 0"
+        )
 
 
 def _speech_fleet(config: RunConfig) -> Fleet:
@@ -278,11 +295,18 @@ def load_interactions(settings: DataSettings, seed: int) -> tuple[Interactions, 
     path = Path(settings.path)
     if settings.source == "stored":
         return load_stored(path), None
-    if settings.source in ("amazon", "taobao"):
-        data, report = (load_amazon if settings.source == "amazon" else load_taobao)(path)
+    if settings.source == "amazon":
+        data, report = load_amazon(path)
+    elif settings.source == "taobao":
+        data, report = load_taobao(path, unusable=settings.unusable)
     else:
-        load = load_csv if settings.source == "csv" else load_parquet
-        data, report = load(path, text_ids=settings.text_ids)
+        data, report = load_table(
+            path,
+            columns=settings.columns,
+            label=settings.label,
+            text_ids=settings.text_ids,
+            unusable=settings.unusable,
+        )
     if (data.label == 1).all():  # clicks only: nothing could be learned from them
         data = with_negatives(data, settings.negatives, seed=seed)
     return data, report

@@ -182,7 +182,7 @@ def test_what_cannot_be_used_is_counted_and_shown(tmp_path: Path) -> None:
         "item is negative or too large": 1,
         "item is not a whole number": 1,
         "label is not 0 or 1": 1,
-        "time is not a finite number": 1,
+        "time is neither a number nor a date": 1,
         "too few fields": 1,
         "category is not the model's, which counts": 1,
     }
@@ -191,7 +191,7 @@ def test_what_cannot_be_used_is_counted_and_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "item, label, time"), ("item,time\n1,2\n", "label"), ("item,label,time\n9,1,1\n", "nothing in it")],
+    [("", "it is empty"), ("item,time\n1,2\n", "label"), ("item,label,time\n9,1,1\n", "nothing in it")],
 )
 def test_a_file_without_samples_is_called_as_its_owner_does(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "data").write_text(text)
@@ -206,8 +206,9 @@ def test_a_file_that_is_no_text_is_not_shown(tmp_path: Path, data: bytes) -> Non
     (tmp_path / "mine.csv").write_bytes(data)
     with pytest.raises(InputError) as caught:
         load_own(tmp_path / "mine.csv", catalogue())
-    said = str(caught.value)
-    assert said == f"{tmp_path / 'mine.csv'} is not text in UTF-8; it must be a CSV with item, label, time"
+    assert "UTF-" in str(caught.value)
+    assert str(caught.value).startswith(str(tmp_path))
+    assert str(caught.value).isprintable()
 
 
 def test_control_characters_of_a_file_are_not_shown(tmp_path: Path) -> None:
@@ -219,7 +220,7 @@ def test_control_characters_of_a_file_are_not_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "item, label, time"), ("item,time\n1,2\n", "label"), ("item,label,time\n9,1,1\n", "nothing in it")],
+    [("", "it is empty"), ("item,time\n1,2\n", "label"), ("item,label,time\n9,1,1\n", "nothing in it")],
 )
 def test_a_file_without_samples(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "mine.csv").write_text(text)
