@@ -2,31 +2,35 @@
 
     python bench/make_sample.py src/sfsl/data/sample.csv.gz
 
-The ratings are made up, from the simulated world of films with seed 0: stars follow the true chance of a
-click, with some noise, so that who liked what can be learned.
+The ratings are made up, from the simulated world of films with seed 0: stars follow the chance that a user
+likes a film, with some noise, so that who liked what can be learned.
 """
 
 import gzip
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from sfsl.data.synthetic import WORLDS, SyntheticTaobao
 
-USERS, SCALE, SEED = 300, 0.07, 0
+USERS, ITEMS, SCALE, SEED = 300, 350, 0.1, 0
 BEGIN, DAYS = 1_420_070_400, 1_500  # from 2015 on
 WIDEST = 180_000  # film ids, as catalogues have them
 
 
 def main(path: Path) -> None:
-    data = SyntheticTaobao(WORLDS["films"].scaled(SCALE, users=USERS), seed=SEED).interactions()
+    world = replace(WORLDS["films"].scaled(SCALE, users=USERS), items=ITEMS, categories=12, item_appeal=1.2)
+    data = SyntheticTaobao(world, seed=SEED).interactions()
     assert data.probability is not None  # noqa: S101 -- this generator knows it
     rng = np.random.default_rng(SEED)
     films = np.sort(rng.choice(np.arange(1, WIDEST), len(data.items), replace=False))
-    # A click of the simulated world is a rating of 4 or 5; how sure it was says which.
-    liked = data.label == 1
-    sure = data.probability + rng.normal(0, 0.15, len(data))
+    # Some people like most of what they see. What is liked gets 4 or 5 stars; how sure it was says how many.
+    logit = np.log(data.probability / (1 - data.probability)) + rng.normal(0.3, 1.0, USERS)[data.user]
+    chance = 1 / (1 + np.exp(-logit))
+    liked = rng.random(len(data)) < chance
+    sure = chance + rng.normal(0, 0.15, len(data))
     low = np.clip(np.ceil(3 - 2.2 * (0.55 - sure)), 1, 3)
     rating = np.where(liked, np.where(sure > 0.55, 5, 4), low).astype(int)
     # Each user comes some evenings, and rates several films on each, a minute or so apart.

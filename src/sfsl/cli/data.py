@@ -144,8 +144,8 @@ def _allowed(figures: DataFigures, planned: DataPlan | None) -> list[str]:
         return []
     hot = planned.hot
     lines = [
-        f"The paper's scheme (--scheme sfsl): of the {planned.union:,.0f} items of {planned.clients:,} clients "
-        f"{planned.opened:.0%} are asked for by {planned.min_contributors} or more, which opening a row takes; "
+        f"The paper's scheme (--scheme sfsl): of {planned.union:,.0f} items of {planned.clients:,} clients "
+        f"{planned.opened:.0%} are asked for by {planned.min_contributors} or more, as opening a row takes; "
         f"epsilon of a row's answers is {planned.epsilon:.3g} with {planned.preset}, and sums are exact."
     ]
     verdict = "enough" if hot.large_enough else "too few: " + "; ".join(hot.problems)
