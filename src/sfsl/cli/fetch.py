@@ -140,6 +140,7 @@ def _download(address: str, path: Path) -> None:
                 _go_on(address, path, seen)
                 return
             except urllib.error.HTTPError as error:
+                error.close()
                 if error.code < 500:
                     raise InputError(
                         f"{address} answers {error.code} {error.reason}; is it still there?"

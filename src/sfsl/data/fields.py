@@ -189,7 +189,7 @@ def _each(values: Column, judge: Callable[[bytes], int]) -> NDArray[np.int8]:
 
 
 EVERY = "all"  # the rule by which each line is a click
-_RULE = re.compile(r"\s*(.+?)\s*(>=|<=|==|!=|=|<|>)\s*(.+?)\s*")
+_RULE = re.compile(r"\s*([^<>=!]+?)\s*(>=|<=|==|!=|=|<|>)\s*([^<>=!].*?)\s*")
 _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     ">=": lambda one, other: one >= other,
     "<=": lambda one, other: one <= other,

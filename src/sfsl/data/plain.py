@@ -298,7 +298,8 @@ def _stars(rule: LabelRule | None, wrong: Wrong) -> str:
 # What helps against a problem, by words in its name.
 _ADVICE = {
     BREAKS_OFF: "fetch or copy the file again",
-    "fields": "a text with a separator in it must stand in quotes",
+    "too few": "every line needs the fields that the first one names, with the same sign between them",
+    "too many": "a text or number with a separator in it must stand in quotes",
     "quote": "a text with a quote or a new line in it cannot be read; leave its column out, or write the "
     "table as Parquet or JSON lines",
     _NOT_A_TIME: "write times as numbers, or as dates such as 2026-05-31 or 2026-05-31T20:15:00Z, or name "

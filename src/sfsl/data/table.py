@@ -237,7 +237,7 @@ def _parsed(text: bytes, separator: str, places: Mapping[str, int], width: int, 
     for problem, which in wrong.items():
         if (lost := np.flatnonzero(which & good)).size:
             line = text[starts[lost[0]] : ends[lost[0]]].decode(errors="replace")
-            report.note(problem, f"line {first + lost[0]}: {shown(line)}", len(lost))
+            report.note(problem, f"line {first + lost[0]}: {problem}: {shown(line)}", len(lost))
         good &= ~which
     kept = np.flatnonzero(good)
     columns = {}
@@ -331,7 +331,8 @@ def _json_line_by_line(
             lines.append(number)
         except msgspec.MsgspecError:
             report.rows += 1
-            report.note("not a JSON object", f"line {number}: {shown(line.decode(errors='replace'))}")
+            said = shown(line.decode(errors="replace"))
+            report.note("not a JSON object", f"line {number}: not a JSON object: {said}")
     return rows, np.array(lines, np.int64)
 
 

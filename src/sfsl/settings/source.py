@@ -21,7 +21,7 @@ def source_of(text: str) -> tuple[str, str]:
         return kind, path
     if colon and not Path(text).exists():
         raise InputError(
-            f"--data {text!r}: {kind!r} is no kind of data, and there is no such file; name a file (CSV, "
+            f"data {text!r}: {kind!r} is no kind of data, and there is no such file; name a file (CSV, "
             f"TSV, Parquet, JSON lines), one of {', '.join(SOURCES[2:-1])} with a colon and a path, or "
             "synthetic"
         )
