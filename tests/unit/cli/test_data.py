@@ -109,7 +109,7 @@ READ = {
     "movielens-latest-small": (["1"], ["1", "3"], [0, 1]),
     "amazon-video-games": (["AGKA", "AGKB"], ["0700026657", "B07"], [1, 0]),
     "taobao": (["1"], ["2268318", "2333346"], [1, 1]),
-    "lastfm-1k": (["u1"], ["AC/DC, live", "Air"], [1, 1]),
+    "lastfm-1k": (["user_1"], ["AC/DC, live", "Air"], [1, 1]),
 }
 
 
