@@ -193,14 +193,15 @@ def require_clients(config: RunConfig, fleet: Fleet) -> None:
 
 
 def _click_fleet(config: RunConfig) -> Fleet:
-    return fleet_of_clicks(config, *load_interactions(config.data, config.run.seed))
+    data, report = load_interactions(config.data, config.run.seed)
+    _require_learnable(config, data)
+    return fleet_of_clicks(config, data, report)
 
 
 def fleet_of_clicks(config: RunConfig, data: Interactions, report: LoadReport | None = None) -> Fleet:
     """Build a fleet of these users, whatever ``config.data`` says about where samples come from."""
     history = config.data.max_history
     train, test = hold_out_last(data, config.data.held_out)
-    _require_learnable(config, train, len(test))
     task = build_task(Catalogue.of(train), config.model, config.run.seed)
     devices = Devices(
         "user",
@@ -211,15 +212,16 @@ def fleet_of_clicks(config: RunConfig, data: Interactions, report: LoadReport | 
     return Fleet(task, devices, Interacted(train, history), Interacted(test, history), report)
 
 
-def _require_learnable(config: RunConfig, train: Interactions, tested: int) -> None:
+def _require_learnable(config: RunConfig, data: Interactions) -> None:
     """Refuse clicks from which nothing would be learned, or of which nothing would be known afterwards."""
+    train, test = hold_out_last(data, config.data.held_out)
     learning = len(np.unique(train.user[train.history_stop > train.history_start]))
     if learning < 2:
         raise InputError(
             f"{learning} of {len(train.clients):,} users have a sample with a click before it, and a model "
             "learns from what was clicked before: take data with several samples per user, of different times"
         )
-    if not tested and config.run.evaluate_every:
+    if not len(test) and config.run.evaluate_every:
         most = int(np.diff(train.offsets).max())
         raise InputError(
             f"no user has enough samples to hold out {config.data.held_out:.0%} of them for testing (the "
