@@ -17,7 +17,7 @@ TABLES = ("file", "csv", "parquet")  # one thing: what a file holds shows in it
 def source_of(text: str) -> tuple[str, str]:
     """Return ``data.source`` and ``data.path``: a kind and a path with a colon between, or a file alone."""
     kind, colon, path = text.partition(":")
-    if kind in SOURCES and (colon or not Path(text).exists()):
+    if text == "synthetic" or (kind in SOURCES and (colon or not Path(text).exists())):
         return kind, path
     if colon and not Path(text).exists():
         raise InputError(

@@ -10,7 +10,7 @@ import pytest
 from cohort import MODEL
 from sfsl.client.home import Home, PersonalRows
 from sfsl.data.catalogue import Catalogue
-from sfsl.data.own import load_own
+from sfsl.data.own import Layout, load_own
 from sfsl.errors import InputError, KeyFileError, StateError
 from sfsl.privacy import PRESETS, Budget, Calendar, Tables
 from sfsl.submodel import ModelSpec, Table
@@ -187,6 +187,18 @@ def test_what_cannot_be_used_is_counted_and_shown(tmp_path: Path) -> None:
         "category is not the model's, which counts": 1,
     }
     assert report.examples["item is not in the model"].startswith("line 3:")
+
+
+def test_a_file_with_other_columns_and_stars(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("film;stars;on\n4;5;2026-05-01\n2;1;2026-05-02\n")
+    layout = Layout({"item": "film", "time": "on"}, "stars>=4")
+    data, report = load_own(path, catalogue([0] * 5), layout=layout)
+    assert report.problems == {}
+    assert (data.client(0).columns["item"].tolist(), data.label.tolist()) == ([4, 2], [1, 0])
+    path.write_text("item,label,time\n" + "".join(f"{n % 5},{n % 5 + 1},{n}\n" for n in range(20)))
+    with pytest.raises(InputError, match=r"nothing is guessed.*--label"):
+        load_own(path, catalogue([0] * 5))
 
 
 @pytest.mark.parametrize(
