@@ -18,9 +18,7 @@ SECONDS = 600
 def test_from_a_file_to_recommendations(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("matplotlib")
-    known = {
-        command.name or command.callback.__name__ for command in app.registered_commands if command.callback
-    }
+    known = {one.callback.__name__ for one in app.registered_commands if one.callback}
     said = ""
     for block in re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL):
         if block.split()[1] not in {*known, "data"}:
