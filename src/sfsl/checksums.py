@@ -12,6 +12,7 @@ older version and is taken as it is; one that is nearly a checksum is damage. It
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import BinaryIO
 
 from sfsl.errors import InputError
@@ -50,11 +51,15 @@ def json_lines(data: bytes) -> Iterator[bytes | None]:
     """Yield the JSON objects of a file of lines; None stands for each line that is damaged. Bytes behind the
     last line break are of a write that was cut short. In a file with checksums every line has one."""
     found: list[tuple[bytes, bool] | None] = []
-    for line in data.split(b"\n")[:-1]:
+    *lines, torn = data.split(b"\n")
+    for line in lines:
         try:
             found.append(_json_parts(line))
         except _Damaged:
             found.append(None)
+    with suppress(_Damaged):
+        if _json_parts(torn[:-1])[1]:
+            found.append(None)  # not cut short: it is its line break that is damaged
     summed = any(one is None or one[1] for one in found)
     for one in found:
         yield None if one is None or (summed and not one[1]) else one[0]

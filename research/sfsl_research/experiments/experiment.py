@@ -243,8 +243,10 @@ def read_curves(folder: Path) -> list[tuple[str, int, float, list[str]]]:
     path = folder / CURVES
     try:
         text = path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1].split("\n")[:-1]
-        if whole and _summed(whole[0].rpartition(",")[0]) == whole[0]:
+        *whole, torn = text.split("\n")
+        if _summed(torn[:-1].rpartition(",")[0]) == torn[:-1]:
+            raise ValueError("the last line break is damaged")
+        if any(_summed(line.rpartition(",")[0]) == line for line in whole):
             whole = [_without_sum(line) for line in whole]
         return [(arm, int(at), float(auc), rest) for arm, at, auc, *rest in list(csv.reader(whole))[1:]]
     except FileNotFoundError:

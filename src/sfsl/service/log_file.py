@@ -226,7 +226,7 @@ def line_of(entry: LogEntry) -> str:
 
 def with_sum(text: str) -> str:
     """A line of the log's file: a comment behind the entry has its checksum."""
-    return f"{text}{_MARK}{hashlib.sha256(text.encode('ascii')).hexdigest()[:16]}\n"
+    return f"{text}{_MARK}{hashlib.sha256(text.encode('latin-1')).hexdigest()[:16]}\n"
 
 
 def read_log(path: Path, deployment: bytes | None = None) -> tuple[list[LogEntry], int]:
@@ -236,7 +236,8 @@ def read_log(path: Path, deployment: bytes | None = None) -> tuple[list[LogEntry
         data = path.read_bytes()
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
-    title, *lines = data[: data.rfind(b"\n") + 1].decode("latin-1").split("\n")[:-1] or [""]
+    *whole, torn = data.decode("latin-1").split("\n")
+    title, *lines = whole or [""]
     if title != _TITLE + (deployment.hex() if deployment else title[len(_TITLE) :]):
         raise StoreCorrupt(f"{path} is not the log of this deployment")
     entries, summed = [], False
@@ -254,6 +255,8 @@ def read_log(path: Path, deployment: bytes | None = None) -> tuple[list[LogEntry
         except InvalidMessage as error:
             raise StoreCorrupt(f"{path}, line {number}, is no entry of a log: {error}") from None
         entries.append(entry)
+    if with_sum(torn[:-1].partition(_MARK)[0]) == f"{torn[:-1]}\n":
+        raise StoreCorrupt(f"{path}: the last line is whole, but its line break is damaged")
     return entries, data.rfind(b"\n") + 1
 
 

@@ -218,6 +218,8 @@ def typed(path: Path, doing: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _as_ours(error, f"{doing} {path}") from None
+    except UnicodeDecodeError:  # of a text in a row, or of a name that SQLite's own message quotes
+        raise StoreCorrupt(f"cannot {doing} {path}: a text in it is damaged. Restore a backup") from None
 
 
 def _as_ours(error: sqlite3.Error, what: str) -> StoreError:

@@ -116,7 +116,7 @@ def test_lines_without_checksums_are_read_as_before(tmp_path: Path) -> None:
     assert all(json.loads(line)["checksum"] for line in path.read_text().splitlines())
     one = path.read_bytes().splitlines(True)
     path.write_bytes(one[0] + records[1].encode() + b"\n" + one[2])  # but not beside lines that have them
-    with pytest.raises(InputError, match="line 2.*checksum"):
+    with pytest.raises(InputError, match=r"line 2.*checksum"):
         read_lines(path)
 
 
