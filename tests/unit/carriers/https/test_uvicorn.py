@@ -1,4 +1,4 @@
-"""What ``listen`` overrides of uvicorn is not its public interface: versions that were not tried are kept out."""
+"""What ``listen`` overrides of uvicorn is not its public interface: versions nobody tried are kept out."""
 
 import inspect
 import tomllib
