@@ -26,6 +26,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -58,6 +59,7 @@ from sfsl_research.swarm.swarm import Swarm, SwarmReport, SwarmSettings
 _INVITED = re.compile(r" round (\d+) \(([0-9a-f]{32})\): \d+ clients invited")
 _SAMPLE_SECONDS = 0.5
 _STALL_SECONDS = 120.0
+_ENDING_SECONDS = 20.0
 _KEPT = ("checked-in", "committed", "aborted")
 _BUDGET = Budget(math.inf, math.inf, 10**6)  # made-up devices; a person's is asked once
 _CALENDAR = Calendar(start=date(2026, 1, 1), days=3650)
@@ -115,7 +117,8 @@ class Processes:
         set_clock(self._clock, seconds)
 
     async def kill(self) -> None:
-        self.running.send_signal(signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may be on its way out, for another reason
+            self.running.send_signal(signal.SIGKILL)
         self.kills.append(time.time())
         await self.running.wait()
 
@@ -143,6 +146,7 @@ class Chaos:
         self.begun: dict[str, float] = {}
         self.damaged: list[int] = []
         self.left_out: list[str] = []
+        self._full = -math.inf
         self._port = free_port()
         (folder / "serve.toml").write_text(self._settings())
         self._config = from_all_sections(read_sections(folder / "serve.toml"))
@@ -220,6 +224,9 @@ grace_seconds = 2
                 if latest in left and not self.server.ended:
                     await self._strike(left.pop(latest), statistics.median(took))
                     changed = time.monotonic()
+                if self.server.ended and self.server.running.returncode == 1 and self._was_full():
+                    self.server.kills.append(time.time())
+                    await self.server.start()
                 if self.server.ended:
                     if self.server.running.returncode != 0:
                         self.unhandled.append(f"the server ended with {self.server.running.returncode}")
@@ -242,17 +249,20 @@ grace_seconds = 2
             case "disk" if self.disk.mounted:
                 self.disk.fill(strike.room)
                 await asyncio.sleep((1 + 2 * strike.shape) * usual)
-                if self.server.ended:
-                    self.server.kills.append(time.time())
                 self.disk.free()
+                self._full = time.monotonic()
             case "clock" if self.server.clock:
                 self.server.set_clock(strike.step)
                 await asyncio.sleep(max(5.0, 2 * usual))
                 self.server.set_clock(0)
             case _:
                 self.left_out.append(str(strike))
-        if self.server.ended:
+        if self.server.ended and strike.kind in ("kill", "damage"):
             await self.server.start()
+
+    def _was_full(self) -> bool:
+        """Whether the disk was full so lately that a server may end for it, once its clients are told."""
+        return time.monotonic() - self._full < _ENDING_SECONDS
 
     async def _measure(self) -> None:
         while True:

@@ -168,7 +168,7 @@ TAMPERED = {
         lambda e: replace(
             e,
             lines=[*e.lines[:6], RoundRecord.of_lost(7), *e.lines[7:]],
-            told=e.told | {"c1": [*e.told["c1"], (START, "aborted", 7)]},
+            told=e.told | {"c1": [*e.told["c1"], (2 * START, "aborted", 7)]},
         ),
     ),
     "a trace in the log": (
@@ -204,6 +204,17 @@ def test_a_false_clock_of_the_server_is_not_believed() -> None:
     wrong = replace(found, log=found.log.replace(stamp(START)[:4], "2099"))
     assert checks.in_step(wrong)
     assert not checks.in_step(replace(wrong, seen=right))
+
+
+def test_a_round_that_was_cut_short_may_be_called_aborted() -> None:
+    found = evidence()
+    first, second = (one.at for one in found.begun() if one.number == 9)
+
+    def told(at: float, how: str) -> Any:
+        return replace(found, told=found.told | {"c1": [*found.told["c1"], (at, how, 9)]})
+
+    assert not checks.commits(told(first + 5, "aborted"))
+    assert checks.commits(told(second + 5, "aborted"))
 
 
 def test_missing_one_round_is_in_step() -> None:
