@@ -146,7 +146,7 @@ def harm(metrics: Path, strike: Strike) -> bool:
 
 def false_clock(file: Path) -> dict[str, str]:
     """Environment of a process whose clock is wrong by what ``file`` says; empty where that cannot be."""
-    found = [Path(place) / "libfaketime.so.1" for place in _FAKETIME]
+    found = [Path(place) / "libfaketimeMT.so.1" for place in _FAKETIME]
     library = next((one for one in found if one.exists()), None)
     if library is None:
         return {}
@@ -156,6 +156,7 @@ def false_clock(file: Path) -> dict[str, str]:
         "FAKETIME_TIMESTAMP_FILE": str(file),
         "FAKETIME_CACHE_DURATION": "1",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "DONT_FAKE_MONOTONIC": "1",
     }
 
 
