@@ -112,6 +112,14 @@ def test_the_model_is_that_of_a_run_which_stopped_there(finished: Path, tmp_path
     np.testing.assert_array_equal(rows(load(finished)), rows(load(tmp_path / "shorter")))
 
 
+def test_the_best_model_outlasts_the_metrics(copied: Path) -> None:
+    """With its line gone, any model would seem better than it."""
+    number, before = best_round(copied), summary_of(copied)["best"]
+    (copied / "metrics.jsonl").unlink()
+    done("run", "--out", copied, "--resume")
+    assert (load(copied).round, summary_of(copied)["best"]) == (number, before)
+
+
 def test_the_summary_speaks_of_the_best_model(finished: Path) -> None:
     number, summary = best_round(finished), summary_of(finished)
     line = read_lines(finished / "metrics.jsonl")[number - 1]
