@@ -159,7 +159,8 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             service.members.also_bars = log_.bars
         coordinator = Coordinator(service)
         for line in lines:
-            coordinator.totals.show(line)
+            if not line.lost:
+                coordinator.totals.show(line)
         limits = AppLimits(**{one.name: getattr(config.serve, one.name) for one in fields(AppLimits)})
         listen, least = _listen(config, folder), settings.rules.min_contributors
         verifier = Verifier(

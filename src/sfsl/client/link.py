@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from sfsl.checksums import without_last_line
 from sfsl.client.events import (
     MOST_JSON,
     About,
@@ -110,8 +111,10 @@ class _Reply:
 def trusted(ca: str | Path | None) -> ssl.SSLContext:
     """Trust this authority and no other; without one, those of the system."""
     try:
+        if ca is not None:
+            without_last_line(Path(ca).read_bytes(), "it")  # damage that OpenSSL would not find
         return ssl.create_default_context(cafile=None if ca is None else str(ca))
-    except OSError as error:
+    except (OSError, InputError) as error:
         raise KeyFileError(f"cannot read the certificate authority {ca}: {error}") from None
 
 

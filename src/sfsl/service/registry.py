@@ -28,12 +28,15 @@ from sfsl.errors import (
     UnknownClient,
 )
 from sfsl.service.identities import Enrolment
+from sfsl.service.registry_sums import TABLE as SUMS
+from sfsl.service.registry_sums import RegistrySums
 from sfsl.service.signing import DEPLOYMENT_BYTES, client_id
 
 __all__ = ["ClientRecord", "Enrolment", "Registry"]
 
 APPLICATION = 0x5346534C  # "SFSL"
-SCHEMA = 1
+SCHEMA = 2
+_WITHOUT_SUMS = 1  # the schema before; a server's file is brought to this one when it is opened
 _MAGIC = b"SQLite format 3\0"
 _BUSY_SECONDS = 5.0
 _PRAGMAS = (
@@ -89,6 +92,7 @@ class RegistryFile:
         with typed(path, "open"):
             self._connection = _connect(path)
         with closed_on_error(self._connection), typed(path, "open"):
+            self._sums: RegistrySums | None = None
             self._check()
 
     @classmethod
@@ -108,9 +112,10 @@ class RegistryFile:
             with typed(path, "create"), contextlib.closing(_connect(aside)) as connection:
                 connection.executescript(
                     f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; "
-                    f"PRAGMA user_version = {SCHEMA}; {_TABLES}"
+                    f"PRAGMA user_version = {SCHEMA}; {_TABLES} {SUMS}"
                 )
-                connection.execute("INSERT INTO deployment VALUES (1, ?)", (deployment,))
+                with RegistrySums(connection).kept():
+                    connection.execute("INSERT INTO deployment VALUES (1, ?)", (deployment,))
                 connection.execute("COMMIT")
             put_in_place(aside, path)
         except OSError as error:
@@ -126,13 +131,18 @@ class RegistryFile:
                 f"{self.path} was written by a later version (schema {schema}, this one reads {SCHEMA}); "
                 "upgrade sfsl"
             )
-        if schema != SCHEMA:
+        if schema not in (SCHEMA, _WITHOUT_SUMS):
             raise StoreCorrupt(f"{self.path} has schema {schema}, which never was; restore a backup")
         for check, sound in (("integrity_check(1)", [("ok",)]), ("foreign_key_check", [])):
             if (found := self._connection.execute(f"PRAGMA {check}").fetchall()) != sound:
                 raise StoreCorrupt(f"{self.path} is damaged: {check} gives {found[0][0]}. Restore a backup")
         if self._lock is not None:
             self._check_length()
+        if schema == SCHEMA or self._lock is not None:  # an earlier version's server keeps none
+            self._sums = RegistrySums(self._connection)
+            if schema == _WITHOUT_SUMS:
+                self._sums.add_to_old(SCHEMA)
+            self._sums.require(self.path)
 
     def _check_length(self) -> None:
         """Refuse a file that was cut: SQLite reads what is gone from the last page as zeros. With the log put
@@ -152,7 +162,8 @@ class RegistryFile:
         with self._one_at_a_time, typed(self.path, "write"):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                yield self._connection
+                with contextlib.nullcontext() if self._sums is None else self._sums.kept():
+                    yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:  # a full disk may have ended it already
@@ -207,6 +218,8 @@ def typed(path: Path, doing: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _as_ours(error, f"{doing} {path}") from None
+    except UnicodeDecodeError:  # of a text in a row, or of a name that SQLite's own message quotes
+        raise StoreCorrupt(f"cannot {doing} {path}: a text in it is damaged. Restore a backup") from None
 
 
 def _as_ours(error: sqlite3.Error, what: str) -> StoreError:

@@ -336,7 +336,10 @@ class Coordinator:
                 lambda: self._service.finish(running, tally, aborted=reason, seconds=seconds)
             )
         except BaseException:
-            self._tell("aborted", number, "the server could not commit the round; check in again")
+            if reason is None and self._stands(number):
+                self._tell("committed", number, f"round {number} is committed; the server failed after it")
+            else:
+                self._tell("aborted", number, "the server could not commit the round; check in again")
             raise
         self.check_ins.round = number
         self.totals.add(line, tally)
@@ -345,6 +348,13 @@ class Coordinator:
         else:
             self._tell("aborted", number, reason)
         self._members, self._running = {}, None
+
+    def _stands(self, number: int) -> bool:
+        """Return whether round ``number`` is in the store, whatever failed since."""
+        try:
+            return self._service.store.round >= number
+        except StoreError:
+            return False
 
     async def _exchanges(self, number: int, members: Cohort, period: int | None, tally: RoundTally) -> None:
         running, outbound = await self._work(lambda: self._begin(members, period, tally))
