@@ -202,6 +202,10 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def steady_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
 class Coordinator:
     """Runs one round at a time of a ``service``, with the clients at its ``check_ins``."""
 
