@@ -40,7 +40,9 @@ from sfsl.errors import (
     RemoteError,
     RoundOver,
     ShuttingDown,
+    StoreInUse,
     TooMany,
+    Unavailable,
     UnexpectedSender,
     UnknownClient,
     WrongPhase,
@@ -86,6 +88,7 @@ STATUS: dict[type[Exception], int] = {
     ConflictingMessage: 409,
     RoundOver: 410,
     ShuttingDown: 503,
+    Unavailable: 503,
 }
 _LONGEST = 400
 _SHUTDOWN_SECONDS = 10
@@ -296,7 +299,10 @@ class Server:
     async def health(self, request: Request) -> Response:
         if self._check_ins.stopping:
             return _json({"status": "stopping"}, 503)
-        return _json({"status": "ok", "round": self._check_ins.round})
+        told: dict[str, object] = {"status": "ok", "round": self._check_ins.round}
+        if why := self.coordinator.degraded:
+            told |= {"status": "degraded", "why": why}
+        return _json(told)
 
     async def metrics(self, request: Request) -> Response:
         shown = status.text(self._shown(), self.coordinator.totals)
@@ -410,6 +416,8 @@ class Guard:
             if isinstance(error, ClockSkew):
                 self._skews.note(error.off_ms, time.monotonic())
             return refusal(error, self._server.times if isinstance(error, AuthenticationFailed) else None)
+        if isinstance(error, StoreInUse):
+            return self._failed(Unavailable("the server waits for its registry; come back later"))
         if isinstance(error, HTTPException):
             kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HttpError")
             self._refused[kind] += 1
@@ -497,7 +505,7 @@ def refusal(error: RemoteError, times: Mapping[str, int] | None = None) -> Respo
             who, fields = "a client", {"outcome": error.outcome, "round": error.round}
         case TooMany():
             headers = {"Retry-After": str(max(1, math.ceil(error.wait_ms / 1000)))}
-        case ShuttingDown():
+        case ShuttingDown() | Unavailable():
             headers = {"Retry-After": str(_SHUTDOWN_SECONDS)}
     return failure(status, type(error).__name__, nameless(str(error), who), headers, **fields)
 

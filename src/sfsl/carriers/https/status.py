@@ -115,7 +115,7 @@ REFUSALS = (
     "DecodeError", "WrongVersion", "InvalidMessage", "AuthenticationFailed", "ClockSkew", "Replayed",
     "UnknownClient", "Revoked", "Refused", "NotFound", "MethodNotAllowed", "WrongPhase", "WrongRound",
     "UnexpectedSender", "ConflictingMessage", "Oversize", "TooMany", "ServerError", "ShuttingDown",
-    "Disconnected",
+    "Unavailable", "Disconnected",
 )  # fmt: skip
 _PLAIN = re.compile("[A-Za-z0-9_-]*")
 
