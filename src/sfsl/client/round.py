@@ -151,8 +151,7 @@ class DurableMemory:
 
     @property
     def rests_until(self) -> date | None:
-        period = self.state.period
-        return None if period is None else self.state.calendar.first_day(period + 1)
+        return self.state.next_period
 
 
 @dataclass
