@@ -265,10 +265,12 @@ grace_seconds = 2
         least: int,
         says: str,
         around: Callable[[Callable[[], None]], None] = lambda set_clocks: set_clocks(),
+        mend: Callable[[Callable[[], None]], None] = lambda set_clocks: set_clocks(),
+        again: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         """Set clocks, look, set them right, look. ``least``: clients in rounds meanwhile, 0 where there may
         be none; ``says``: what someone struck must say, in its log. ``around`` stops and starts what has to
-        be, around setting a clock."""
+        be, around setting a clock, ``mend`` around setting it right, and ``again`` after that."""
         began = time.monotonic()
         before = [len(one.said) for one in struck]
 
@@ -290,8 +292,12 @@ grace_seconds = 2
                 lambda: any(says in one.said[at:] for one, at in zip(struck, before, strict=True)),
                 f"nobody said {says!r}",
             )
-        around(put(0))
+        mend(put(0))
         wrong += self.goes_on("once clocks were right")
+        if again is not None:
+            wrong += self.probe.replay()
+            again(put(0))
+            wrong += self.goes_on("once it was started again")
         wrong += filter(None, [self._asked()])
         wrong += self.probe.replay()
         self.verdicts[name], self.took[name] = wrong, round(time.monotonic() - began, 1)
@@ -338,6 +344,7 @@ grace_seconds = 2
                     self.fault(
                         f"server, started {name} {way}", [self.server], off, least=0 if days else _CLIENTS,
                         says="", around=self.again(self.server, signal.SIGKILL),
+                        again=self.again(self.server, signal.SIGKILL),
                     )  # fmt: skip
                 if "client" in scenes:
                     least = _CLIENTS - 1 if days else _CLIENTS
@@ -347,7 +354,7 @@ grace_seconds = 2
                     words = "by this device's clock" if name == "4000d" else said
                     self.fault(
                         f"client, started {name} {way}", [one], off, least=least, says=words,
-                        around=self.again(one, signal.SIGTERM),
+                        around=self.again(one, signal.SIGTERM), mend=self.again(one, signal.SIGTERM),
                     )  # fmt: skip
                 if "everybody" in scenes and name != "4000d":  # where no certificate would be valid
                     self.fault(
