@@ -438,8 +438,8 @@ class _Skews:
         self._count += 1
         if now - self._since >= _SKEW_SECONDS:
             log.warning(
-                "%d requests were refused because of their time, the last one signed %s %s this server's "
-                "clock; clients set theirs by it and try again",
+                "refused because of their time: %d requests, the last one signed %s %s this server's clock; "
+                "clients set theirs by it and try again",
                 self._count, spell(off_ms), "ahead of" if off_ms > 0 else "behind",
             )  # fmt: skip
             self._since, self._count = now, 0
