@@ -156,8 +156,11 @@ class Probe:
 
     def replay(self) -> list[str]:
         """Send all of them once more."""
-        with self._http() as http:
-            answers = [http.get(self.url + self._TARGET, headers=one) for one in self.sent]
+        try:
+            with self._http() as http:
+                answers = [http.get(self.url + self._TARGET, headers=one) for one in self.sent]
+        except httpx.HTTPError as error:
+            return [f"the server does not answer: {error}"]
         return [f"taken twice: {one.text}" for one in answers if one.status_code != 401]
 
 
