@@ -8,8 +8,9 @@ the clients of ``sfsl_research.swarm.swarm`` in several others, so that they are
 **check-ins**: more and more clients enrol, check in and wait, while a round is held up by two clients that
 never answer their invitation, so that no other begins. Then **rounds** of growing cohorts, drawn from a pool
 that waits. All the while a client of this process asks: a signed check-in, /healthz, a new TLS connection,
-each every 50 ms whether the last one was answered or not. It stops growing when one in a hundred of these
-takes longer than a second, or a round comes to nothing. A table goes to stderr, one JSON object to stdout.
+each every 50 ms (``--probe-seconds``) whether the last one was answered or not. It stops growing when one in
+a hundred of these takes longer than a second, or a round comes to nothing. A table goes to stderr, one JSON
+object to stdout.
 
 With ``--light`` those that wait are bare sockets that sign and poll, of which ten thousand fit into a
 machine; otherwise whole clients. Requests are timed by endpoint, too, as the clients saw them.
@@ -70,6 +71,7 @@ class Plan:
     late_seconds: float
     scheme: str = "sfsl"
     light: bool = False
+    probe_seconds: float = 0.05
 
     @property
     def users(self) -> int:
@@ -194,7 +196,7 @@ class Load:
                 await holder.check_in()
             for holder in holders:
                 await holder.hold()
-            probe = Probe(holders[0], server.url, tls)
+            probe = Probe(holders[0], server.url, tls, self.plan.probe_seconds)
             probing = asyncio.create_task(probe.run())
             try:
                 yield Held(server, probe, holders)
@@ -498,6 +500,7 @@ def main() -> None:
     add("--poll-seconds", type=float, default=10.0, help="serve.poll_seconds")
     add("--phase-seconds", type=float, default=30.0, help="serve.phase_seconds and training_seconds")
     add("--light", action="store_true", help="those that wait are bare sockets, not whole clients")
+    add("--probe-seconds", type=float, default=0.05, help="between two probes")
     add("--late-seconds", type=float, default=1.0, help="p99 of a probe beyond which latency is broken")
     chosen = parser.parse_args()
     plan = Plan(
@@ -513,6 +516,7 @@ def main() -> None:
         chosen.late_seconds,
         chosen.scheme,
         chosen.light,
+        chosen.probe_seconds,
     )
     result = load(plan)
     show(f"held to the last: {result['last_that_held']}; stopped: {result['stopped']}")

@@ -32,7 +32,6 @@ from sfsl.service.signing import sign_request
 PROBES = ("check-in", "healthz", "connect")
 OWN = "own"
 LOOK_SECONDS = 0.02
-_PROBE_SECONDS = 0.05
 _GIVE_UP_SECONDS = 120.0  # for a process to start
 _AT_ONCE = 50  # light clients of one process that arrive at a time
 _ANY = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=2**32)
@@ -158,8 +157,8 @@ class Probe:
     """Asks at fixed times, so that a server that is stuck is seen by all who would have come meanwhile.
     ``own``: how late this process was itself, which is in the others."""
 
-    def __init__(self, holder: Holder, url: str, tls: ssl.SSLContext) -> None:
-        self._holder, self._tls = holder, tls
+    def __init__(self, holder: Holder, url: str, tls: ssl.SSLContext, every_seconds: float) -> None:
+        self._holder, self._tls, self._every_seconds = holder, tls, every_seconds
         self._host, self._port = urlsplit(url).hostname, urlsplit(url).port
         self._health = f"{url}/healthz"
         self._http = httpx.AsyncClient(verify=tls, trust_env=False, timeout=None)  # noqa: S113
@@ -179,7 +178,7 @@ class Probe:
                     task = asyncio.create_task(self._ask(kind, way))
                     self._open.add(task)
                     task.add_done_callback(self._open.discard)
-                due += _PROBE_SECONDS
+                due += self._every_seconds
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
                 self._asked.append(Asked(OWN, due, time.perf_counter() - due))
         finally:
