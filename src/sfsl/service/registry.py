@@ -39,6 +39,7 @@ SCHEMA = 2
 _WITHOUT_SUMS = 1  # the schema before; a server's file is brought to this one when it is opened
 _MAGIC = b"SQLite format 3\0"
 _BUSY_SECONDS = 5.0
+_READ_SECONDS = 0.1
 _PRAGMAS = (
     "journal_mode = WAL", "synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON",
     "foreign_keys = ON", "trusted_schema = OFF", "cell_size_check = ON",
@@ -80,20 +81,24 @@ _MOST_ROUND_ID = 64
 
 
 class RegistryFile:
-    """Holds a connection to one file. A write is one transaction, durable when it returns. ``lock`` is None
-    for a visitor beside the server: SQLite keeps the two apart for each transaction."""
+    """Holds two connections to one file: who reads waits for nobody who writes. A write is one transaction,
+    durable when it returns. ``lock`` is None for a visitor beside the server: SQLite keeps the two apart for
+    each transaction."""
 
     def __init__(self, path: Path, lock: FileLock | None) -> None:
         self.path = path
+        self._locked = False
         self._lock = lock
         self._process = os.getpid()
-        self._one_at_a_time = threading.RLock()
+        self._one_writes, self._one_reads = threading.Lock(), threading.Lock()
         _require_registry(path)
         with typed(path, "open"):
-            self._connection = _connect(path)
+            self._connection = _connect(path, _BUSY_SECONDS)
         with closed_on_error(self._connection), typed(path, "open"):
             self._sums: RegistrySums | None = None
             self._check()
+            # Handlers of requests read, and must not wait: a server has others to answer meanwhile.
+            self._reading = _connect(path, _BUSY_SECONDS if lock is None else _READ_SECONDS)
 
     @classmethod
     def create(cls, path: Path, deployment: bytes) -> None:
@@ -109,7 +114,7 @@ class RegistryFile:
                 Path(f"{aside}{end}").unlink(missing_ok=True)
             os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             # The last one to close puts all into the one file.
-            with typed(path, "create"), contextlib.closing(_connect(aside)) as connection:
+            with typed(path, "create"), contextlib.closing(_connect(aside, _BUSY_SECONDS)) as connection:
                 connection.executescript(
                     f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; "
                     f"PRAGMA user_version = {SCHEMA}; {_TABLES} {SUMS}"
@@ -156,11 +161,19 @@ class RegistryFile:
         return int(self._connection.execute(query).fetchone()[0])
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
-        """Hold one transaction: all of it is done, durably, or nothing."""
+    def write(self, seconds: float | None = None) -> Iterator[sqlite3.Connection]:
+        """Hold one transaction: all of it is done, durably, or nothing. ``seconds``: how long to wait for
+        whoever else writes, 5 where it does not say; then ``StoreInUse``."""
         self._require_open()
-        with self._one_at_a_time, typed(self.path, "write"):
+        seconds = _BUSY_SECONDS if seconds is None else seconds
+        if not self._one_writes.acquire(timeout=seconds):
+            raise StoreInUse(f"cannot write {self.path}: another write takes long; try again")
+        with contextlib.ExitStack() as held, typed(self.path, "write"):
+            held.callback(self._one_writes.release)
+            self._locked = True  # until it shows that it is not
+            self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * seconds)}")
             self._connection.execute("BEGIN IMMEDIATE")
+            self._locked = False
             try:
                 with contextlib.nullcontext() if self._sums is None else self._sums.kept():
                     yield self._connection
@@ -172,8 +185,16 @@ class RegistryFile:
 
     def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         self._require_open()
-        with self._one_at_a_time, typed(self.path, "read"):
-            return self._connection.execute(query, values).fetchall()
+        with self._one_reads, typed(self.path, "read"):
+            return self._reading.execute(query, values).fetchall()
+
+    @property
+    def locked(self) -> bool:
+        """Whether another process keeps this one from writing."""
+        if self._locked:
+            with contextlib.suppress(StoreInUse), self.write(seconds=0):
+                pass
+        return self._locked
 
     def _require_open(self) -> None:
         if self._lock is not None:
@@ -182,15 +203,16 @@ class RegistryFile:
             raise StoreInUse(f"{self.path} was opened before a fork; open it again in this process")
 
     def close(self) -> None:
-        with self._one_at_a_time, typed(self.path, "close"):
+        with self._one_writes, self._one_reads, typed(self.path, "close"):
+            self._reading.close()
             self._connection.close()
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, seconds: float) -> sqlite3.Connection:
     # Opened, never made: an empty file in place of a lost one would forget who was revoked.
     place = f"{path.as_uri()}?mode=rw"
     connection = sqlite3.connect(
-        place, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        place, uri=True, timeout=seconds, isolation_level=None, check_same_thread=False
     )
     with closed_on_error(connection):
         for setting in _PRAGMAS:
@@ -282,7 +304,10 @@ class Registry(Closing):
         """Take a client in, or find it there already. Whether it may come is for ``Enrolment`` to say."""
         client = client_id(public)
         _require_whole(now_ms)
-        with self._file.write() as db:
+        with contextlib.suppress(UnknownClient, Revoked):
+            self.public_key(client)
+            return client  # without a write, for which someone might have to be waited for
+        with self._file.write(_READ_SECONDS) as db:  # at a request, which may come back
             known = db.execute("SELECT revoked_ms FROM clients WHERE id = ?", (client,)).fetchone()
             if known is not None and known[0] is not None:
                 raise Revoked(f"client {client} was revoked; it needs a new identity")
@@ -297,6 +322,11 @@ class Registry(Closing):
         with self._file.write() as db:
             row = (now_ms, _number(db, client))
             db.execute("UPDATE clients SET revoked_ms = ? WHERE number = ? AND revoked_ms IS NULL", row)
+
+    @property
+    def locked(self) -> bool:
+        """Whether another process keeps this one from writing."""
+        return self._file.locked
 
     def public_key(self, client: str) -> bytes:
         """Return the key of a client that may act, else raise ``UnknownClient`` or ``Revoked``."""
