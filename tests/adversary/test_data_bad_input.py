@@ -24,10 +24,10 @@ BAD_LINES = {
     "1,-5,1,1": "item is negative or too large",
     "1,99999999999999999999999999,1,1": "item is negative or too large",
     "1,5.5,1,1": "item is not a whole number",
-    "1,,1,1": "item is not a whole number",
-    "1,5,1,nan": "time is not a finite number",
-    "1,5,1,inf": "time is not a finite number",
-    "1,5,1,yesterday": "time is not a finite number",
+    "1,,1,1": "item is empty",
+    "1,5,1,nan": "time is neither a number nor a date",
+    "1,5,1,inf": "time is neither a number nor a date",
+    "1,5,1,yesterday": "time is neither a number nor a date",
     "1,5,1": "too few fields",
     "\x00\x01\x02": "too few fields",
     "1,5,1,1,9": "too many fields",
@@ -39,8 +39,9 @@ BAD_LINES = {
 def test_a_bad_line_is_left_out_and_counted(tmp_path: Path, line: str) -> None:
     path = tmp_path / "c.csv"
     path.write_text(f"{HEADER}1,7,1,1\n{line}\n1,8,0,2\n")
-    data, report = load_csv(path)
+    data, report = load_csv(path, unusable=1)
     assert data.items.tolist() == [7, 8]
+    assert (report.rows, report.samples) == (3, 2)
     assert "line 3" in report.examples[BAD_LINES[line]]
     assert report.problems.pop(BAD_LINES[line]) == 1
     assert set(report.problems) <= {"user without a usable sample"}  # the one in the bad line itself
@@ -57,8 +58,8 @@ def test_a_file_of_nothing_else_is_refused_with_line_and_reason(tmp_path: Path, 
 
 def test_users_with_nothing_usable_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "c.csv"
-    path.write_text(f"{HEADER}1,7,1,1\n2,7,5,1\n3,x,1,1\n3,y,1,1\n")
-    data, report = load_csv(path)
+    path.write_text(f"{HEADER}1,7,1,1\n2,7,5,1\n3,.5,1,1\n3,-1,1,1\n")
+    data, report = load_csv(path, unusable=1)
     assert data.users.tolist() == [1]
     assert report.problems["user without a usable sample"] == 2
 
@@ -98,19 +99,22 @@ def test_a_missing_file_is_refused(tmp_path: Path, load: Callable[[Path], object
 def test_a_header_without_the_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "c.csv"
     path.write_text("user,film,time\n1,2,3\n")
-    with pytest.raises(InputError, match=r"line 1 .* names no column for item"):
+    with pytest.raises(InputError, match=r"names no column for item; it has user, film, time.*item=film"):
         load_csv(path)
-    with pytest.raises(InputError, match=r"line 1 .* names no column for item, category, time, behavior"):
+    path.write_text("user,item,ts\n1,2,3\n")
+    with pytest.raises(InputError, match="has no column named 'category'"):
         load_taobao(path)
 
 
-def test_a_file_cut_short_gives_what_was_read(tmp_path: Path) -> None:
+def test_a_file_cut_short_is_refused_unless_the_rest_is_wanted(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     text = HEADER + "".join(f"1,{item},1,{time}\n" for time, item in enumerate(rng.integers(0, 10**9, 5000)))
     packed = gzip.compress(text.encode())
     path = tmp_path / "c.csv.gz"
     path.write_bytes(packed[: len(packed) // 2])
-    data, report = load_csv(path)
+    with pytest.raises(InputError, match=r"breaks off after line .* fetch or copy the file again"):
+        load_csv(path)
+    data, report = load_csv(path, unusable=1)
     assert 1000 < len(data) < 5000
     assert report.problems["the file breaks off"] == 1
     path.write_bytes(packed[:12])

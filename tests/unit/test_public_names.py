@@ -16,10 +16,11 @@ PUBLIC = {
         "Memory", "Participant", "PersonalRows", "Settings", "Trainer", "trusted",
     },
     "sfsl.data": {
-        "NO_ROW", "Catalogue", "Interactions", "LoadReport", "NextWords", "Role", "Samples", "Speech",
-        "Statistics", "SyntheticSettings", "SyntheticTaobao", "Windows", "assemble", "bayes_auc",
-        "describe", "hold_out_last", "load_amazon", "load_csv", "load_parquet", "load_shakespeare",
-        "load_taobao", "read_catalogue", "speech_of", "with_negatives", "write_catalogue",
+        "NO_ROW", "Catalogue", "Inspection", "Interactions", "LoadReport", "NextWords", "Role", "Samples",
+        "Speech", "Statistics", "SyntheticSettings", "SyntheticTaobao", "Windows", "assemble", "bayes_auc",
+        "describe", "hold_out_last", "inspect_table", "load_amazon", "load_csv", "load_parquet",
+        "load_shakespeare", "load_table", "load_taobao", "read_catalogue", "speech_of", "with_negatives",
+        "write_catalogue",
     },
     "sfsl.flower": {
         "Member", "Node", "Terms", "client_app", "device_member", "model_of", "server_app",

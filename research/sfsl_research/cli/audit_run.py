@@ -14,6 +14,7 @@ from sfsl.errors import InputError
 from sfsl.run.folder import RunFolder
 from sfsl.settings.paper import as_in_paper
 from sfsl.settings.run import RunConfig, from_sections
+from sfsl.settings.source import source_of
 from sfsl.settings.toml import overridden, with_settings
 from sfsl_research.audit.run_audit import Effort, RunAudit, audit_data, audit_run
 from sfsl_research.audit.signoff import page, verdict
@@ -51,7 +52,7 @@ class Asked:
             return from_sections(
                 overridden(with_settings(RunFolder(self.run).sections(), given), self.settings or ())
             )
-        given["data.source"], _, given["data.path"] = (self.data or "").partition(":")
+        given["data.source"], given["data.path"] = source_of(self.data or "synthetic")
         given |= {"round.clients": self.cohort, "run.seed": self.seed}
         if self.scheme is not None:
             given["round.scheme"] = self.scheme

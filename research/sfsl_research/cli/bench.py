@@ -8,6 +8,7 @@ import typer
 from sfsl.cli.output import Settings, console, emit_json, progress_console, shown, table
 from sfsl.settings.paper import as_in_paper
 from sfsl.settings.run import from_sections
+from sfsl.settings.source import source_of
 from sfsl.settings.toml import overridden, read_run_sections, with_settings
 from sfsl_research.bench.hot import bench_hot
 from sfsl_research.bench.round import bench_round
@@ -245,7 +246,7 @@ def drift(
     if clients is not None:
         given["round.clients"] = clients
     if data is not None:
-        given["data.source"], _, given["data.path"] = data.partition(":")
+        given["data.source"], given["data.path"] = source_of(data)
     sections = with_settings(read_run_sections(config) if config else {}, given)
     sections = overridden(sections, settings or ())
     wanted = from_sections(as_in_paper(sections) if paper else sections)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sfsl import __version__
-from sfsl.cli import data, join, keys, plan, privacy, report, run, serve, union
+from sfsl.cli import catalogue, data, join, keys, plan, privacy, report, run, serve, union
 from sfsl.cli.output import warned
 from sfsl.errors import InputError, SfslError
 
@@ -19,12 +19,16 @@ app = typer.Typer(
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
-app.add_typer(data.app, name="catalogue")
+app.add_typer(catalogue.app, name="catalogue")
+app.add_typer(data.app, name="data")
 app.add_typer(keys.app, name="keys")
 app.add_typer(privacy.app, name="privacy")
 # Each command with what its help ends with.
 COMMANDS: dict[Callable[..., None], str] = {
-    run.run: "Examples:  sfsl run   |   sfsl run my.toml --out runs/cpp3 --privacy cpp3 --rounds 200   |   "
+    run.run: "Examples:  sfsl run   |   "
+    'sfsl run --data ratings.csv --columns user=user_id,item=movie_id,time=timestamp --label "rating>=4"'
+    "   |   "
+    "sfsl run my.toml --out runs/cpp3 --privacy cpp3 --rounds 200   |   "
     "sfsl run --data amazon:interactions.tsv.gz --set faults.submodel=0.1   |   "
     "sfsl run --paper   |   sfsl run --engine ray --set run.together=25   |   "
     "sfsl run --out runs/cpp3 --resume",
@@ -40,7 +44,6 @@ COMMANDS: dict[Callable[..., None], str] = {
     "   |   sfsl join --server https://host:8443 --data my.csv --state me --exact-sums --privacy cpp3",
     serve.serve: "Examples:  sfsl serve --settings >> my.toml   |   sfsl serve my.toml --out srv --port 9443"
     "   |   sfsl serve my.toml --catalogue catalogue.json",
-    data.data: "Example:  sfsl data big && sfsl run --data stored:big --sums plain --device cuda",
     union.union: "Example:  sfsl union alice.txt bob.txt carol.txt --domain 1000000 --json",
 }
 for command, examples in COMMANDS.items():

@@ -1,33 +1,172 @@
-"""``sfsl data``: interactions made or read once, and stored for many runs; and ``sfsl catalogue …``: what a
-model is about, made from data, grown, shown."""
+"""``sfsl data …``: a first look at one's data, public data sets, and samples stored for many runs."""
 
+from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
+import msgspec
 import typer
 from typer import Argument, Option
+from typer.core import TyperGroup
 
-from sfsl.cli.output import Json, present, progress_console, shown, table
-from sfsl.data.catalogue import Catalogue
-from sfsl.data.catalogue_file import read_catalogue, write_catalogue
-from sfsl.data.lines import LoadReport
+from sfsl.cli.fetch import fetch
+from sfsl.cli.output import Json, facts, plain, present, progress_console, table
+from sfsl.cli.tables import (
+    Columns,
+    Label,
+    Scale,
+    TextIds,
+    Unusable,
+    Users,
+    left_out,
+    table_settings,
+)
+from sfsl.data.inspect import Inspection, inspect_table
+from sfsl.data.plain import UNUSABLE
+from sfsl.durable import write_new
 from sfsl.errors import InputError
-from sfsl.settings.run import DataSettings
-
-Users = Annotated[int, Option(help="Synthetic: how many clients.")]
-Scale = Annotated[float, Option(help="Synthetic: 1 is the paper's 143,534 items.")]
-TextIds = Annotated[bool, Option(help="CSV and Parquet: ids are any text.")]
-app = typer.Typer(help="What a served model is about: its items or words.", no_args_is_help=True)
-Out = Annotated[Path, Option("-o", "--out", metavar="FILE", help="The file to write; .gz is packed.")]
-Seed = Annotated[int, Option(help="Of synthetic data.")]
-_CLICKS = ("synthetic", "amazon", "taobao", "csv", "parquet", "stored")
+from sfsl.plan.data import DataFigures, DataPlan, count_data, plan_data
+from sfsl.settings.source import columns_of
 
 
-def data(
+class _DataGroup(TyperGroup):
+    """What is no command is a folder for samples: ``sfsl data FOLDER`` is ``sfsl data store FOLDER``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] not in (*self.commands, "--help"):
+            args = ["store", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_DataGroup,
+    no_args_is_help=True,
+    help="Look at your data, fetch public ones, store samples for many runs.",
+)
+
+
+@app.command(
+    epilog="Examples:  sfsl data inspect ratings.csv   |   sfsl data inspect ratings.csv --json   |   "
+    'sfsl data inspect log.parquet --columns user=visitor,item=sku,time=at --label "event=buy"'
+)
+def inspect(
+    file: Annotated[Path, Argument(help="CSV (also with ; or tabs), Parquet or JSON lines; also .gz.")],
+    columns: Columns = None,
+    label: Label = "",
+    unusable: Unusable = UNUSABLE,
+    text_ids: TextIds = False,
+    json: Json = False,
+) -> None:
+    """Show what a file holds: its columns, which are likely user, item, label and time and why, what would be
+    left out, and what learning and privacy it allows. Nothing is written and nothing trained."""
+    given = None if columns is None else columns_of(columns)
+    with progress_console().status(f"Reading {file}"):
+        found = inspect_table(file, columns=given, label=label, text_ids=text_ids, unusable=unusable)
+    figures, planned = None, None
+    if found.data is not None:
+        with progress_console().status("Planning"):
+            figures, planned = count_data(found.data), _planned(found)
+    if json:
+        present(_inspected(found, figures, planned), json)
+        return
+    seen = [
+        (one.name, one.kind, f"{one.different:,}", f"{one.empty:,}", ", ".join(one.examples))
+        for one in found.columns
+    ]
+    title = f"{file}: {found.format}" + (f", {found.report.rows:,} lines" if found.report else "")
+    lines: list[Any] = [table(title, ("column", "holds", "different", "empty", "such as"), seen)]
+    lines += [f"{one.field}: {one.column} ({one.reason})" for one in found.guesses]
+    if found.rule and not label:
+        lines.append(
+            f'Which lines are clicks is not guessed; a rule to begin with: --label "{found.rule}", or '
+            "--label all"
+        )
+    lines += left_out(found.report)
+    if figures is not None:
+        lines += [_counted(figures), *_allowed(figures, planned)]
+    lines.append(
+        f"A run would refuse this: {found.refused}"
+        if found.refused
+        else f"Train on it: sfsl run --data {file} {found.flags}".rstrip()
+    )
+    present({}, json, *lines)
+
+
+def _planned(found: Inspection) -> DataPlan | None:
+    try:
+        return plan_data(found.data) if found.data is not None else None
+    except ImportError:  # torch, which the size of a model needs
+        return None
+
+
+def _inspected(found: Inspection, figures: DataFigures | None, planned: DataPlan | None) -> dict[str, Any]:
+    report = found.report
+    return {
+        "source": found.source,
+        "format": found.format,
+        "lines": report.rows if report else None,
+        "samples": report.samples if report else None,
+        "columns": [asdict(one) for one in found.columns],
+        "guesses": [asdict(one) for one in found.guesses],
+        "rule": found.rule,
+        "missing": list(found.missing),
+        "refused": found.refused,
+        "flags": found.flags,
+        "problems": dict(report.problems) if report else {},
+        "figures": asdict(figures) if figures else None,
+        "plan": plain(msgspec.to_builtins(planned)) if planned else None,
+    }
+
+
+def _counted(figures: DataFigures) -> Any:
+    def spread(one: Any) -> str:
+        return f"{one.low:,} / {one.middle:,} / {one.high:,}, at most {one.most:,}"
+
+    return facts(
+        "What it holds",
+        {
+            "samples, users, items": f"{figures.samples:,}, {figures.users:,}, {figures.items:,}",
+            "share of clicks": f"{figures.clicks:.1%}",
+            "samples per user: a tenth / half / nine tenths have up to": spread(figures.per_user),
+            "owners per item: a tenth / half / nine tenths have up to": spread(figures.owners),
+            "items that one user alone has": f"{figures.lonely:.1%}",
+            "users that can train": f"{figures.learning:,}",
+            "users with samples to test on": f"{figures.tested:,}",
+        },
+    )
+
+
+def _allowed(figures: DataFigures, planned: DataPlan | None) -> list[str]:
+    """Say in sentences what learning and which privacy these data allow."""
+    if planned is None:
+        return []
+    hot = planned.hot
+    lines = [
+        f"The paper's scheme (--scheme sfsl): of {planned.union:,.0f} items of {planned.clients:,} clients "
+        f"{planned.opened:.0%} are asked for by {planned.min_contributors} or more, as opening a row takes; "
+        f"epsilon of a row's answers is {planned.epsilon:.3g} with {planned.preset}, and sums are exact."
+    ]
+    verdict = "enough" if hot.large_enough else "too few: " + "; ".join(hot.problems)
+    lines.append(
+        f"Under differential privacy (--scheme hot, epsilon {hot.epsilon:g}), {hot.fleet:,} clients are "
+        f"{verdict}."
+    )
+    if figures.owners.middle < 2:
+        lines.append("Half of all items have one owner: what is learned of them, they learn alone.")
+    return lines
+
+
+@app.command(epilog="Example:  sfsl data store big && sfsl run --data stored:big --sums plain --device cuda")
+def store(
     out: Annotated[Path, Argument(help="The folder to write; it must not exist.")],
     source: Annotated[
-        str, Option("--data", help="synthetic, or amazon:, taobao:, csv: or parquet: and a file")
+        str, Option("--data", help="A table (CSV, Parquet, …), amazon: or taobao: and a file, or synthetic")
     ] = "synthetic",
+    columns: Columns = None,
+    label: Label = "",
+    unusable: Unusable = UNUSABLE,
     users: Users = 49_023,
     scale: Scale = 1.0,
     text_ids: TextIds = False,
@@ -43,10 +182,10 @@ def data(
 
     if out.exists():
         raise InputError(f"{out} exists already; choose another folder, or remove it")
-    kind, _, path = source.partition(":")
-    if kind not in ("synthetic", "amazon", "taobao", "csv", "parquet"):
-        raise InputError(f"--data {source!r}: synthetic, or amazon:, taobao:, csv: or parquet: and a file")
-    settings = DataSettings(source=kind, path=path, users=users, scale=scale, text_ids=text_ids)  # type: ignore[arg-type]
+    settings = table_settings(source, columns, label, unusable, text_ids, users, scale)
+    kind, path = settings.source, settings.path
+    if kind in ("stored", "shakespeare", "python", "catalogue"):
+        raise InputError(f"--data {source!r}: synthetic, a table, or amazon: or taobao: and a file")
     with progress_console().status("Making samples" if kind == "synthetic" else f"Reading {path}"):
         made, report = load_interactions(settings, seed)
     with progress_console().status(f"Storing {len(made):,} samples"):
@@ -64,149 +203,34 @@ def data(
     )
 
 
-def left_out(report: LoadReport | None) -> list[str]:
-    """A line that says what reading left out, where it left out anything."""
-    problems = report.problems if report else {}
-    said = ", ".join(f"{what} ({count:,})" for what, count in problems.items())
-    return [f"Left out: {said}"] if said else []
+_SAMPLE = Path("ratings.csv")
+_TRAINED = 'sfsl run --data {out} --columns user=user_id,item=movie_id,time=timestamp --label "rating>=4"'
 
 
-Data = Annotated[
-    str,
-    Argument(
-        metavar="DATA",
-        help="csv:, parquet:, amazon:, taobao: or shakespeare: and a file, stored: and a folder, or "
-        "synthetic. A CSV with the columns item or item,category is a list of items.",
+@app.command(epilog="Example:  sfsl data sample && sfsl data inspect ratings.csv")
+def sample(
+    out: Annotated[Path, Option("-o", "--out", metavar="FILE", help="The file to write.")] = Path(
+        "ratings.csv"
     ),
-]
-
-
-@app.command(
-    epilog="Examples:  sfsl catalogue make csv:items.csv -o catalogue.json   |   "
-    "sfsl catalogue make csv:clicks.csv --text-ids -o catalogue.json.gz   |   "
-    "sfsl catalogue make shakespeare:roles.jsonl -o words.json"
-)
-def make(
-    data: Data,
-    out: Out,
-    text_ids: TextIds = False,
-    users: Users = 1000,
-    scale: Scale = 0.1,
-    seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Make version 1 of a catalogue from a data file: its items or words, and which category each item has.
+    """Write a small file of made-up film ratings to try everything with: user_id, movie_id, rating,
+    timestamp. It comes with the package; nothing is fetched."""
+    import gzip
 
-    Samples do not go into it. Where there are any, statistics of them do: how many rows clients have, and how
-    many clients have a row; a server plans its rounds by them and shows them to nobody.
-    """
-    if out.exists():
-        raise InputError(f"{out} exists already; choose another name, or add to it: sfsl catalogue grow")
-    made, report = _read(data, text_ids, users, scale, seed)
-    _write(made, out, report, json)
-
-
-@app.command(epilog="Example:  sfsl catalogue grow catalogue.json csv:new-items.csv -o catalogue-2.json")
-def grow(
-    catalogue: Annotated[Path, Argument(metavar="CATALOGUE", help="The version to add to.")],
-    data: Data,
-    out: Out,
-    users: Users = 1000,
-    scale: Scale = 0.1,
-    seed: Seed = 0,
-    json: Json = False,
-) -> None:
-    """Make the next version of a catalogue: what is new in DATA is added behind the rows that are there.
-
-    Old rows keep their numbers and categories. A server that is started with the new version goes on with
-    its store, and clients follow; new rows count for a client from its next period on.
-    """
-    if out.exists() and not out.samefile(catalogue):
-        raise InputError(f"{out} exists already; choose another name")
-    old = read_catalogue(catalogue)
-    found, report = _read(data, old.tables[0].textual, users, scale, seed)
-    _write(old.grown(found), out, report, json, {one.name: one.rows for one in old.tables})
+    content = gzip.decompress((files("sfsl.data") / "sample.csv.gz").read_bytes())
+    try:
+        write_new(out, content)
+    except FileExistsError:
+        raise InputError(f"{out} exists already; choose another name with --out, or remove it") from None
+    except OSError as error:
+        raise InputError(f"cannot write {out}: {error.strerror}") from None
+    ratings = content.count(b"\n") - 1
+    said = f"Wrote {out}: {ratings:,} made-up ratings. Look at it: sfsl data inspect {out}. Train on it: "
+    present({"file": str(out), "ratings": ratings}, json, said + _TRAINED.format(out=out))
 
 
-@app.command(
-    epilog="Examples:  sfsl catalogue show catalogue.json   |   sfsl catalogue show catalogue.json --json"
-)
-def show(
-    catalogue: Annotated[Path, Argument(metavar="CATALOGUE", help="The file.")], json: Json = False
-) -> None:
-    """Show what a catalogue has: its version, its tables, its statistics."""
-    found = read_catalogue(catalogue)
-    figures = _figures(found)
-    rows = [(one["table"], shown(one["rows"]), one["ids"], one["source"] or "") for one in figures["tables"]]
-    lines = [f"{key}  {figures[key]}" for key in ("digest", "parent") if figures[key] is not None]
-    if found.statistics is not None:
-        sizes = ", ".join(f"{name} {count:,}" for name, count in found.statistics.rows.items())
-        lines.append(f"of {found.statistics.clients:,} clients; rows of a client: {sizes}")
-    heads = ("table", "rows", "ids", "follows from")
-    drawn = table(f"{catalogue}, version {found.version}", heads, rows)
-    present({"file": str(catalogue), **figures}, json, drawn, *lines)
-
-
-def _read(
-    data: str, text_ids: bool, users: int, scale: float, seed: int
-) -> tuple[Catalogue, LoadReport | None]:
-    from sfsl.data.plain import is_item_list, load_item_list
-
-    kind, _, path = data.partition(":")
-    if kind not in (*_CLICKS, "shakespeare") and Path(data).is_file():
-        kind, path = "csv", data
-    if kind not in (*_CLICKS, "shakespeare") or (kind == "synthetic") != (path == ""):
-        raise InputError(
-            f"DATA {data!r}: synthetic, or {':, '.join(_CLICKS[1:])}: or shakespeare: and a file or folder"
-        )
-    with progress_console().status(f"Reading {path or 'nothing: data are simulated'}"):
-        if kind == "shakespeare":
-            from sfsl.data import load_shakespeare, speech_of
-
-            roles, report = load_shakespeare(path)
-            speech = speech_of(roles)
-            return Catalogue.of_words(speech.vocabulary, speech), report
-        if kind == "csv" and is_item_list(path):
-            return load_item_list(path, text_ids=text_ids)
-        from sfsl.run.fleet import load_interactions
-
-        settings = DataSettings(source=kind, path=path, users=users, scale=scale, text_ids=text_ids)  # type: ignore[arg-type]
-        clicks, noted = load_interactions(settings, seed)
-        return Catalogue.of(clicks, statistics=True), noted
-
-
-def _write(
-    made: Catalogue, out: Path, report: LoadReport | None, json: bool, before: dict[str, int] | None = None
-) -> None:
-    """Write a catalogue and say what it has; ``before`` holds the rows of the version it grew from."""
-    write_catalogue(made, out)
-    rows = ", ".join(
-        f"{one.rows:,} rows of {one.name}" + (f" ({one.rows - before[one.name]:,} new)" if before else "")
-        for one in made.tables
-    )
-    present(
-        {"file": str(out), **_figures(made), "problems": dict(report.problems) if report else {}},
-        json,
-        f"{out}: version {made.version}, {rows}. Serve it: sfsl serve RUN_FILE --catalogue {out}",
-        *left_out(report),
-    )
-
-
-def _figures(catalogue: Catalogue) -> dict[str, Any]:
-    known = catalogue.statistics
-    return {
-        "version": catalogue.version,
-        "digest": catalogue.digest.hex(),
-        "parent": catalogue.parent.hex() if catalogue.parent is not None else None,
-        "users": catalogue.users,
-        "tables": [
-            {
-                "table": one.name,
-                "rows": one.rows,
-                "ids": "row numbers" if one.ids is None else "text" if one.textual else "numbers",
-                "source": one.source,
-            }
-            for one in catalogue.tables
-        ],
-        "statistics": known and {"clients": known.clients, "rows": known.rows},
-    }
+app.command(
+    epilog="Examples:  sfsl data fetch   |   sfsl data fetch movielens-100k --accept   |   "
+    "sfsl data fetch taobao --from UserBehavior.csv.zip --accept --out taobao.csv"
+)(fetch)

@@ -11,8 +11,10 @@ from msgspec import Meta
 from typer import Option
 
 from sfsl.cli.output import Stopped, console, run_until_stopped, told_as_json
+from sfsl.cli.tables import Columns, Label
 from sfsl.errors import InputError
 from sfsl.settings.sections import description
+from sfsl.settings.source import columns_of
 from sfsl.settings.terms import Terms
 
 if TYPE_CHECKING:
@@ -39,8 +41,8 @@ def join(
     data: Annotated[
         Path,
         Option(
-            help="CSV with a header: item,label,time, items called as in the server's catalogue. Where the "
-            'model is about words: text, or lines of JSON with a list "lines".'
+            help="A table (CSV, Parquet, JSON lines) of item, label and time, items called as in the "
+            "server's catalogue. Where the model is about words: text, or JSON lines with a list named lines."
         ),
     ],
     state: Annotated[Path, Option(metavar="DIR", help="This client's folder; made if it is not there.")],
@@ -78,6 +80,8 @@ def join(
     patience_hours: Annotated[float, _term("patience_hours")] = TERMS.patience_hours,
     threads: Annotated[int, Option(help="CPU threads of training.", min=1)] = 1,
     held_out: Annotated[float, Option(help="Share of the samples, the last, for testing only.")] = 0.2,
+    columns: Columns = None,
+    label: Label = "",
     plain: Annotated[bool, Option("--plain", help="No TLS, for tests on one machine only.")] = False,
     json: Annotated[bool, Option("--json", help="One JSON object per line, errors too.")] = False,
 ) -> None:
@@ -123,6 +127,8 @@ def join(
             rounds=rounds,
             wait=wait,
             held_out=held_out,
+            columns=None if columns is None else columns_of(columns),
+            label=label,
             plain=plain,
             on_event=told,
         )

@@ -13,6 +13,7 @@ from sfsl.cli.output import console, emit_json, plain, progress_console, table
 from sfsl.errors import InputError
 from sfsl.plan.hot import HotPlan, Owners, owners_assumed, owners_known, plan_hot_rounds
 from sfsl.rounds.params import HotRules
+from sfsl.settings.source import source_of
 from sfsl.submodel import ModelSpec
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def plan_hot_data(
         return
     wanted = RunConfig() if config is None else read_config(config)
     if data is not None:
-        source, _, path = data.partition(":")
+        source, path = source_of(data)
         section = msgspec.convert({"source": source, "path": path}, type(wanted.data))
         wanted = msgspec.structs.replace(wanted, data=section)
     if config is not None:

@@ -25,6 +25,7 @@ from sfsl.cli.output import (
     progress_console,
 )
 from sfsl.cli.run_output import RunProgress, print_summary, print_verdict
+from sfsl.cli.tables import Columns, Label, table_flags
 from sfsl.durable import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.plan.hot import MOST_NOISE, noise_share
@@ -62,9 +63,14 @@ def run(
     data: Annotated[
         str | None,
         Option(
-            help="synthetic, or amazon:, taobao:, csv:, parquet:, shakespeare: or python: and a file, or "
-            "stored: and a folder"
+            help="A table (CSV, TSV, Parquet, JSON lines); amazon:, taobao:, shakespeare: or python: and a "
+            "file; stored: and a folder; or synthetic"
         ),
+    ] = None,
+    columns: Columns = None,
+    label: Label = "",
+    unusable: Annotated[
+        float | None, Option(help="data.unusable: most lines of a table to leave out")
     ] = None,
     settings: Settings = None,
     paper: Annotated[
@@ -105,8 +111,7 @@ def run(
         numbers = probabilities(privacy) if "," in privacy else []
         preset = None if numbers else privacy
         flags |= {"privacy.probabilities": numbers, "privacy.mix": {}, "privacy.preset": preset}
-    if data is not None:
-        flags["data.source"], _, flags["data.path"] = data.partition(":")
+    flags |= table_flags(data, columns, label, unusable)
     given = {key: value for key, value in flags.items() if value is not None}
     try:
         sections = overridden(with_settings(base, given), settings or ())

@@ -25,7 +25,7 @@ from sfsl.data import NO_ROW, Samples, hold_out_last
 from sfsl.data.catalogue import ITEM, WORD, Catalogue, catalogue_digest
 from sfsl.data.catalogue_file import MOST_SERVED, decode_catalogue
 from sfsl.data.lines import LoadReport
-from sfsl.data.own import load_own, load_own_words
+from sfsl.data.own import Layout, load_own, load_own_words
 from sfsl.errors import InputError, InvalidMessage, SfslError, StateError, WrongModel
 from sfsl.models import package
 from sfsl.submodel import ModelSpec
@@ -194,10 +194,16 @@ def source_of(data: Data) -> Path | bytes:
 
 
 def build_device(
-    served: ServedModel, rows: Mapping[str, int], frozen: Path, source: Path | bytes, held_out: float
+    served: ServedModel,
+    rows: Mapping[str, int],
+    frozen: Path,
+    source: Path | bytes,
+    held_out: float,
+    layout: Layout | None = None,
 ) -> tuple[Device, LoadReport | None]:
     """Build the device that trains on what was frozen; also say what a file held that could not be used.
-    ``rows``: how many of each shared table count (``KnownModel.settle``). The last share ``held_out`` of the
+    ``rows``: how many of each shared table count (``KnownModel.settle``); ``layout``: what the columns of a
+    file mean. The last share ``held_out`` of the
     samples, those of a file in its order or in time, is for testing only."""
     task, content = served.task, frozen.read_bytes()
     if content.startswith(_MAGIC):
@@ -212,7 +218,7 @@ def build_device(
         speech, report = load_own_words(frozen, catalogue, known=rows[WORD], name=name)
         said, tested = speech.windows(held_out)
         return Device(task, said.client(0), tested.client(0)), report
-    own, report = load_own(frozen, catalogue, known=rows[ITEM], name=name)
+    own, report = load_own(frozen, catalogue, known=rows[ITEM], name=name, layout=layout)
     train, test = hold_out_last(own, held_out)
     return Device(task, train.client(0), test.client(0)), report
 

@@ -5,7 +5,7 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import wraps
@@ -22,6 +22,7 @@ from sfsl.client.log import MemberLog
 from sfsl.client.participant import HOT, Attempt, Participant, require_mode, require_scheme
 from sfsl.client.round import DurableMemory
 from sfsl.crypto.secret import Identity, Randomness, SystemRandomness
+from sfsl.data.own import Layout
 from sfsl.errors import InputError, WrongModel
 from sfsl.privacy import ClientState
 from sfsl.service.log import LogTrust
@@ -42,18 +43,22 @@ async def join_async(
     rounds: int | None = None,
     wait: bool = True,
     held_out: float = 0.2,
+    columns: Mapping[str, str] | None = None,
+    label: str = "",
     plain: bool = False,
     on_event: Notify | None = None,
 ) -> list[Attempt]:
     """Take part in a deployment's rounds with data that stays here; returns how attempts ended.
 
-    ``data``: a CSV file with the columns item, label and time, ``Samples`` in the numbers of the server's
-    model, or a function that returns either and is asked again for every period. A period goes on with what
-    it began with. ``state``: this client's folder; its key, its budget and its own rows live there, and it
-    belongs to one server. ``terms``: what it insists on. ``ca``: the one certificate authority to trust;
-    None trusts the system's. ``rounds``: return after so many whole rounds. Without ``wait``, return also
-    where this period allows no more. ``held_out``: the last share of the samples, for testing only.
-    ``plain``: no TLS, for tests on one machine. ``on_event`` hears of everything as it happens.
+    ``data``: a table (CSV, Parquet, JSON lines) with the columns item, label and time, ``Samples`` in the
+    numbers of the server's model, or a function that returns either and is asked again for every period. A
+    period goes on with what it began with. ``columns`` and ``label``: what columns of a table are called
+    otherwise, and which lines are clicks, as ``sfsl.data.load_table`` takes them. ``state``: this client's
+    folder; its key, its budget and its own rows live there, and it belongs to one server. ``terms``: what it
+    insists on. ``ca``: the one certificate authority to trust; None trusts the system's. ``rounds``: return
+    after so many whole rounds. Without ``wait``, return also where this period allows no more. ``held_out``:
+    the last share of the samples, for testing only. ``plain``: no TLS, for tests on one machine. ``on_event``
+    hears of everything as it happens.
 
     Cancel it at any time: a round under way goes on without this client, and what was spent stays spent.
 
@@ -93,7 +98,8 @@ async def join_async(
     ) as link:
         trust = None if terms.log_file is None else LogTrust.read(terms.log_file)
         log = None if trust is None else MemberLog(home.folder / "log", trust)
-        client = _Client(link, home, own, data, terms, held_out, notify, randomness, log)
+        layout = Layout(columns or {}, label)
+        client = _Client(link, home, own, data, terms, held_out, notify, randomness, log, layout)
         client.require_files()
         served = await client.model()
         client.state().close()  # before the deployment is pinned, beside which a state must not be missing
@@ -163,6 +169,7 @@ class _Client:
     notify: Notify
     randomness: Randomness
     log: MemberLog | None = None
+    layout: Layout | None = None
 
     def require_files(self) -> None:
         """Find out what is wrong here before anybody is asked for anything."""
@@ -256,7 +263,7 @@ class _Client:
             what = source if isinstance(source, Path) else "what it was given"
             self.notify(Event("waiting", f"{what} has changed; this period goes on with what it froze"))
         rows = self._known.settle(served, going_on=going_on)
-        device, report = build_device(served, rows, frozen, source, self.held_out)
+        device, report = build_device(served, rows, frozen, source, self.held_out, self.layout)
         said = f"{len(device.train):,} samples to train on" if report is None else str(report)
         self.notify(Event("data", said))
         return DeviceTrainer(device, lambda number: int.from_bytes(self.randomness.bytes(4), "big") >> 1)

@@ -1,7 +1,8 @@
 """From events to interactions: histories, and sampled negatives where only clicks are recorded."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,8 +22,12 @@ def assemble(
     category: ArrayLike | None = None,
     *,
     report: LoadReport | None = None,
+    names: Mapping[str, Column] = MappingProxyType({}),
 ) -> Interactions:
-    """Sort by user and time, number users, items and categories, and take earlier clicks as histories."""
+    """Sort by user and time, number users, items and categories, and take earlier clicks as histories.
+
+    Where ``names`` has those of a column, in their order, its values are places among them.
+    """
     users, user_row = np.unique(np.asarray(user), return_inverse=True)
     items, item_row = np.unique(np.asarray(item), return_inverse=True)
     stamps, labels = np.asarray(time, dtype=np.float64), np.asarray(label)
@@ -31,9 +36,13 @@ def assemble(
     if not np.isin(labels, (0, 1)).all() or not np.isfinite(stamps).all():
         raise InputError("labels are 0 or 1, and times finite numbers")
     labels = labels.astype(np.int8)
+    users = names["user"][users] if "user" in names else users
+    items = names["item"][items] if "item" in names else items
     category_of, categories = None, None
     if category is not None:
-        category_of, categories = category_map(item_row, np.asarray(category), items, report)
+        called = np.asarray(category)
+        called = names["category"][called] if "category" in names else called
+        category_of, categories = category_map(item_row, called, items, report)
     order = np.lexsort((stamps, user_row))
     user_row, item_row, labels, stamps = user_row[order], item_row[order], labels[order], stamps[order]
     clicked = labels == 1
@@ -86,10 +95,10 @@ def category_map(
     return category_of, categories
 
 
-def require_usable(report: LoadReport, samples: Sequence[object]) -> None:
+def require_usable(report: LoadReport, samples: Sequence[object] | Indices) -> None:
     """Raise if nothing was usable, with the first reason; else note how much was."""
     report.samples = len(samples)
-    if not samples:
+    if not len(samples):
         reason = next(iter(report.examples.values()), "it has no lines with samples")
         raise InputError(f"{report.source}: nothing in it can be used: {reason}")
 

@@ -1,6 +1,5 @@
 """Lines of a text file, and what is said about those that cannot be used."""
 
-import csv
 import gzip
 import io
 import math
@@ -9,15 +8,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from sfsl.errors import InputError
 
 
 @dataclass
 class LoadReport:
-    """``problems`` counts what was wrong by kind; ``examples`` keeps the first of each kind.
+    """``problems`` counts what was wrong by kind; ``examples`` keeps the first of each kind. ``lines`` are
+    all of a file, ``rows`` those of a table that should be samples.
 
     A problem in one line does not always cost a sample: a bad id in a history only shortens it.
     """
@@ -27,6 +28,7 @@ class LoadReport:
     samples: int = 0
     problems: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
+    rows: int = 0
 
     def note(self, problem: str, example: str, count: int = 1) -> None:
         self.problems[problem] = self.problems.get(problem, 0) + count
@@ -42,7 +44,6 @@ GZIP_MAGIC = b"\x1f\x8b"
 SHOWN = 60
 LARGEST_ID = 2**62
 
-Columns = Mapping[str, str]
 Reader = Callable[[str], Any]
 Rows = Iterable[tuple[int, Sequence[str]]]  # with their numbers
 
@@ -78,72 +79,6 @@ class BadField(Exception):
         self.problem = problem
 
 
-def split_fields(line: str, separator: str, needed: int, most: int) -> list[str]:
-    """The fields of a line that should have ``most`` and must have ``needed``. A separator in quotes is none;
-    one that is not, and makes a field too many, would put every field behind it in the wrong place."""
-    fields = line.split(separator)
-    if '"' in line and len(separator) == 1:
-        try:
-            fields = next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
-        except csv.Error:
-            raise BadField("a quote is not closed", line) from None
-    if len(fields) < needed:
-        raise BadField("too few fields", line)
-    if len(fields) > most and any(map(str.strip, fields[most:])):
-        raise BadField("too many fields", line)
-    return fields
-
-
-def column_names(line: str, separator: str = ",") -> list[str]:
-    """The names in a header."""
-    return [name.strip().strip('"') for name in line.split(separator)]
-
-
-def column_places(
-    names: Sequence[str], where: str, fields: Sequence[str], optional: Collection[str], columns: Columns
-) -> dict[str, int]:
-    """Where each field stands among ``names``. Only an optional one that the caller does not name, in
-    ``columns``, may be missing."""
-    wanted = [one for one in fields if one not in optional or one in columns or one in names]
-    missing = [one for one in wanted if columns.get(one, one) not in names]
-    if missing:
-        raise InputError(f"{where} names no column for {', '.join(missing)}")
-    return {one: names.index(columns.get(one, one)) for one in wanted}
-
-
-def read_table(
-    path: str | Path,
-    report: LoadReport,
-    fields: Sequence[str],
-    optional: Collection[str] = (),
-    columns: Columns = MappingProxyType({}),
-    separator: str = ",",
-) -> tuple[list[str], Rows]:
-    """Which of these fields a file with a header has, and what each line says in them. ``columns`` says what
-    fields are called there, if not as here. The report takes note of a line that lacks some."""
-    lines = numbered_lines(Path(path), report)
-    number, first = next(lines, (0, ""))
-    needed = [columns.get(one, one) for one in fields if one not in optional]
-    if not number:
-        raise InputError(f"{report.source}: it is empty; its first line should name {', '.join(needed)}")
-    names = column_names(first, separator)
-    if not {*needed} <= {*names} and ("\0" in first or "\ufffd" in first):
-        raise InputError(f"{report.source} is not text in UTF-8; it must be a CSV with {', '.join(needed)}")
-    where = f"{report.source}: line {number} {shown(first)}"
-    places = column_places(names, where, fields, optional, columns)
-
-    def rows() -> Rows:
-        for number, line in lines:
-            try:
-                values = split_fields(line, separator, max(places.values()) + 1, len(names))
-            except BadField as bad:
-                report.note(bad.problem, f"line {number}: {shown(line)}")
-            else:
-                yield number, [values[place].strip('" ') for place in places.values()]
-
-    return list(places), rows()
-
-
 def checked_rows(
     rows: Rows, readers: Mapping[str, Reader], report: LoadReport
 ) -> Iterator[tuple[int, list[Any]]]:
@@ -166,14 +101,9 @@ def checked_rows(
         report.note("user without a usable sample", f"user {shown(lost)}")
 
 
-def reader(field: str, text_ids: bool = False) -> Reader:
-    """What reads a field: an id, unless it is a label or a time."""
-    match field:
-        case "label":
-            return binary_label
-        case "time":
-            return finite_time
-    return partial(text_id if text_ids else number_id, what=field)
+def reader(field: str) -> Reader:
+    """What reads a field: an id, unless it is a label."""
+    return binary_label if field == "label" else partial(number_id, what=field)
 
 
 def number_id(text: str, what: str) -> int:
@@ -200,16 +130,30 @@ def binary_label(text: str) -> int:
     return int(value)
 
 
-def finite_time(text: str) -> float:
-    value = _real(text)
-    if not math.isfinite(value):
-        raise BadField("time is not a finite number", text)
-    return value
-
-
 def _real(text: str) -> float:
     """The number that a text says, NaN where it says none."""
     try:
         return float(text)
     except ValueError:
         return math.nan
+
+
+def read_table(
+    path: str | Path, report: LoadReport, fields: Sequence[str], optional: Collection[str] = ()
+) -> tuple[list[str], Rows]:
+    """Which of these columns a table has, and what each line says in them, as texts."""
+    from sfsl.data.fields import words_of  # which read what is told apart here
+    from sfsl.data.table import open_table, place_of
+
+    table = open_table(path, report)
+    found = [one for one in fields if one not in optional or one in table.names]
+    for one in found:
+        place_of(one, table, report.source)
+
+    def rows() -> Rows:
+        for block in table.read(found):
+            read = (np.char.decode(words_of(block.columns[one]), "utf-8", "replace") for one in found)
+            texts = zip(*(one.tolist() for one in read), strict=True)
+            yield from zip(block.lines.tolist(), texts, strict=True)
+
+    return found, rows()

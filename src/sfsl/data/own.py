@@ -1,53 +1,79 @@
-"""One client's own samples, in the ids of a catalogue: clicks as a CSV of (item, label, time, optional
+"""One client's own samples, in the ids of a catalogue: clicks as a table of (item, label, time, optional
 category), words as lines of text."""
 
 from array import array
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
+from sfsl.arrays import Indices
 from sfsl.data.assemble import assemble, require_usable
 from sfsl.data.catalogue import CATEGORY, ITEM, WORD, Catalogue, CatalogueTable
 from sfsl.data.interactions import Interactions
-from sfsl.data.lines import BadField, LoadReport, checked_rows, numbered_lines, read_table, reader, shown
+from sfsl.data.lines import BadField, LoadReport, numbered_lines, shown
+from sfsl.data.plain import named_columns, read_fields
+from sfsl.data.samples import Column
+from sfsl.data.table import open_table
 from sfsl.data.words import Speech, words_of
 from sfsl.errors import InputError
 
+# A client's file is refused only where more than half of it makes no sense: few lines make large shares.
+UNUSABLE = 0.5
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a client's file calls its columns, and which of its lines are clicks (``load_table``)."""
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    label: str = ""
+
 
 def load_own(
-    path: str | Path, catalogue: Catalogue, *, known: int | None = None, name: str | Path | None = None
+    path: str | Path,
+    catalogue: Catalogue,
+    *,
+    known: int | None = None,
+    name: str | Path | None = None,
+    layout: Layout | None = None,
 ) -> tuple[Interactions, LoadReport]:
-    """Read a CSV with a header. Its one user is row 0 of the table ``user``, which never leaves the device.
+    """Read a table with names of columns. Its one user is row 0 of the table ``user``, which never leaves the
+    device.
 
     Items are called as in the catalogue. A line that cannot be used is left out and counted; so is one with
     an item that is not in the catalogue, or not among its first ``known`` rows. The category of an item is
     the catalogue's; a column that says otherwise is noted. ``name``: what messages call the file, where
     ``path`` is a copy that its owner does not know.
     """
-    items = catalogue.table(ITEM)
+    items, layout = catalogue.table(ITEM), layout or Layout()
     category = None if catalogue.rows(CATEGORY) is None else catalogue.table(CATEGORY)
     category_of = None if category is None else category.map
     report = LoadReport(str(path if name is None else name))
-    fields, rows = read_table(path, report, (ITEM, "label", "time", CATEGORY), (CATEGORY,))
-    readers = {field: reader(field) for field in fields} | {ITEM: partial(_row, items, known)}
-    if CATEGORY in readers:
-        readers[CATEGORY] = str
-    kept: tuple[array[Any], ...] = array("q"), array("b"), array("d")
-    for number, values in checked_rows(rows, readers, report):
-        if category is not None and category_of is not None:
-            own, expected = values[3:], category.name_of(int(category_of[values[0]]))
-            if own not in ([], [expected]):
-                report.note("category is not the model's, which counts", f"line {number}: {shown(own[0])}")
-        for store, value in zip(kept, values[:3], strict=True):
-            store.append(value)
-    require_usable(report, kept[0])
+    table, fields = open_table(path, report), (ITEM, "label", "time", CATEGORY)
+    named = named_columns(table, report, layout.columns, layout.label, fields, must_label=True)
+    found = read_fields(table, report, named, text_ids=True, unusable=UNUSABLE)
+    rows, wrong = _rows(items, known, found.names[ITEM])
+    for problem, places in wrong.items():
+        lost = np.isin(found.ids[ITEM], places)
+        first = int(np.argmax(lost))
+        text = shown(str(found.names[ITEM][found.ids[ITEM][first]]))
+        report.note(problem, f"line {found.lines[first]}: {problem}: {text}", int(lost.sum()))
+    row = rows[found.ids[ITEM]]
+    kept = row >= 0
+    require_usable(report, row[kept])
+    if category is not None and category_of is not None and CATEGORY in found.names:
+        own = found.names[CATEGORY][found.ids[CATEGORY][kept]]
+        expected = np.array([category.name_of(int(one)) for one in category_of[row[kept]]])
+        if len(others := np.flatnonzero(own != expected)):
+            said = f"line {found.lines[kept][others[0]]}: {shown(str(own[others[0]]))}"
+            report.note("category is not the model's, which counts", said, len(others))
     if items.rows > 2**31:
         raise InputError(f"a model of {items.rows} items; samples are read for up to 2^31")
-    numbered = assemble(np.zeros(len(kept[0]), np.int64), *map(np.array, kept))
+    label = np.ones(int(kept.sum()), np.int8) if found.label is None else found.label[kept]
+    numbered = assemble(np.zeros(int(kept.sum()), np.int64), row[kept], label, found.time[kept])
     return replace(
         numbered,
         items=np.broadcast_to(np.int8(0), (items.rows,)),
@@ -56,6 +82,17 @@ def load_own(
         category_of=None if category_of is None else category_of.astype(np.int32),
         categories=None if category_of is None else np.zeros(int(category_of.max()) + 1, np.int8),
     ), report
+
+
+def _rows(table: CatalogueTable, known: int | None, names: Column) -> tuple[Indices, dict[str, list[int]]]:
+    """The row of each name, -1 where there is none; and the places of those by what is wrong with them."""
+    rows, wrong = np.full(len(names), -1, np.int64), dict[str, list[int]]()
+    for place, text in enumerate(names.tolist()):
+        try:
+            rows[place] = _row(table, known, text)
+        except BadField as bad:
+            wrong.setdefault(bad.problem, []).append(place)
+    return rows, wrong
 
 
 def load_own_words(

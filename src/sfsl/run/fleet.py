@@ -18,9 +18,8 @@ from sfsl.data import (
     SyntheticTaobao,
     hold_out_last,
     load_amazon,
-    load_csv,
-    load_parquet,
     load_shakespeare,
+    load_table,
     load_taobao,
     speech_of,
     with_negatives,
@@ -194,7 +193,9 @@ def require_clients(config: RunConfig, fleet: Fleet) -> None:
 
 
 def _click_fleet(config: RunConfig) -> Fleet:
-    return fleet_of_clicks(config, *load_interactions(config.data, config.run.seed))
+    data, report = load_interactions(config.data, config.run.seed)
+    _require_learnable(config, data)
+    return fleet_of_clicks(config, data, report)
 
 
 def fleet_of_clicks(config: RunConfig, data: Interactions, report: LoadReport | None = None) -> Fleet:
@@ -209,6 +210,24 @@ def fleet_of_clicks(config: RunConfig, data: Interactions, report: LoadReport | 
         lambda user: Device(task, train.client(user, history), test.client(user, history)),
     )
     return Fleet(task, devices, Interacted(train, history), Interacted(test, history), report)
+
+
+def _require_learnable(config: RunConfig, data: Interactions) -> None:
+    """Refuse clicks from which nothing would be learned, or of which nothing would be known afterwards."""
+    train, test = hold_out_last(data, config.data.held_out)
+    learning = len(np.unique(train.user[train.history_stop > train.history_start]))
+    if learning < 2:
+        raise InputError(
+            f"{learning} of {len(train.clients):,} users have a sample with a click before it, and a model "
+            "learns from what was clicked before: take data with several samples per user, of different times"
+        )
+    if not len(test) and config.run.evaluate_every:
+        most = int(np.diff(train.offsets).max())
+        raise InputError(
+            f"no user has enough samples to hold out {config.data.held_out:.0%} of them for testing (the "
+            f"most is {most}); raise data.held_out to {1 / most:.2g} or more, or measure nothing: "
+            "run.evaluate_every = 0"
+        )
 
 
 def _speech_fleet(config: RunConfig) -> Fleet:
@@ -278,11 +297,18 @@ def load_interactions(settings: DataSettings, seed: int) -> tuple[Interactions, 
     path = Path(settings.path)
     if settings.source == "stored":
         return load_stored(path), None
-    if settings.source in ("amazon", "taobao"):
-        data, report = (load_amazon if settings.source == "amazon" else load_taobao)(path)
+    if settings.source == "amazon":
+        data, report = load_amazon(path)
+    elif settings.source == "taobao":
+        data, report = load_taobao(path, unusable=settings.unusable)
     else:
-        load = load_csv if settings.source == "csv" else load_parquet
-        data, report = load(path, text_ids=settings.text_ids)
+        data, report = load_table(
+            path,
+            columns=settings.columns,
+            label=settings.label,
+            text_ids=settings.text_ids,
+            unusable=settings.unusable,
+        )
     if (data.label == 1).all():  # clicks only: nothing could be learned from them
         data = with_negatives(data, settings.negatives, seed=seed)
     return data, report

@@ -16,7 +16,7 @@ from sfsl.run.planning import plan_min_contributors
 from sfsl.run.validation import choosing, split_held_out
 from sfsl.service import folder as folders
 from sfsl.settings.rounds import round_rules, store_spec
-from sfsl.settings.run import RunConfig, ServerSettings
+from sfsl.settings.run import SMALL_COHORT, RunConfig, ServerSettings
 from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
 from sfsl.simulate.engine import Engine, baselines_of
 from sfsl.simulate.population import Simulation
@@ -48,6 +48,8 @@ def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
     chosen = msgspec.structs.replace(config.round, threshold=config.round.threshold_clients)
     if chosen.min_contributors == "auto":
         planned = plan_min_contributors(config, fleet) if config.round.scheme == "sfsl" else 1
+        if planned > config.round.clients:
+            raise InputError(_too_few(config, fleet, planned))
         chosen = msgspec.structs.replace(chosen, min_contributors=planned)
     config = msgspec.structs.replace(config, round=chosen, server=with_halving(config, len(fleet.devices)))
     return with_turns(config, len(fleet.devices))
@@ -60,6 +62,29 @@ def with_halving(config: RunConfig, clients: int) -> ServerSettings:
         return server
     rounds = math.ceil(_PASSES * clients / config.round.clients) if server.row_step == "heat" else 0
     return msgspec.structs.replace(server, row_halving=rounds)
+
+
+def _too_few(config: RunConfig, fleet: Fleet, planned: int) -> str:
+    """Say how many clients it takes for a row to be opened safely, where there are too few."""
+    clients, most = config.round.clients, len(fleet.devices) // config.round.cohorts
+    enough = (
+        count
+        for count in range(clients + 1, min(most, SMALL_COHORT) + 1)
+        if plan_min_contributors(_with_clients(config, count), fleet) <= count
+    )
+    advice = (
+        f"take round.clients = {count} or more (--clients)" if (count := next(enough, 0)) else "take more"
+    )
+    return (
+        f"round.clients = {clients} is too few: a row is opened only if so many ask for it that hardly ever "
+        f'all but one drop out, which here takes {planned} (round.min_contributors = "auto"); {advice}, or '
+        "say yourself how many are enough: --set round.min_contributors=2; 1 is the paper"
+    )
+
+
+def _with_clients(config: RunConfig, count: int) -> RunConfig:
+    resized = msgspec.structs.replace(config.round, clients=count, threshold="auto")
+    return msgspec.structs.replace(config, round=resized)
 
 
 def with_turns(config: RunConfig, clients: int) -> RunConfig:

@@ -13,6 +13,7 @@ from sfsl.secagg import default_threshold
 from sfsl.secagg.graph import default_graph
 from sfsl.secagg.messages import MAX_COMPLETE
 from sfsl.settings.sections import explained, section_from
+from sfsl.settings.source import TABLES, SourceName
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=1e6)]
@@ -31,11 +32,17 @@ SMALL_COHORT = 30
 class DataSettings(Checked, frozen=True):
     """Where samples come from.
 
-    source: "synthetic" makes data up; "amazon", "taobao", "csv" and "parquet" read clicks from the file at
-        path, "stored" from a folder that sfsl data made, "shakespeare" what roles say; "python" takes your
-        own model and clients from the function fleet(seed) of the file at path; "catalogue" has no samples,
-        and is for a server (serve.catalogue).
+    source: "synthetic" makes data up; "file" reads clicks from the table at path (CSV, TSV, Parquet, JSON
+        lines; "csv" and "parquet" mean the same), "amazon" and "taobao" from theirs, "stored" from a folder
+        that sfsl data made, "shakespeare" what roles say; "python" takes your own model and clients from the
+        function fleet(seed) of the file at path; "catalogue" has no samples, and is for a server
+        (serve.catalogue).
     path: The file to read (also .gz); empty for synthetic data.
+    columns: Tables: the column of each field, where it is called otherwise: { user = "user_id", item =
+        "movie_id" }. Fields: user, item, label, time, category; time = "#" takes lines in their order.
+    label: Tables: which lines are clicks: a rule like "rating>=4" or "behavior=buy", the name of a column of
+        0 and 1 or false and true, or "all". Empty: the column label; where there is none, every line is.
+    unusable: Tables: a file is refused if more than this share of its lines cannot be used.
     world: Synthetic: in "tastes" items carry more than their category; in "films" few items are seen by many,
         who agree less; "paper" has the paper's statistics, and a category says nearly everything.
     users: Synthetic: how many users, each of them a client.
@@ -46,13 +53,14 @@ class DataSettings(Checked, frozen=True):
         and are not in the test set; 0: none, everyone's are in it (the paper).
     max_history: Clicks of a history that a model sees.
     context: Shakespeare: words that a model sees before the next one.
-    text_ids: CSV and Parquet: ids are any text, not whole numbers.
+    text_ids: Tables: take ids for text even if they are whole numbers; text is recognised without it.
     """
 
-    source: Literal[
-        "synthetic", "amazon", "taobao", "csv", "parquet", "stored", "shakespeare", "python", "catalogue"
-    ] = "synthetic"
+    source: SourceName = "synthetic"
     path: str = ""
+    columns: dict[str, str] = msgspec.field(default_factory=dict)
+    label: str = ""
+    unusable: Share = 0.05
     world: Literal["tastes", "films", "paper"] = "films"
     users: Annotated[int, Meta(ge=2)] = 1000
     scale: Annotated[float, Meta(gt=0, le=1)] = 0.1
@@ -440,6 +448,11 @@ class RunConfig(Checked, frozen=True):
             raise ParameterError(
                 f"data.source = {self.data.source!r} with data.path = {self.data.path!r}: synthetic data has "
                 "no path, and every other source needs one"
+            )
+        if (self.data.columns or self.data.label) and self.data.source not in TABLES:
+            raise ParameterError(
+                f'data.columns and data.label are for tables, and data.source = "{self.data.source}" has a '
+                "form of its own; leave them out"
             )
         if self.data.source not in ("python", "catalogue") and (self.data.source == "shakespeare") != (
             self.model.kind == "lstm"

@@ -59,7 +59,7 @@ def test_what_is_wrong_is_said_and_nothing_written(tmp_path: Path, items: Path) 
     changed.write_text("item,category\n4,2\n20,0\n")
     for words, why in {
         ("make", items, "-o", made): "exists already",
-        ("make", "nothing:here", "-o", out): "DATA 'nothing:here'",
+        ("make", "nothing:here", "-o", out): "data 'nothing:here'",
         ("make", "csv:nowhere.csv", "-o", out): "cannot be read",
         (
             "grow",

@@ -66,9 +66,9 @@ def test_of_words_with_statistics() -> None:
 
 def test_a_list_of_items(tmp_path: Path) -> None:
     file = tmp_path / "items.csv"
-    file.write_text('category,item\n7,30\n2,10\n"7",20\nx,40\n2,30\n')
+    file.write_text('category,item\n7,30\n2,10\n"7",20\n.5,40\n2,30\n')
     assert is_item_list(file)
-    found, report = load_item_list(file)
+    found, report = load_item_list(file, unusable=1)
     assert found.table("item").names() == [10, 20, 30]
     assert found.table("category").names() == [2, 7]
     assert np.asarray(found.table("category").map).tolist() == [0, 1, 1]
@@ -77,9 +77,10 @@ def test_a_list_of_items(tmp_path: Path) -> None:
         "item in several categories, the first one taken": 1,
     }
     file.write_text("item\nred shoe\nhat\n")
-    assert load_item_list(file, text_ids=True)[0].table("item").ids == ("hat", "red shoe")
-    with pytest.raises(InputError, match="item is not a whole number"):
-        load_item_list(file)
+    assert load_item_list(file)[0].table("item").ids == ("hat", "red shoe")
+    file.write_text("film\n5\n6\n")
+    assert load_item_list(file, columns={"item": "film"})[0].table("item").names() == [5, 6]
+    assert load_item_list(file, columns={"item": "film"}, text_ids=True)[0].table("item").ids == ("5", "6")
     file.write_text("user,item,time\n1,2,3\n")
     assert not is_item_list(file)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sfsl.data import load_amazon, load_csv, load_parquet, load_shakespeare, load_taobao
+from sfsl.data import load_amazon, load_csv, load_parquet, load_shakespeare, load_table, load_taobao
 from sfsl.errors import InputError
 
 AMAZON = "1\t4\t100\t0\n0\t4\t7\t100\n1\t2\t9\t0\n1\t4\t8\t100\n0\t4\t5\t100,8\n"
@@ -78,7 +78,7 @@ def test_a_separator_in_quotes_is_none(tmp_path: Path) -> None:
     text = (
         'user,title,item,time\n"1","Red, 9",7,100\n1, "Blue, ""8""", 8,101\n1,Green,9,102,\n1,Grey, 9,7,100\n'
     )
-    data, report = load_csv(written(tmp_path / "c.csv", text))
+    data, report = load_csv(written(tmp_path / "c.csv", text), unusable=1)
     assert data.items[data.item].tolist() == [7, 8, 9]
     assert data.time.tolist() == [100, 101, 102]
     assert report.problems == {"too many fields": 1}
@@ -88,18 +88,17 @@ def test_csv_without_labels_is_all_clicks(tmp_path: Path) -> None:
     path = written(tmp_path / "c.csv", "user,item,time\n1,2,3\n1,3,4\n")
     data, _ = load_csv(path)
     assert data.label.tolist() == [1, 1]
-    with pytest.raises(InputError, match="names no column for label"):
+    with pytest.raises(InputError, match="has no column named 'liked'"):
         load_csv(path, columns={"label": "liked"})  # meant to be there
 
 
 def test_csv_with_text_ids(tmp_path: Path) -> None:
     text = "user,item,label,time,category\nann,B07,1,1,tools\nbob,B08,0,2,toys\n"
-    data, report = load_csv(written(tmp_path / "c.csv", text), text_ids=True)
-    assert report.problems == {}
-    assert data.users.tolist() == ["ann", "bob"]
-    assert data.items[data.item].tolist() == ["B07", "B08"]
-    with pytest.raises(InputError, match=r"line 2: user is not a whole number: 'ann'"):
-        load_csv(tmp_path / "c.csv")
+    for given in (True, False):  # they are recognised too
+        data, report = load_csv(written(tmp_path / "c.csv", text), text_ids=given)
+        assert report.problems == {}
+        assert data.users.tolist() == ["ann", "bob"]
+        assert data.items[data.item].tolist() == ["B07", "B08"]
 
 
 def test_an_item_in_two_categories_stays_in_the_first(tmp_path: Path) -> None:
@@ -116,10 +115,10 @@ def test_parquet_reads_what_csv_reads(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     columns = {"user": [1, 1, None], "item": [5, 6, 7], "label": [1.0, 0.0, 1.0], "time": [2.0, 1.0, 3.0]}
     parquet.write_table(pa.table(columns), tmp_path / "p.parquet")
-    data, report = load_parquet(tmp_path / "p.parquet")
+    data, report = load_table(tmp_path / "p.parquet", unusable=1)
     assert report.samples == 2
     assert data.items[data.item].tolist() == [6, 5]
-    with pytest.raises(InputError, match="no column for item"):
+    with pytest.raises(InputError, match="no column named 'film'"):
         load_parquet(tmp_path / "p.parquet", columns={"item": "film"})
     when = [datetime(2026, 1, day, tzinfo=UTC) for day in (3, 2)]
     other = {"user": [1, 1], "item": [5, 6], "liked": [True, False], "time": when}
@@ -127,14 +126,14 @@ def test_parquet_reads_what_csv_reads(tmp_path: Path) -> None:
     data, _ = load_parquet(tmp_path / "q.parquet", columns={"label": "liked"})
     assert data.label.tolist() == [0, 1]
     with pytest.raises(InputError, match="cannot be read as Parquet"):
-        load_parquet(written(tmp_path / "q.parquet", "not parquet"))
+        load_parquet(written(tmp_path / "q.parquet", "PAR1 is all of it"))
 
 
 def test_parquet_without_pyarrow_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     with pytest.raises(InputError, match="needs pyarrow"):
-        load_parquet(tmp_path / "p.parquet")
+        load_parquet(written(tmp_path / "p.parquet", "PAR1"))
 
 
 def test_shakespeare(tmp_path: Path) -> None:

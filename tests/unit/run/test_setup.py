@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 from sfsl.errors import InputError
 from sfsl.run import setup, start
+from sfsl.run.fleet import build_fleet
 from sfsl.settings.run import RunConfig, from_sections
 
 SECTIONS: dict[str, dict[str, dict[str, object]]] = {
@@ -97,3 +98,20 @@ def test_the_rate_of_rows_is_halved_by_two_passes_over_all_clients(
 ) -> None:
     config = from_sections({"server": server, "round": {"clients": 100}})
     assert setup.with_halving(config, 1025).row_halving == rounds
+
+
+def test_a_cohort_that_is_too_small_is_told_how_many_it_takes(tmp_path: Path) -> None:
+    """It is not blamed on a number that nobody has set."""
+    sections = {"data": {"users": 40, "scale": 0.02}, "round": {"clients": 3}}
+    with pytest.raises(
+        InputError, match=r"round\.clients = 3 is too few.*take round\.clients = \d+ or more"
+    ) as said:
+        start.begin(tmp_path / "run", from_sections(sections))
+    enough = int(str(said.value).split("take round.clients = ")[1].split()[0])
+    for clients, fits in ((enough, True), (enough - 1, False)):
+        config = from_sections(sections | {"round": {"clients": clients}})
+        try:
+            chosen = setup.resolved(config, build_fleet(config)).round.min_contributors
+        except InputError:
+            chosen = clients + 1
+        assert (chosen <= clients) is fits

@@ -109,7 +109,7 @@ def test_a_search_keeps_its_settings(tuned: tuple[Path, dict[str, Any]], clicks:
         ("CLICKS", ["--set", "data.validation=0"], "data.validation = 0"),
         ("CLICKS", ["--set", "round.speed=1"], "no key round.speed"),
         ("EMPTY", [], "empty.csv"),
-        ("ONE", ["--clients", "2"], "cannot be split"),
+        ("ONE", ["--clients", "2"], "no user has enough samples to hold out"),
     ],
 )
 def test_bad_input_is_refused_and_leaves_nothing(
