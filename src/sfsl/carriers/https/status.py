@@ -44,7 +44,8 @@ class RoundShown(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """Describes a moment. ``phase``: the exchange under way or "waiting"; bytes: per client that answered.
     Where the scheme is "hot", ``kind`` is that of the round under way or next ("survey" or "train"), and
-    ``epsilon`` at ``delta`` what it costs each client."""
+    ``epsilon`` at ``delta`` what it costs each client. ``certificate_ends`` is in seconds since 1970; None
+    without TLS."""
 
     deployment: str
     round: int
@@ -66,6 +67,7 @@ class Status(msgspec.Struct, frozen=True):
     epsilon: float | None = None
     delta: float | None = None
     hot_rows: int = 0
+    certificate_ends: float | None = None
 
 
 @dataclass
@@ -160,6 +162,8 @@ def text(status: Status, totals: Totals) -> str:
     add("server_cpu_seconds_total", "counter", "CPU time of the rounds' thread.", _by(tally.server_seconds))
     add("refused_total", "counter", "Requests refused, by error.", _by(refused, "error"))
     add("stopping", "gauge", "1 while the server shuts down.", int(status.stopping))
+    ends_at = math.nan if status.certificate_ends is None else status.certificate_ends
+    add("certificate_expiry_timestamp_seconds", "gauge", "When the server's certificate ends.", ends_at)
     return "\n".join(out) + "\n"
 
 
