@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from sfsl import __version__
-from sfsl.cli import data, join, keys, plan, privacy, report, run, serve, union
+from sfsl.cli import backup, data, join, keys, plan, privacy, report, run, serve, union
 from sfsl.cli.output import warned
 from sfsl.errors import InputError, SfslError
 
@@ -40,6 +40,8 @@ COMMANDS: dict[Callable[..., None], str] = {
     "   |   sfsl join --server https://host:8443 --data my.csv --state me --exact-sums --privacy cpp3",
     serve.serve: "Examples:  sfsl serve --settings >> my.toml   |   sfsl serve my.toml --out srv --port 9443"
     "   |   sfsl serve my.toml --catalogue catalogue.json",
+    backup.backup: "Example:  sfsl backup /var/lib/sfsl /backup/sfsl-monday",
+    backup.restore: "Example:  sfsl restore /backup/sfsl-monday /var/lib/sfsl",
     data.data: "Example:  sfsl data big && sfsl run --data stored:big --sums plain --device cuda",
     union.union: "Example:  sfsl union alice.txt bob.txt carol.txt --domain 1000000 --json",
 }
