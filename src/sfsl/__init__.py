@@ -109,8 +109,10 @@ def __getattr__(name: str) -> Any:
     except ImportError as error:
         if not (extras := _ROOMS[room][0]):
             raise
+        from sfsl.installed import install_command
+
         raise ImportError(
-            f"sfsl.{name} needs more packages ({error}); install them with: pip install 'sfsl[{extras}]'"
+            f"sfsl.{name} needs more packages ({error}); install them with: {install_command(extras)}"
         ) from error
     return value
 

@@ -58,7 +58,7 @@ def test_without_extras_the_rest_works_and_says_what_is_missing() -> None:
         "    try: getattr(sfsl, name)\n"
         "    except ImportError as error: said = str(error)\n"
         "    else: raise AssertionError(name)\n"
-        "    assert f'sfsl.{name} needs' in said and 'sfsl[' in said\n"
+        "    assert f'sfsl.{name} needs' in said and 'pip install' in said\n"
     )
     run(code)
 

@@ -11,6 +11,7 @@ from sfsl import __version__
 from sfsl.cli import backup, data, join, keys, plan, privacy, report, run, serve, union
 from sfsl.cli.output import warned
 from sfsl.errors import InputError, SfslError
+from sfsl.installed import install_research
 
 app = typer.Typer(
     name="sfsl",
@@ -72,8 +73,8 @@ def _add_research() -> None:
 
 def _not_installed(context: typer.Context) -> None:
     raise InputError(
-        f"{context.command_path} is in a package of its own, which is not installed here; from a clone: "
-        "pip install ./research, else: pip install 'sfsl[research]'"
+        f"{context.command_path} is in a package of its own, which is not installed here; install it with: "
+        f"{install_research()}"
     )
 
 

@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from sfsl.cli.output import Settings
 from sfsl.errors import InputError
+from sfsl.installed import install_command
 from sfsl.settings.serve import section_toml, serve_settings
 from sfsl.settings.toml import overridden, read_sections
 
@@ -59,7 +60,7 @@ def serve(
     except ImportError as error:
         raise InputError(
             f"a server needs more packages ({error}); install them with: "
-            "pip install 'sfsl[network,store,train]'"
+            f"{install_command('network,store,train')}"
         ) from None
     typer.echo(f"Reading {chosen.serve.catalogue or 'data'} and settings …", err=True)
     listened: list[str] = []

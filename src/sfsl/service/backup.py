@@ -15,7 +15,6 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from sfsl import __version__
 from sfsl.durable import OWNER_ONLY, folder_made_whole
 from sfsl.errors import InputError, StoreCorrupt, StoreError
 from sfsl.service.folder import REGISTRY, STORE
@@ -40,7 +39,6 @@ class Backup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     every file by its path."""
 
     format: int
-    version: str
     made: str
     deployment: str
     round: int
@@ -148,7 +146,7 @@ def _describe(copy: Path, now: datetime) -> Backup:
         deployment = registry.deployment.hex()
     _clear(copy)
     files = {str(path.relative_to(copy)): _digest(path) for path in sorted(copy.rglob("*")) if path.is_file()}
-    return Backup(FORMAT, __version__, now.isoformat(timespec="seconds"), deployment, number, files)
+    return Backup(FORMAT, now.isoformat(timespec="seconds"), deployment, number, files)
 
 
 def _require_sound(copy: Path, made: Backup) -> None:
