@@ -39,6 +39,7 @@ def released(clone: Path, version: str) -> "subprocess.CompletedProcess[str]":
     return run(sys.executable, ".ci/release.py", version, "--out", clone.parent / "dist", folder=clone)
 
 
+@pytest.mark.slow
 def test_a_release(clone: Path) -> None:
     (clone / "notes.txt").write_text("not committed")
     refused(clone, "9.9.9", "not committed")

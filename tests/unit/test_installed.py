@@ -10,8 +10,8 @@ from sfsl import installed
 
 ROOT = Path(__file__).parents[2]
 LINES = [
-    "msgspec>=0.19", "torch>=2.4; extra == 'train'", 'lmdb>=3; extra == "store"', "flwr>=1; extra == 'flower'",
-    "httpx>=0.27; extra == 'network'",
+    "msgspec>=0.19", "torch>=2.4; extra == 'train'", 'lmdb>=3; extra == "store"',
+    "flwr>=1; extra == 'flower'", "httpx>=0.27; extra == 'network'",
 ]  # fmt: skip
 
 
@@ -56,7 +56,7 @@ def test_pip_is_that_of_this_python(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 BY_NAME = re.compile(
-    r"""(?:pip|uv|pipx) (?:\w+ )*install (?:-\S+ )*['"]?sfsl(?:-research)?(?:\[[\w,]+\])?['"]?(?=[\s`),;]|$)"""
+    r"""(?:pip|uv|pipx) (?:\w+ )*install (?:-\S+ )*['"]?sfsl(?:-research)?(?:\[[\w,]+\])?['"]?(?=[\s`),]|$)"""
 )
 READ = (
     "*.md",
