@@ -39,7 +39,7 @@ def install(command: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture()
+@pytest.fixture
 def fresh(tmp_path: Path) -> Path:
     """A folder with an environment that has only pip, and the two wheels, built from this tree."""
     build = [

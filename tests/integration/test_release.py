@@ -21,7 +21,7 @@ def git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.fixture()
+@pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A clone of this repository as it is, without its tags, as most clones on a build machine are."""
     if run("git", "rev-parse", "HEAD", folder=ROOT).returncode:

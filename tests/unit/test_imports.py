@@ -38,3 +38,19 @@ def test_what_does_not_train_needs_no_torch_and_no_store_or_carrier_of_others() 
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)  # noqa: S603
     assert done.returncode == 0, done.stderr
+
+
+def test_the_command_starts_with_nothing_but_what_the_bare_wheel_needs() -> None:
+    """So that it can say what else to install."""
+    extras = (*MISSING, "httpx", "starlette", "uvicorn", "h11", "matplotlib", "pyarrow")
+    code = (
+        "import importlib.metadata, sys\n"
+        "importlib.metadata.entry_points = lambda **_: []\n"
+        f"sys.modules.update(dict.fromkeys({extras!r}))\n"
+        "from typer.testing import CliRunner\n"
+        "from sfsl.cli import app\n"
+        "print(CliRunner().invoke(app, ['--help']).output)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    assert "Secure federated submodel learning" in done.stdout
