@@ -12,9 +12,8 @@ import typer
 from rich.table import Table
 
 from sfsl.cli.output import Json, counts_of_rounds, facts, plain, present, privacy_level, table
+from sfsl.client.home import Home
 from sfsl.crypto.secret import SystemRandomness
-from sfsl.errors import InputError
-from sfsl.installed import install_command
 from sfsl.privacy import (
     PRESETS,
     Events,
@@ -161,12 +160,6 @@ def renew(
 ) -> None:
     """Begin a new ledger for a client whose state is lost for good. It sits out the period; what it had spent
     is known from the server only."""
-    try:
-        from sfsl.client.home import Home
-    except ImportError as error:
-        raise InputError(
-            f"this needs more packages ({error}); install them with: {install_command('network')}"
-        ) from None
     name = client or client_id(read_identity(identity or folder / "identity.key").public)
     calendar, today = Terms(period_days=period_days).calendar, datetime.now(UTC).date()
     Home(folder, SystemRandomness()).renew(name, calendar, today)
