@@ -1,8 +1,8 @@
-"""Makes of docs/ what a site needs: the first page of the README, the changelog, the reference of commands, settings
-and names, which come from the code, and the way through it all.
+"""Makes of docs/ what a site needs: the first page of the README, the changelog, the reference of commands,
+settings and names, which come from the code, and the way through it all.
 
-mkdocs calls the functions below by their names. Whatever a page links to outside of docs/ is named and not linked:
-a site has no files of the repository.
+mkdocs calls the functions below by their names. Whatever a page links to outside of docs/ is named and not
+linked: a site has no files of the repository.
 """
 
 import re
@@ -121,9 +121,8 @@ def _of(command: Any, name: str) -> Iterator[str]:
         given = ", ".join(f"`{word}`" for word in (*one.opts, *one.secondary_opts))
         shown = given if one.param_type_name == "option" else f"`{(one.metavar or one.name).upper()}`"
         default = one.default if isinstance(one.default, str | int | float) and one.default != "" else ""
-        rows.append(
-            f"| {shown} | {_plain(getattr(one, 'help', '') or '')} | {f'`{default}`' if default != '' else ''} |"
-        )
+        usual = "" if default == "" else f"`{default}`"
+        rows.append(f"| {shown} | {_plain(getattr(one, 'help', ''))} | {usual} |")
     if rows:
         yield "\n".join(["| | | default |", "|---|---|---|", *rows]) + "\n"
     if command.epilog:
@@ -140,8 +139,9 @@ def settings() -> str:
         for one in msgspec.structs.fields(Terms)
     )
     return (
-        "# Settings\n\nEvery key of a run file, with its default and what it means (`sfsl init my.toml` writes this), of "
-        "a server's section (`sfsl serve --settings`), and every term of a client; made from the code.\n\n"
+        "# Settings\n\nEvery key of a run file, with its default and what it means (`sfsl init my.toml` "
+        "writes this), of a server's section (`sfsl serve --settings`), and every term of a client; made "
+        "from the code.\n\n"
         f"## A run file\n\n```toml\n{default_toml()}```\n\n## A server\n\n```toml\n{section_toml()}```\n\n"
         "## A client's terms\n\nFlags of `sfsl join`, keys of a Flower node, fields of `sfsl.Terms`.\n\n"
         f"| | | default |\n|---|---|---|\n{terms}\n"
@@ -149,7 +149,7 @@ def settings() -> str:
 
 
 def names() -> Iterator[str]:
-    yield "# Python\n\n`import sfsl`; a name loads what it needs when it is first used. Made from the docstrings.\n"
+    yield "# Python\n\n`import sfsl`; a name loads what it needs when it is first used. From docstrings.\n"
     for room, (extras, public) in sfsl._ROOMS.items():
         needs = f" (needs the extras {extras})" if extras else ""
         yield f"\n## {room}{needs}\n"
