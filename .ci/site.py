@@ -42,9 +42,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         names = sorted(path.stem for path in (docs / folder).glob("*.md"))
         return [f"{folder}/{name}.md" for name in sorted(names, key=lambda one: _place(first, one))]
 
+    notebooks = [f"notebooks/{path.stem}.md" for path in sorted((docs / "notebooks").glob("*.ipynb"))]
     config.nav = [
         {"Home": "index.md"},
-        {"Tutorials": pages("Tutorials")},
+        {"Tutorials": [*pages("Tutorials"), {"Notebooks": notebooks}]},
         {"How to": [*pages("How to"), "cookbook.md"]},
         {"Reference": [*sorted(GENERATED), "glossary.md", "architecture.md"]},
         {"Specification": pages("Specification")},
@@ -70,8 +71,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         "reference/settings.md": settings(),
         "reference/python.md": "\n".join(names()),
     }
-    for path, text in made.items():
-        files.append(File.generated(config, path, content=text))
+    for path in sorted((ROOT / "docs/notebooks").glob("*.ipynb")):
+        made[f"notebooks/{path.stem}.md"] = notebook(path)
+    for page, text in made.items():
+        files.append(File.generated(config, page, content=text))
     return files
 
 
@@ -100,6 +103,15 @@ def on_page_markdown(markdown: str, page: Any, config: MkDocsConfig, files: File
         return f"{image}[{text}]({up}{inside}{hash_}{anchor})"
 
     return LINK.sub(changed, markdown)
+
+
+def notebook(path: Path) -> str:
+    """Return a notebook's cells as a page; a test runs them."""
+    parts = [f"<!-- made of docs/notebooks/{path.name} -->"]
+    for cell in msgspec.json.decode(path.read_bytes())["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+    return "\n\n".join(parts) + "\n"
 
 
 def commands() -> Iterator[str]:
