@@ -13,11 +13,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'title="([\w./-]+)"')
-_PROGRAMS = (
-    "sfsl|python|pip|make|flwr|flower-\\w+|ray|docker|ssh-keygen|systemctl|cp|export|\\.venv/bin/\\w+|curl"
-)
+_PROGRAMS = "sfsl|python|pip|make|flwr|flower-\\w+|ray|docker|ssh-keygen|systemctl|install|apt-get|sudo|cp|export|\\.venv/bin/\\w+|curl"
 _COMMAND = re.compile(rf"(?:{_PROGRAMS})\s")
 _SHELL = ("sh", "bash", "console")
+
+
+# On no page: they change the machine that a test runs on.
+NEVER = ("systemctl ", "install -", "apt-get ", "docker ", "sudo ", "ssh ", "scp ")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,8 @@ class Page:
 
     def excused(self, command: str) -> str:
         """Return the beginning under which a command is not run here; empty where it is."""
-        return next((begin for begin in (*self.elsewhere, *self.not_run) if command.startswith(begin)), "")
+        known = (*self.elsewhere, *self.not_run, *NEVER)
+        return next((begin for begin in known if command.startswith(begin)), "")
 
     def shrunk(self, text: str) -> str:
         for old, new in self.smaller.items():

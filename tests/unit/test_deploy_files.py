@@ -45,11 +45,6 @@ def test_what_is_drawn_and_watched_is_exported(name: str) -> None:
     assert named <= exported() | ITS_OWN
 
 
-def test_every_metric_is_on_the_dashboard() -> None:
-    board = (DEPLOY / "grafana/sfsl.json").read_text()
-    assert {name for name in exported() if not re.search(rf"\b{name}\b", board)} == set()
-
-
 def test_panels_do_not_lie_on_each_other() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in json.loads((DEPLOY / "grafana/sfsl.json").read_text())["panels"]:

@@ -27,8 +27,9 @@ _DATA = "data.mdb"
 _TLS = "tls"  # made anew wherever it is missing
 # Locks, and what is beside a database while it is open: the copy of the database has all of it.
 _PASSING = (".lock", "lock.mdb", "-wal", "-shm", "-journal", ".new")
-# The log's head first: the log may then have entries that the head lacks, and never the other way round.
-_LAST = (REGISTRY, "roster.head", "roster.log")
+# The log's head before the log, which may then have entries that the head lacks, and never the other way
+# round; the clock last, up to which requests were taken.
+_LAST = (REGISTRY, "roster.head", "roster.log", "clock")
 _FOLDER_ONLY = 0o700
 _LARGEST = 1 << 24
 _CHUNK = 1 << 20
