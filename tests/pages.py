@@ -13,7 +13,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 _BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _TITLE = re.compile(r'title="([\w./-]+)"')
-_PROGRAMS = "sfsl|python|pip|make|flwr|flower-\\w+|ray|docker|ssh-keygen|systemctl|install|apt-get|sudo|cp|export|\\.venv/bin/\\w+|curl"
+_PROGRAMS = "sfsl|python|pip|make|flwr|flower-\\w+|ray|docker|ssh-keygen|systemctl|install|apt-get|sudo"
+_PROGRAMS += "|cp|export|curl|\\.venv/bin/\\w+"
 _COMMAND = re.compile(rf"(?:{_PROGRAMS})\s")
 _SHELL = ("sh", "bash", "console")
 

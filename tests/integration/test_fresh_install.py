@@ -63,7 +63,7 @@ def test_a_wheel_installs_with_its_extras(fresh: Path) -> None:
     assert run("sfsl --version", fresh).stdout.startswith("sfsl ")
     done = run(f"sfsl run --out run {SMALL} && sfsl report run --out page", fresh)
     assert done.returncode == 0, done.stderr
-    assert (fresh / "page/index.html").exists()
+    assert (fresh / "page/report.html").exists()
     tried = run("python -c 'from sfsl import installed; print(installed.clone(), installed.__file__)'", fresh)
     assert tried.stdout.startswith(f"None {fresh}/venv/"), tried.stderr
 

@@ -86,4 +86,4 @@ def test_make_demo(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert (tmp_path / "out/demo-report/index.html").exists()
+    assert (tmp_path / "out/demo-report/report.html").exists()
