@@ -125,24 +125,30 @@ def _of(command: Any, name: str) -> Iterator[str]:
         for one in sorted(inner):
             yield from _of(inner[one], f"{name} {one}")
         return
-    yield f"\n## {name}\n\n{_plain(command.help)}\n"
+    about = "\n\n".join(map(_plain, (command.help or "").split("\n\n")))
+    yield f"\n## {name}\n\n{about}\n"
     rows = []
     for one in command.params:
         if one.name == "help":
             continue
         given = ", ".join(f"`{word}`" for word in (*one.opts, *one.secondary_opts))
         shown = given if one.param_type_name == "option" else f"`{(one.metavar or one.name).upper()}`"
-        default = one.default if isinstance(one.default, str | int | float) and one.default != "" else ""
-        usual = "" if default == "" else f"`{default}`"
+        said = (
+            isinstance(one.default, str | int | float)
+            and not isinstance(one.default, bool)
+            and one.default != ""
+        )
+        usual = f"`{one.default}`" if said else ""
         rows.append(f"| {shown} | {_plain(getattr(one, 'help', ''))} | {usual} |")
     if rows:
         yield "\n".join(["| | | default |", "|---|---|---|", *rows]) + "\n"
     if command.epilog:
-        yield f"\n{_plain(command.epilog)}\n"
+        examples = re.split(r"\s*\|\s{2,}", re.sub(r"^Examples?:\s*", "", command.epilog.strip()))
+        yield "\n".join(["", "```text", *examples, "```", ""])
 
 
 def _plain(text: str | None) -> str:
-    return re.sub(r"\s*\n\s*(?!\n)", " ", (text or "").strip()).replace("|", "\\|").replace("\\|\\|", "or")
+    return re.sub(r"\s*\n\s*", " ", (text or "").strip()).replace("|", "\\|")
 
 
 def settings() -> str:
