@@ -40,7 +40,7 @@ from sfsl.models.package import describe, package_digest
 from sfsl.rounds.params import IndexSpace, plan_round
 from sfsl.run.fleet import build_fleet
 from sfsl.run.planning import largest_set, plan_from_statistics
-from sfsl.run.setup import resolved
+from sfsl.run.setup import resolved, with_halving
 from sfsl.service.driver import Service
 from sfsl.service.folder import open_server_folder
 from sfsl.service.log_file import LogRules, RosterLog, keys_of
@@ -213,7 +213,9 @@ def _from_catalogue(config: ServeConfig) -> _Served:
         chosen = msgspec.structs.replace(chosen, min_contributors=plan_from_statistics(run, catalogue))
     largest = largest_set(catalogue) if own.largest_set == "auto" else own.largest_set
     task = build_task(catalogue, run.model, run.run.seed)
-    return _Served(msgspec.structs.replace(run, round=chosen), task, largest, catalogue)
+    known = catalogue.statistics
+    server = run.server if known is None else with_halving(run, known.clients)
+    return _Served(msgspec.structs.replace(run, round=chosen, server=server), task, largest, catalogue)
 
 
 def _from_data(config: ServeConfig) -> _Served:

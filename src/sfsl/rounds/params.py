@@ -250,16 +250,18 @@ class RoundRules:
     """What stays the same from round to round, whoever carries it.
 
     Over the first ``kappa_rounds`` rounds the floor of averages rises from 1 to the update's kappa: at the
-    start there is nothing yet to hold back. ``training`` gives the clients' hyperparameters by the number of
-    the round. ``threshold`` None is a little over two thirds of whoever is in a round. ``encoding`` is that
-    of the union; ``whole`` makes it the full model. ``bins`` 0 leaves the secure evaluation out. With ``hot``
-    rounds are over hot rows.
+    start there is nothing yet to hold back. Rows move half as far after ``row_halving`` rounds, a third as
+    far after twice as many, as their samples come again; 0 keeps the rate. ``training`` gives the clients'
+    hyperparameters by the number of the round. ``threshold`` None is a little over two thirds of whoever is
+    in a round. ``encoding`` is that of the union; ``whole`` makes it the full model. ``bins`` 0 leaves the
+    secure evaluation out. With ``hot`` rounds are over hot rows.
     """
 
     update: UpdateParams
     training: Callable[[int], Mapping[str, float]]
     min_contributors: int
     kappa_rounds: int = 0
+    row_halving: int = 0
     threshold: int | None = None
     encoding: str = "auto"
     bins: int = 256
@@ -278,11 +280,16 @@ class RoundRules:
 
     def update_in(self, number: int) -> UpdateParams:
         """Return the parameters of the update in round ``number``, counted from 1."""
-        averaging = self.update.averaging
-        if number > self.kappa_rounds:
-            return self.update
-        kappa = 1 + (averaging.kappa - 1) * (number - 1) / self.kappa_rounds
-        return msgspec.structs.replace(self.update, averaging=msgspec.structs.replace(averaging, kappa=kappa))
+        averaging, step = self.update.averaging, self.update.row_step
+        if number <= self.kappa_rounds:
+            kappa = 1 + (averaging.kappa - 1) * (number - 1) / self.kappa_rounds
+            averaging = msgspec.structs.replace(averaging, kappa=kappa)
+        if self.row_halving:
+            left = 1 / (1 + (number - 1) / self.row_halving)
+            step = msgspec.structs.replace(step, rate=step.rate * left)
+            if averaging.max_move is not None:
+                averaging = msgspec.structs.replace(averaging, max_move=averaging.max_move * left)
+        return msgspec.structs.replace(self.update, averaging=averaging, row_step=step)
 
     def threshold_of(self, clients: int) -> int:
         """Return how many of so many clients must last through a round."""

@@ -17,7 +17,7 @@ from sfsl.run.planning import plan_min_contributors
 from sfsl.run.validation import choosing, split_held_out
 from sfsl.service import folder as folders
 from sfsl.settings.rounds import round_rules, store_spec
-from sfsl.settings.run import RunConfig
+from sfsl.settings.run import RunConfig, ServerSettings
 from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
 from sfsl.simulate.engine import Engine, baselines_of
 from sfsl.simulate.population import Simulation
@@ -25,6 +25,9 @@ from sfsl.simulate.settings import FaultPlan, SimulationSettings
 from sfsl.submodel import LmdbStore, RowStore
 from sfsl.training import LocalSettings
 from sfsl.training.task import Task
+
+# The rate of rows is halved when samples come for the third time: the first time they are all new.
+_PASSES = 2
 
 
 class EnginePlugin(Protocol):
@@ -47,7 +50,17 @@ def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
     if chosen.min_contributors == "auto":
         planned = plan_min_contributors(config, fleet) if config.round.scheme == "sfsl" else 1
         chosen = msgspec.structs.replace(chosen, min_contributors=planned)
-    return with_turns(msgspec.structs.replace(config, round=chosen), len(fleet.devices))
+    config = msgspec.structs.replace(config, round=chosen, server=with_halving(config, len(fleet.devices)))
+    return with_turns(config, len(fleet.devices))
+
+
+def with_halving(config: RunConfig, clients: int) -> ServerSettings:
+    """Put a number in the place of "auto" of ``row_halving``, for a fleet of so many clients."""
+    server = config.server
+    if server.row_halving != "auto":
+        return server
+    rounds = math.ceil(_PASSES * clients / config.round.clients) if server.row_step == "heat" else 0
+    return msgspec.structs.replace(server, row_halving=rounds)
 
 
 def with_turns(config: RunConfig, clients: int) -> RunConfig:

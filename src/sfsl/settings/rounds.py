@@ -39,6 +39,7 @@ def round_rules(config: RunConfig, *, active: bool = False, threshold: int | Non
         hot=hot_rules(config) if one.scheme == "hot" else None,
         min_contributors=1 if one.min_contributors == "auto" else one.min_contributors,
         kappa_rounds=server.kappa_rounds,
+        row_halving=0 if server.row_halving == "auto" else server.row_halving,
         threshold=threshold,
         encoding="whole" if one.scheme in ("sfl", "fl") else one.encoding,
         bins=config.hot.bins if one.scheme == "hot" else one.bins,

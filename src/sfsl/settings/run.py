@@ -291,6 +291,8 @@ class ServerSettings(Checked, frozen=True):
     row_step: How rows move: "heat" weighs how many clients trained a row: rows of many move fast, rows of few
         with care, whatever the size of local moves; "add" (the paper), "adagrad" and "adam" move by averages.
     row_rate: Learning rate of the row step; with heat the most that a number of a row moves in a round.
+    row_halving: After so many rounds rows move half as far, after twice as many a third as far; 0: always
+        as far. "auto": with heat the rounds of two passes over all clients, where their number is known.
     row_prior: With heat: from about so many clients on, in all rounds together, a row moves at the full rate.
     dense_step: How the dense part moves: "add", "adagrad" or "adam".
     dense_rate: Learning rate of the dense step. "auto": 0.001 with adam, 0.01 for words, and 0.03 with
@@ -302,7 +304,8 @@ class ServerSettings(Checked, frozen=True):
     kappa_rounds: Annotated[int, Meta(ge=0, le=10**7)] = 110
     max_move: Annotated[float, Meta(ge=0, le=1e6)] | Literal["auto"] = "auto"
     row_step: RowStep = "heat"
-    row_rate: Positive = 0.3
+    row_rate: Positive = 0.45
+    row_halving: Annotated[int, Meta(ge=0, le=10**9)] | Literal["auto"] = "auto"
     row_prior: Positive = 20.0
     dense_step: Step = "adam"
     dense_rate: Positive | Literal["auto"] = "auto"

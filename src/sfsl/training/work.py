@@ -63,14 +63,15 @@ class LocalSettings:
     def parts(self, samples: Indices) -> tuple[Indices, Indices]:
         """Say how many of so many samples rebuild and how many are learned from, each client's by itself.
 
-        Each part has one sample at least; a single one serves for both.
+        Those that are learned from fill a batch, if need be with some that rebuild: a client of few samples
+        has more to say of the rows that it shares than it loses by knowing them already.
         """
         taken = np.minimum(samples, self.max_samples) if self.max_samples else samples
         if not self.rebuild:
             return np.zeros_like(taken), taken
         rebuild = np.ceil(self.rebuild * taken).astype(np.int64)
         rebuild = np.minimum(rebuild, np.maximum(taken - 1, np.minimum(taken, 1)))
-        return rebuild, np.maximum(taken - rebuild, np.minimum(taken, 1))
+        return rebuild, np.maximum(taken - rebuild, np.minimum(taken, self.batch_size))
 
 
 @dataclass(frozen=True)

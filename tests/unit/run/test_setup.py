@@ -84,3 +84,14 @@ def test_the_engine_of_this_process_is_looked_for_nowhere(monkeypatch: pytest.Mo
     setup.require_engine(from_sections({}))
     setup.require_engine(from_sections({"round": {"scheme": "centralized"}}))
     assert not looked_for
+
+
+@pytest.mark.parametrize(
+    ("server", "rounds"),
+    [({}, 21), ({"row_halving": 7}, 7), ({"row_halving": 0}, 0), ({"row_step": "add"}, 0)],
+)
+def test_the_rate_of_rows_is_halved_by_two_passes_over_all_clients(
+    server: dict[str, object], rounds: int
+) -> None:
+    config = from_sections({"server": server, "round": {"clients": 100}})
+    assert setup.with_halving(config, 1025).row_halving == rounds

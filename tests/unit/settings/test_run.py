@@ -145,6 +145,18 @@ def test_the_floor_of_averages_rises_to_kappa() -> None:
     assert settings.update_in(2).rows == settings.update.rows, "nothing else changes"
 
 
+def test_rows_move_half_as_far_after_so_many_rounds() -> None:
+    rules = round_rules(from_sections({"server": {"row_rate": 0.6, "row_halving": 10}}))
+    steps = [rules.update_in(number) for number in (1, 11, 21, 31)]
+    assert [one.row_step.rate for one in steps] == pytest.approx([0.6, 0.3, 0.2, 0.15])
+    limits = [one.averaging.max_move for one in steps]
+    assert limits[0] is not None
+    assert [limit / limits[0] for limit in limits if limit] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4])
+    assert steps[3].dense_step == rules.update.dense_step, "nothing else changes"
+    always = round_rules(from_sections({"server": {"row_halving": 0}}))
+    assert always.update_in(1000) == always.update
+
+
 @pytest.mark.parametrize(
     ("sections", "rate"),
     [
@@ -186,7 +198,7 @@ def test_the_papers_settings_fill_in_what_is_not_said() -> None:
 
 def test_a_step_by_heat_has_the_root_of_its_prior_as_tau() -> None:
     step = round_rules(from_sections({"server": {"row_prior": 49}})).update.row_step
-    assert (step.kind, step.rate, step.tau) == ("heat", 0.3, 7)
+    assert (step.kind, step.rate, step.tau) == ("heat", 0.45, 7)
     with pytest.raises(ParameterError, match="dense_step"):
         from_sections({"server": {"dense_step": "heat"}})
 

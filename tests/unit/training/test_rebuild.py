@@ -76,9 +76,9 @@ def at(one: ClientWork, samples: np.ndarray) -> ClientWork:
 
 @pytest.mark.parametrize(
     ("samples", "most", "parts"),
-    [(0, 0, (0, 0)), (1, 0, (1, 1)), (2, 0, (1, 1)), (10, 0, (4, 6)), (10, 3, (2, 1)), (10, 1, (1, 1))],
+    [(0, 0, (0, 0)), (1, 0, (1, 1)), (2, 0, (1, 2)), (10, 0, (4, 6)), (10, 5, (2, 4)), (10, 1, (1, 1))],
 )
-def test_each_part_has_a_sample_and_a_single_one_serves_for_both(
+def test_each_part_has_a_sample_and_those_that_are_learned_from_fill_a_batch(
     task: Task, data: Interactions, samples: int, most: int, parts: tuple[int, int]
 ) -> None:
     settings = replace(SETTINGS, max_samples=most, rebuild_epochs=1)
@@ -91,10 +91,10 @@ def test_each_part_has_a_sample_and_a_single_one_serves_for_both(
     assert len({*first, *then}) == min(samples, most or samples)
 
 
-def test_a_greedy_share_leaves_one_sample_to_learn_from() -> None:
-    rebuild, learned = LocalSettings(rebuild=0.99).parts(np.arange(5))
-    assert rebuild.tolist() == [0, 1, 1, 2, 3]
-    assert learned.tolist() == [0, 1, 1, 1, 1]
+def test_a_greedy_share_leaves_a_batch_to_learn_from() -> None:
+    rebuild, learned = LocalSettings(rebuild=0.99, batch_size=3).parts(np.array([0, 1, 2, 3, 4, 400]))
+    assert rebuild.tolist() == [0, 1, 1, 2, 3, 396]
+    assert learned.tolist() == [0, 1, 2, 3, 3, 4]
 
 
 def test_other_samples_are_taken_in_another_round(task: Task, data: Interactions) -> None:
