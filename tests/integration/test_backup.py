@@ -87,7 +87,7 @@ def refuses(tmp_path: Path, folder: Path, backup: Path) -> None:
     for name in ("store/data.mdb", REGISTRY, METRICS, "roster.key"):
         attempt(lambda name=name: flipped(name), StoreCorrupt, "not what was backed up")
     attempt(lambda: (backup / METRICS).unlink(), StoreError, "cannot restore")
-    attempt(linked, StoreError, "is not a file")
+    attempt(linked, StoreError, "cannot restore")
     attempt(lambda: naming("../outside"), StoreCorrupt, "not in the backup")
     attempt(lambda: naming("/etc/passwd"), StoreCorrupt, "not in the backup")
     attempt(lambda: (backup / MANIFEST).write_text("{"), StoreCorrupt, "damaged")

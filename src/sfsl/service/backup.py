@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from sfsl.durable import OWNER_ONLY, folder_made_whole
+from sfsl.durable import OWNER_ONLY, folder_made_whole, write_whole, written_whole
 from sfsl.errors import InputError, StoreCorrupt, StoreError
 from sfsl.service.folder import REGISTRY, STORE
 from sfsl.service.registry import Registry
@@ -58,7 +58,7 @@ def back_up(folder: Path, target: Path, *, now: datetime) -> Backup:
             for name in _in_order(folder):
                 _copy(folder / name, aside / name)
             made = _describe(aside, now)
-            _write(aside / MANIFEST, msgspec.json.format(msgspec.json.encode(made)))
+            write_whole(aside / MANIFEST, msgspec.json.format(msgspec.json.encode(made)), mode=OWNER_ONLY)
     except OSError as error:
         raise StoreError(
             f"cannot copy {folder} to {target}: {error.strerror}; nothing was left there"
@@ -111,18 +111,22 @@ def _in_order(folder: Path) -> Iterator[str]:
     """Yield what is copied, files and whole databases, by its path in the folder: models first, then the
     rest, then what must not be older than anything else."""
     found = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
-    kept = [path for path in found if not path.name.endswith(_PASSING) and path.parts[0] != _TLS]
+    kept = [
+        path
+        for path in found
+        if path.parts[0] != _TLS and not any(part.endswith(_PASSING) for part in path.parts)
+    ]
     models = [str(path) for path in kept if path.name == _DATA]
     others = [str(path) for path in kept if path.name != _DATA and str(path) not in _LAST]
     return iter([*models, *others, *(name for name in _LAST if (folder / name).is_file())])
 
 
 def _copy(source: Path, target: Path) -> None:
-    target.parent.mkdir(mode=_FOLDER_ONLY, parents=True, exist_ok=True)
     if source.name == _DATA:
         from sfsl.submodel.lmdb_file import copy_beside
 
         copy_beside(source.parent, target.parent)
+        target.parent.chmod(_FOLDER_ONLY)
     elif source.name == REGISTRY:
         with Registry.beside(source) as registry:
             registry.copy_to(target)
@@ -132,10 +136,13 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    if not stat.S_ISREG(os.lstat(source).st_mode):
-        raise StoreError(f"{source} is not a file")
     target.parent.mkdir(mode=_FOLDER_ONLY, parents=True, exist_ok=True)
-    shutil.copyfile(source, target)
+    # A link could lead anywhere, also out of the backup.
+    descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as opened, written_whole(target) as copy:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise StoreError(f"{source} is not a file")
+        shutil.copyfileobj(opened, copy, _CHUNK)
     target.chmod(OWNER_ONLY)
 
 
@@ -166,8 +173,3 @@ def _clear(copy: Path) -> None:
 def _digest(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    path.chmod(OWNER_ONLY)

@@ -128,11 +128,15 @@ class LmdbFile:
 
 
 def copy_beside(path: Path, target: Path) -> None:
-    """Copy the last commit of the file at ``path`` into the empty folder ``target``, while its owner goes on:
-    LMDB keeps readers of other processes apart from the writer."""
+    """Copy the last commit of the file at ``path`` to ``target``, which is not there, while its owner goes
+    on: LMDB keeps readers of other processes apart from the writer."""
     try:
-        with _typed(path, "copy"), lmdb.open(str(path), readonly=True, max_dbs=_MAX_DATABASES) as env:
-            env.copy(str(target), compact=True)
+        with (
+            _typed(path, "copy"),
+            lmdb.open(str(path), readonly=True, max_dbs=_MAX_DATABASES) as env,
+            folder_made_whole(target) as aside,
+        ):
+            env.copy(str(aside), compact=True)
     except OSError as error:
         raise _from_errno(error.errno or 0, str(error), target, "write") from None
 
