@@ -114,3 +114,27 @@ def fetched(url: str, authority: Path) -> str:
     context = ssl.create_default_context(cafile=authority)
     with urllib.request.urlopen(url, context=context, timeout=SECONDS) as answer:  # noqa: S310
         return str(answer.read().decode())
+
+
+def test_what_goes_to_the_builder_of_the_image_is_enough_for_the_wheel(tmp_path: Path) -> None:
+    pytest.importorskip("hatchling")
+    root, context = DEPLOY.parent, tmp_path / "context"
+    kept = re.findall(r"(?m)^!(\S+)$", (root / ".dockerignore").read_text())
+    for name in kept:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, context / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            context.mkdir(exist_ok=True)
+            shutil.copy(root / name, context / name)
+    build = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+    ]
+    subprocess.run([*build, "-w", tmp_path / "wheels", context], check=True)  # noqa: S603
+    assert [path.name.split("-")[0] for path in (tmp_path / "wheels").iterdir()] == ["sfsl"]
