@@ -187,6 +187,7 @@ PAGES: dict[str, Page] = {
             "app = server_app(task)": "is in examples/flower, which test_flower_example.py runs",
             "python bench/flower_round.py": "takes ten minutes; test_flower_deployment.py has its parts",
         },
+        fast=True,
     ),
     "docs/guide/hot.md": Page(
         elsewhere={

@@ -11,7 +11,21 @@ import pytest
 from commands import PORT, port
 from pages import PAGES, ROOT, Page, blocks, pages, session
 
-LANGUAGES = {"", "sh", "python", "toml", "text", "nginx", "ini", "csv", "json", "pycon", "yaml"}
+LANGUAGES = {
+    "",
+    "sh",
+    "bash",
+    "python",
+    "pycon",
+    "text",
+    "toml",
+    "ini",
+    "yaml",
+    "json",
+    "csv",
+    "nginx",
+    "html",
+}
 SECONDS = 1500
 
 
