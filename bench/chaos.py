@@ -1,11 +1,14 @@
-"""Chaos: a real server process, killed again and again, and real clients on a bad network.
+"""Chaos: a real server process, struck again and again, and real clients on a bad network.
 
-    python bench/chaos.py --rounds 200 --clients 40 --kills 10 --faults 0.2 --seed 1 --out out/chaos
+    python bench/chaos.py --rounds 200 --clients 40 --kills 10 --disks 6 --damages 6 --faults 0.2 --seed 1
 
 ``sfsl serve`` runs over TLS on loopback in a process of its own; the clients, with their ledgers on disk, in
-this one. SIGKILL comes at moments that follow from the seed, at any point of a round. Afterwards what must
-hold is checked from what is on disk and in the logs (``chaos_checks``); the verdicts are printed as JSON, and
-the exit status is 1 if something does not hold.
+this one. The server is killed, its disk is full for a while, its metrics are damaged while it is down, its
+clock is wrong for a while (``chaos_plan``), at moments that follow from the seed, at any point of a round;
+whenever it ends, it is started again, and nothing else is done. Afterwards what must hold is checked from
+what is on disk and in the logs (``chaos_checks``); the verdicts are printed as JSON, and the exit status is 1
+if something does not hold. Then fewer strikes are tried, to find the fewest with which it fails (--shrink).
+A small disk needs root to mount it, a false clock libfaketime; what cannot be had is left out, and said.
 """
 
 import argparse
@@ -14,15 +17,17 @@ import json
 import math
 import os
 import platform
-import random
+import re
+import shutil
 import signal
 import socket
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +35,8 @@ from typing import Any
 import torch
 
 from chaos_checks import Evidence, quarters, verdicts
+from chaos_plan import KINDS as STRIKES
+from chaos_plan import SmallDisk, Strike, as_json, draw, false_clock, harm, read_strikes, set_clock, shrink
 from sfsl.arrays import Indices
 from sfsl.client.events import Event
 from sfsl.client.link import trusted
@@ -49,8 +56,10 @@ from sfsl.training import LocalSettings
 from sfsl_research.swarm.faults import KINDS, LOSSES, NetworkFaults
 from sfsl_research.swarm.swarm import Swarm, SwarmReport, SwarmSettings
 
+_INVITED = re.compile(r" round (\d+) \(([0-9a-f]{32})\): \d+ clients invited")
 _SAMPLE_SECONDS = 0.5
 _STALL_SECONDS = 120.0
+_ENDING_SECONDS = 20.0
 _KEPT = ("checked-in", "committed", "aborted")
 _BUDGET = Budget(math.inf, math.inf, 10**6)  # made-up devices; a person's is asked once
 _CALENDAR = Calendar(start=date(2026, 1, 1), days=3650)
@@ -58,18 +67,11 @@ _CALENDAR = Calendar(start=date(2026, 1, 1), days=3650)
 
 @dataclass(frozen=True)
 class Plan:
-    """``kills`` fall in distinct rounds, each after a part of a round that is drawn evenly."""
-
     rounds: int
     clients: int
-    kills: int
     faults: float
     seed: int
-
-    def moments(self) -> dict[int, float]:
-        source = random.Random(self.seed)  # noqa: S311 -- a plan, not a secret
-        numbers = source.sample(range(2, self.rounds), self.kills)
-        return {number: source.random() for number in sorted(numbers)}
+    strikes: tuple[Strike, ...] = ()
 
 
 class CountedMemory(DurableMemory):
@@ -85,8 +87,11 @@ class CountedMemory(DurableMemory):
 class Processes:
     """The server, started as often as it is killed, and how much memory each of its processes had."""
 
-    def __init__(self, folder: Path) -> None:
-        self.log = folder / "log.txt"
+    def __init__(self, folder: Path, *, false_clocks: bool) -> None:
+        self.log, self._clock = folder / "log.txt", folder / "clock"
+        # Only where it is needed: to look at such a clock takes long.
+        self.clock = false_clock(self._clock) if false_clocks else {}
+        self.starts = 0
         self.memory: list[list[tuple[float, float]]] = []
         self.kills: list[float] = []
         self._command = [sys.executable, "-m", "sfsl", "serve", str(folder / "serve.toml")]
@@ -99,14 +104,27 @@ class Processes:
         return self._process
 
     async def start(self) -> None:
+        self.starts += 1
         with open(self.log, "a") as log:
-            self._process = await asyncio.create_subprocess_exec(*self._command, stdout=log, stderr=log)
+            log.write(f"=== start {self.starts}\n")
+            log.flush()
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command, stdout=log, stderr=log, env=os.environ | self.clock
+            )
         self.memory.append([])
 
+    def set_clock(self, seconds: int) -> None:
+        set_clock(self._clock, seconds)
+
     async def kill(self) -> None:
-        self.running.send_signal(signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may be on its way out, for another reason
+            self.running.send_signal(signal.SIGKILL)
         self.kills.append(time.time())
         await self.running.wait()
+
+    @property
+    def ended(self) -> bool:
+        return self.running.returncode is not None
 
     def measure(self) -> None:
         if self.running.returncode is None:
@@ -123,7 +141,12 @@ class Chaos:
         self.memories: dict[str, CountedMemory] = {}
         self.mine: list[tuple[float, float]] = []
         self.unhandled: list[str] = []
-        self.server = Processes(folder)
+        self.server = Processes(folder, false_clocks=any(one.kind == "clock" for one in plan.strikes))
+        self.disk = SmallDisk(folder / "state")
+        self.begun: dict[str, float] = {}
+        self.damaged: list[int] = []
+        self.left_out: list[str] = []
+        self._full = -math.inf
         self._port = free_port()
         (folder / "serve.toml").write_text(self._settings())
         self._config = from_all_sections(read_sections(folder / "serve.toml"))
@@ -182,25 +205,29 @@ grace_seconds = 2
                     self.unhandled.append(repr(ended))
             for memory in self.memories.values():
                 memory.state.close()
+            self.disk.keep_and_close(self.folder / "kept")
         return swarm.report
 
     async def _torment(self, playing: "asyncio.Task[SwarmReport]") -> None:
-        """Kill as planned, start again; until the server has had its rounds, or nothing goes on."""
-        moments = self.plan.moments()
+        """Strike as planned, start again; until the server has had its rounds, or nothing goes on."""
+        left = {one.round: one for one in self.plan.strikes}
         seen, latest, changed = 0, 0, time.monotonic()
         took = [2.0]
         with open(self.server.log) as log:
-            while self.server.running.returncode is None or seen < self.plan.rounds:
+            while not self.server.ended or seen < self.plan.rounds:
                 for line in log.readlines():
-                    if "clients invited" in line:
+                    if begun := _INVITED.search(line):
                         now = time.monotonic()
                         took = [*took[-9:], now - changed]
-                        seen, latest, changed = seen + 1, int(line.split(" round ")[1].split()[0]), now
-                if latest in moments and self.server.running.returncode is None:
-                    await asyncio.sleep(moments.pop(latest) * statistics.median(took))
-                    await self.server.kill()
+                        seen, latest, changed = seen + 1, int(begun[1]), now
+                        self.begun[begun[2]] = time.time()
+                if latest in left and not self.server.ended:
+                    await self._strike(left.pop(latest), statistics.median(took))
+                    changed = time.monotonic()
+                if self.server.ended and self.server.running.returncode == 1 and self._was_full():
+                    self.server.kills.append(time.time())
                     await self.server.start()
-                if self.server.running.returncode is not None:
+                if self.server.ended:
                     if self.server.running.returncode != 0:
                         self.unhandled.append(f"the server ended with {self.server.running.returncode}")
                     return
@@ -208,6 +235,34 @@ grace_seconds = 2
                     self.unhandled.append("the clients stopped, or no round began for long")
                     return
                 await asyncio.sleep(0.02)
+
+    async def _strike(self, strike: Strike, usual: float) -> None:
+        """Do to the server what is planned; start it again if it has ended by then."""
+        await asyncio.sleep(strike.part * usual)
+        match strike.kind:
+            case "kill":
+                await self.server.kill()
+            case "damage":
+                await self.server.kill()
+                if harm(self.folder / "state/metrics.jsonl", strike):
+                    self.damaged.append(self.server.starts + 1)
+            case "disk" if self.disk.mounted:
+                self.disk.fill(strike.room)
+                await asyncio.sleep((1 + 2 * strike.shape) * usual)
+                self.disk.free()
+                self._full = time.monotonic()
+            case "clock" if self.server.clock:
+                self.server.set_clock(strike.step)
+                await asyncio.sleep(max(5.0, 2 * usual))
+                self.server.set_clock(0)
+            case _:
+                self.left_out.append(str(strike))
+        if self.server.ended and strike.kind in ("kill", "damage"):
+            await self.server.start()
+
+    def _was_full(self) -> bool:
+        """Whether the disk was full so lately that a server may end for it, once its clients are told."""
+        return time.monotonic() - self._full < _ENDING_SECONDS
 
     async def _measure(self) -> None:
         while True:
@@ -285,6 +340,8 @@ grace_seconds = 2
             rounds=self.plan.rounds,
             log=self.server.log.read_text(),
             kills=self.server.kills,
+            seen=self.begun,
+            damaged=self.damaged,
             lines=read_lines(state / "metrics.jsonl"),
             store_round=store_round,
             told=self.told,
@@ -329,7 +386,9 @@ def summary(plan: Plan, found: Evidence, report: SwarmReport, seconds: float) ->
     struck = sum(report.traffic.faults.values())
     walls = [line.wall_seconds for line in found.lines]
     return {
-        "plan": asdict(plan),
+        "plan": {name: value for name, value in asdict(plan).items() if name != "strikes"},
+        "strikes": as_json(plan.strikes),
+        "strikes, in words": [str(one) for one in plan.strikes],
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
         "seconds": seconds,
@@ -338,6 +397,7 @@ def summary(plan: Plan, found: Evidence, report: SwarmReport, seconds: float) ->
             "begun": len(begun),
             "cut short by a kill": len(begun) - len(found.lines),
             "committed": sum(line.aborted is None for line in found.lines),
+            "with their line of metrics lost": sum(line.lost for line in found.lines),
             "aborted": dict(aborted),
             "seconds, median": statistics.median(walls) if walls else None,
         },
@@ -354,7 +414,9 @@ def summary(plan: Plan, found: Evidence, report: SwarmReport, seconds: float) ->
             "counted by the server": sum(found.acknowledged.values()),
             "errors": dict(report.errors.most_common(12)),
         },
-        "kills": len(found.kills),
+        "ends of the server": len(found.kills),
+        "starts of the server": len(found.server),
+        "metrics mended": len(found.damaged),
         "MiB, median of each quarter": quarters(found),
         "exchanges": report.exchanges(),
     }
@@ -367,7 +429,32 @@ def chaos(plan: Plan, folder: Path) -> tuple[dict[str, Any], Evidence]:
     run = Chaos(plan, folder)
     report = asyncio.run(run.run())
     found = run.evidence(report)
-    return summary(plan, found, report, time.perf_counter() - start), found
+    result = summary(plan, found, report, time.perf_counter() - start)
+    return result | {"left out": run.left_out}, found
+
+
+def failed(result: Mapping[str, Any]) -> list[str]:
+    return [name for name, wrong in result["verdicts"].items() if wrong != "ok"]
+
+
+def shrunk(plan: Plan, folder: Path, wrong: Sequence[str], most: int) -> dict[str, Any]:
+    """Find the fewest strikes with which one of these verdicts fails again."""
+    tried = 0
+
+    def fails(strikes: Sequence[Strike]) -> bool:
+        nonlocal tried
+        tried += 1
+        last = max((one.round for one in strikes), default=10)
+        fewer = replace(plan, strikes=tuple(strikes), rounds=min(plan.rounds, last + 8))
+        result, _ = chaos(fewer, folder / f"shrunk-{tried}")
+        again = set(failed(result)) & set(wrong)
+        print(f"{len(strikes)} strikes: {', '.join(again) or 'ok'}", file=sys.stderr)
+        if not again:
+            shutil.rmtree(folder / f"shrunk-{tried}")
+        return bool(again)
+
+    found, runs = shrink(plan.strikes, fails, most)
+    return {"strikes": as_json(found), "in words": [str(one) for one in found], "runs": runs}
 
 
 def main() -> None:
@@ -377,17 +464,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--kills", type=int, default=10, help="of the server, with SIGKILL")
+    parser.add_argument("--disks", type=int, default=6, help="times that its disk is full")
+    parser.add_argument("--damages", type=int, default=6, help="kills with damage to its metrics")
+    parser.add_argument("--clocks", type=int, default=0, help="times that its clock is wrong")
+    parser.add_argument("--strikes", type=Path, help="play those of this result (chaos.json) again instead")
+    parser.add_argument("--shrink", type=int, default=8, help="runs to find the fewest strikes that fail")
     parser.add_argument("--faults", type=float, default=0.2, help="share of a round's clients, of all kinds")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("out/chaos"), help="a folder that is not there yet")
     options = parser.parse_args()
-    plan = Plan(options.rounds, options.clients, options.kills, options.faults, options.seed)
+    counts = {kind: getattr(options, f"{kind}s") for kind in STRIKES}
+    strikes = read_strikes(options.strikes) if options.strikes else draw(options.rounds, counts, options.seed)
+    plan = Plan(options.rounds, options.clients, options.faults, options.seed, tuple(strikes))
     result, _ = chaos(plan, options.out)
+    wrong = failed(result)
+    if wrong and options.shrink:
+        result["fewest strikes that fail"] = shrunk(plan, options.out, wrong, options.shrink)
     text = json.dumps(result, indent=2)
     (options.out / "chaos.json").write_text(text + "\n")
     print(text)
-    verdict: Mapping[str, Any] = result["verdicts"]
-    if any(wrong != "ok" for wrong in verdict.values()):
+    if wrong:
         sys.exit(1)
 
 

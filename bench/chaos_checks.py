@@ -13,7 +13,7 @@ from itertools import pairwise
 from sfsl.privacy.ledger import Ledger
 from sfsl.rounds.record import RoundRecord
 
-_BEGUN = re.compile(r"^(\S+ \S+) INFO round (\d+) \(([0-9a-f]{32})\): (\d+) clients invited$", re.MULTILINE)
+_BEGUN = re.compile(r"^(\S+ \S+) INFO round (\d+) \(([0-9a-f]{32})\): (\d+) clients invited.*$", re.MULTILINE)
 _ENDED = re.compile(r"^\S+ \S+ (?:INFO|WARNING) round (\d+) (committed|aborted): (.+)$", re.MULTILINE)
 _BAD = re.compile(r"^.*(?:Traceback|mistake of this program|ERROR|CRITICAL).*$", re.MULTILINE)
 # A process is flat if its median of the last quarter of its rounds is at most so much above the first's.
@@ -36,7 +36,8 @@ class Begun:
 class Evidence:
     """``told``: what each client said, as (when, kind, round). ``exposed``: how often its memory was asked
     for its set. ``acknowledged``: the server's count. ``server``: memory of each of its processes, and
-    ``swarm`` of the clients', as (when, MiB)."""
+    ``swarm`` of the clients', as (when, MiB). ``seen``: when a round, by its id, was seen to begin by a clock
+    that is right. ``damaged``: starts of the server, from 1, before which its metrics were damaged."""
 
     rounds: int
     log: str
@@ -50,14 +51,20 @@ class Evidence:
     acknowledged: Mapping[str, int]
     server: Sequence[Sequence[tuple[float, float]]]
     swarm: Sequence[tuple[float, float]]
+    seen: Mapping[str, float] = field(default_factory=dict)
+    damaged: Sequence[int] = ()
     unhandled: Sequence[str] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def begun(self) -> list[Begun]:
         return [
-            Begun(datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp(), int(number), name, int(cohort))
+            Begun(self.seen.get(name) or _moment(at), int(number), name, int(cohort))
             for at, number, name, cohort in _BEGUN.findall(self.log)
         ]
+
+
+def _moment(at: str) -> float:
+    return datetime.strptime(at, "%Y-%m-%d %H:%M:%S,%f").timestamp()
 
 
 def commits(found: Evidence) -> list[str]:
@@ -68,18 +75,24 @@ def commits(found: Evidence) -> list[str]:
         wrong.append(f"metrics.jsonl has rounds {numbers[:3]} … {numbers[-3:]}, not 1 to {found.rounds}")
     if found.store_round != found.rounds:
         wrong.append(f"the store is at round {found.store_round}, not {found.rounds}")
-    ended = {line.round: "committed" if line.aborted is None else "aborted" for line in found.lines}
     logged: dict[int, list[str]] = {}
     for number, how, _ in _ENDED.findall(found.log):
         logged.setdefault(int(number), []).append(how)
+    ended = {line.round: "committed" if line.aborted is None else "aborted" for line in found.lines}
+    for line in found.lines:
+        if line.lost:  # the log is all that is left of it
+            ended[line.round] = logged.get(line.round, ["committed"])[0]
     for number, ends in logged.items():
         if ends != [ended.get(number)]:
             wrong.append(f"round {number} is {ended.get(number)}, but the log says {', '.join(ends)}")
     ids = [one.id for one in found.begun()]
     if len(set(ids)) != len(ids):
         wrong.append("a round id was used twice")
+    last = {one.number: one.at for one in found.begun()}  # a round that was cut short is begun anew
     for name, events in found.told.items():
-        for _, kind, number in events:
+        for at, kind, number in events:
+            if kind == "aborted" and at < last.get(number or 0, 0.0):
+                continue
             if kind in ("committed", "aborted") and number is not None and ended.get(number) != kind:
                 wrong.append(f"{name} was told that round {number} is {kind}, it is {ended.get(number)}")
     return wrong
@@ -133,6 +146,20 @@ def charged(found: Evidence) -> list[str]:
     return wrong
 
 
+def mended(found: Evidence) -> list[str]:
+    """Metrics that were damaged are mended at the next start, which says so in one line; and no line is lost
+    otherwise."""
+    wrong = []
+    starts = dict(enumerate(found.log.split("=== start ")))
+    for number in found.damaged:
+        told = starts.get(number, "").count(" is mended: ")
+        if told > 1:
+            wrong.append(f"start {number} says {told} times what it mended")
+    if not found.damaged and any(line.lost for line in found.lines):
+        wrong.append("lines were lost, and nobody damaged the metrics")
+    return wrong
+
+
 def handled(found: Evidence) -> list[str]:
     """No unhandled exception, on either side."""
     return [
@@ -176,6 +203,7 @@ CHECKS: dict[str, Callable[[Evidence], list[str]]] = {
     "every end explained": explained,
     "no client out of step for longer than a round": in_step,
     "exposures charged on both sides": charged,
+    "damage mended and told": mended,
     "no unhandled exception": handled,
     "memory flat": flat,
 }

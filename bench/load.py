@@ -8,8 +8,12 @@ the clients of ``sfsl_research.swarm.swarm`` in several others, so that they are
 **check-ins**: more and more clients enrol, check in and wait, while a round is held up by two clients that
 never answer their invitation, so that no other begins. Then **rounds** of growing cohorts, drawn from a pool
 that waits. All the while a client of this process asks: a signed check-in, /healthz, a new TLS connection,
-each every 50 ms whether the last one was answered or not. It stops growing when one in a hundred of these
-takes longer than a second, or a round comes to nothing. A table goes to stderr, one JSON object to stdout.
+each every 50 ms (``--probe-seconds``) whether the last one was answered or not. It stops growing when one in
+a hundred of these takes longer than a second, or a round comes to nothing. A table goes to stderr, one JSON
+object to stdout.
+
+With ``--light`` those that wait are bare sockets that sign and poll, of which ten thousand fit into a
+machine; otherwise whole clients. Requests are timed by endpoint, too, as the clients saw them.
 
 Limits of the server (connections, rates, clients) are set so high that they are not what is measured.
 """
@@ -66,6 +70,8 @@ class Plan:
     phase_seconds: float
     late_seconds: float
     scheme: str = "sfsl"
+    light: bool = False
+    probe_seconds: float = 0.05
 
     @property
     def users(self) -> int:
@@ -190,7 +196,7 @@ class Load:
                 await holder.check_in()
             for holder in holders:
                 await holder.hold()
-            probe = Probe(holders[0], server.url, tls)
+            probe = Probe(holders[0], server.url, tls, self.plan.probe_seconds)
             probing = asyncio.create_task(probe.run())
             try:
                 yield Held(server, probe, holders)
@@ -219,7 +225,7 @@ class Load:
             for clients in plan.clients:
                 names = [f"{number:06}" for number in range(known, clients)]
                 coming = Watch(server, swarm, probe)
-                took = await swarm.join(server, names)
+                took = await swarm.join(server, names, light=plan.light)
                 came, arrival = coming.end()
                 known = clients
                 await asyncio.sleep(1.0)
@@ -358,9 +364,20 @@ def met(played: Sequence[Played]) -> _Report:
     return {
         "errors": dict(errors.most_common(10)),
         "outcomes": dict(outcomes),
+        "endpoints": endpoints(played),
         "gave_up": sum(len(one.failed) for one in played),
         "why": dict(Counter(text for one in played for text in one.failed.values()).most_common(3)),
     }
+
+
+def endpoints(played: Sequence[Played]) -> _Report:
+    """How long requests took, by endpoint, as clients saw it: also with how late they were themselves."""
+    found: _Report = {}
+    for name in sorted({name for one in played for name in one.seconds}):
+        took = [second for one in played for second in one.seconds.get(name, ())]
+        p50, p99 = (float(value) for value in np.percentile(took, [50, 99]))
+        found[name] = {"asked": len(took), "p50": p50, "p99": p99, "max": max(took)}
+    return found
 
 
 async def refused(url: str, tls: ssl.SSLContext) -> dict[str, float]:
@@ -482,6 +499,8 @@ def main() -> None:
     add("--wait-seconds", type=float, default=10.0, help="that waiting is watched")
     add("--poll-seconds", type=float, default=10.0, help="serve.poll_seconds")
     add("--phase-seconds", type=float, default=30.0, help="serve.phase_seconds and training_seconds")
+    add("--light", action="store_true", help="those that wait are bare sockets, not whole clients")
+    add("--probe-seconds", type=float, default=0.05, help="between two probes")
     add("--late-seconds", type=float, default=1.0, help="p99 of a probe beyond which latency is broken")
     chosen = parser.parse_args()
     plan = Plan(
@@ -496,6 +515,8 @@ def main() -> None:
         chosen.phase_seconds,
         chosen.late_seconds,
         chosen.scheme,
+        chosen.light,
+        chosen.probe_seconds,
     )
     result = load(plan)
     show(f"held to the last: {result['last_that_held']}; stopped: {result['stopped']}")

@@ -1,6 +1,7 @@
 """What a load test is made of: the server's process, clients that watch it, and the swarm's processes."""
 
 import asyncio
+import json
 import multiprocessing
 import os
 import signal
@@ -25,13 +26,14 @@ from sfsl.client.participant import HOT
 from sfsl.crypto.secret import Identity, SystemRandomness
 from sfsl.rounds.exchanges import HotInvitation, Invitation
 from sfsl.secagg import Client, Policy
-from sfsl.service.messages import CODEC, CheckIn, Decline
+from sfsl.service.messages import CODEC, CheckedIn, CheckIn, Decline, Enrol
+from sfsl.service.signing import sign_request
 
 PROBES = ("check-in", "healthz", "connect")
 OWN = "own"
 LOOK_SECONDS = 0.02
-_PROBE_SECONDS = 0.05
 _GIVE_UP_SECONDS = 120.0  # for a process to start
+_AT_ONCE = 50  # light clients of one process that arrive at a time
 _ANY = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=2**32)
 
 
@@ -155,8 +157,8 @@ class Probe:
     """Asks at fixed times, so that a server that is stuck is seen by all who would have come meanwhile.
     ``own``: how late this process was itself, which is in the others."""
 
-    def __init__(self, holder: Holder, url: str, tls: ssl.SSLContext) -> None:
-        self._holder, self._tls = holder, tls
+    def __init__(self, holder: Holder, url: str, tls: ssl.SSLContext, every_seconds: float) -> None:
+        self._holder, self._tls, self._every_seconds = holder, tls, every_seconds
         self._host, self._port = urlsplit(url).hostname, urlsplit(url).port
         self._health = f"{url}/healthz"
         self._http = httpx.AsyncClient(verify=tls, trust_env=False, timeout=None)  # noqa: S113
@@ -176,7 +178,7 @@ class Probe:
                     task = asyncio.create_task(self._ask(kind, way))
                     self._open.add(task)
                     task.add_done_callback(self._open.discard)
-                due += _PROBE_SECONDS
+                due += self._every_seconds
                 await asyncio.sleep(max(0.0, due - time.perf_counter()))
                 self._asked.append(Asked(OWN, due, time.perf_counter() - due))
         finally:
@@ -221,19 +223,86 @@ class Probe:
 
 @dataclass(frozen=True)
 class Join:
+    """``light``: clients that only wait, over bare sockets, so that many fit beside the server."""
+
     url: str
     ca: Path
     names: Sequence[str]
+    light: bool = False
 
 
 @dataclass
 class Played:
-    """What clients of one process met. ``computed``: CPU seconds of their answers by round and exchange."""
+    """What clients of one process met. ``computed``: CPU seconds of their answers by round and exchange.
+    ``seconds``: how long requests took, by endpoint; of one that waited for nothing, beyond the wait."""
 
     errors: Counter[str] = field(default_factory=Counter)
     failed: dict[str, str] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
     computed: dict[int, list[float]] = field(default_factory=dict)
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+
+    def took(self, endpoint: str, seconds: Iterable[float]) -> None:
+        self.seconds.setdefault(endpoint, []).extend(seconds)
+
+
+class Waiter:
+    """A client that enrols, checks in and waits, over one bare connection. What it costs this machine is a
+    fraction of what a whole client does, and to the server it is the same."""
+
+    def __init__(self, url: str, tls: ssl.SSLContext, poll_seconds: float, played: Played) -> None:
+        self._host, self._port = urlsplit(url).hostname or "", urlsplit(url).port
+        self._tls, self._poll_seconds, self._played = tls, poll_seconds, played
+        self._source = SystemRandomness()
+        self._identity = Identity.generate(self._source)
+        self._about: dict[str, Any] = {}
+        self._ahead = 0.0
+
+    async def run(self, came: Callable[[], None], room: asyncio.Semaphore) -> None:
+        async with room:  # so many arrive at a time
+            start = time.perf_counter()
+            self._streams = await asyncio.open_connection(self._host, self._port, ssl=self._tls)
+            self._played.took("connect", [time.perf_counter() - start])
+            self._about = json.loads(await self._ask("about", "GET", "/v1/about"))
+            self._ahead = self._about["time"] / 1000 - time.monotonic()
+            public = CODEC.encode(Enrol(self._identity.public))
+            client = json.loads(await self._ask("enrol", "POST", "/v1/enrol", public))["client"]
+            sums = 1 if self._about["scheme"] == HOT else 2
+            keys = Client(client, _ANY, self._source, sums=sums).create_keys()
+            body = CODEC.encode(CheckIn(bytes.fromhex(self._about["model"]), keys))
+            checked = CODEC.decode(await self._ask("check-in", "POST", "/v1/check-in", body), limit=1 << 16)
+            if not isinstance(checked, CheckedIn):
+                raise RuntimeError(f"{type(checked).__name__} in answer to a check-in")
+            came()
+        while True:
+            await self._ask("next", "GET", f"/v1/next/{checked.ticket.hex()}?after=0")
+
+    async def _ask(self, endpoint: str, method: str, target: str, body: bytes = b"") -> bytes:
+        reader, writer = self._streams
+        start = time.perf_counter()
+        headers = {"Host": self._host, "Content-Length": str(len(body))}
+        if self._about:
+            headers |= sign_request(
+                self._identity,
+                deployment=bytes.fromhex(self._about["deployment"]),
+                host=self._host,
+                method=method,
+                target=target,
+                body=body,
+                now_ms=round(1000 * (self._ahead + time.monotonic())),
+                randomness=self._source,
+            )
+        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        status, length = int(head.split()[1]), head.partition("content-length:")[2].split()
+        content = await reader.readexactly(int(length[0])) if length else b""
+        waited = self._poll_seconds if endpoint == "next" and status == 204 else 0.0
+        self._played.took(endpoint, [max(0.0, time.perf_counter() - start - waited)])
+        if status not in (200, 204):
+            self._played.errors[f"{endpoint}: {status}"] += 1
+            raise RuntimeError(f"{endpoint} was answered with {status}: {content[:200]!r}")
+        return content
 
 
 def play(pipe: Connection, settings: Path) -> None:
@@ -258,7 +327,8 @@ async def _play(pipe: Connection, path: Path) -> None:
     from sfsl_research.swarm.swarm import Swarm, SwarmSettings
 
     torch.set_num_threads(1)
-    config = from_all_sections(read_sections(path)).run
+    both = from_all_sections(read_sections(path))
+    config, serve = both.run, both.serve
     fleet = build_fleet(config)
     task, users, training = fleet.task, sorted(fleet.devices), config.training
     model = ClientModel(package_digest(describe(task)), task.spec, task.row_maps)
@@ -267,6 +337,22 @@ async def _play(pipe: Connection, path: Path) -> None:
     )
     row_seed = digest("seed of a run", str(config.run.seed).encode())
     swarms: list[tuple[Swarm, asyncio.Task[Any]]] = []
+    waiters: list[asyncio.Task[None]] = []
+    lightly = Played()
+
+    def wait(wanted: Join, poll_seconds: float) -> None:
+        start, took, tls = time.perf_counter(), [], trusted(wanted.ca)
+        room = asyncio.Semaphore(_AT_ONCE)
+
+        def came() -> None:
+            took.append(time.perf_counter() - start)
+            if len(took) == len(wanted.names):
+                pipe.send(took)
+
+        for _ in wanted.names:
+            waiters.append(
+                asyncio.create_task(Waiter(wanted.url, tls, poll_seconds, lightly).run(came, room))
+            )
 
     def join(wanted: Join) -> None:
         start, took = time.perf_counter(), dict.fromkeys(wanted.names, 0.0)
@@ -294,7 +380,14 @@ async def _play(pipe: Connection, path: Path) -> None:
         swarms.append((swarm, asyncio.create_task(swarm.run())))
 
     async def leave() -> Played:
-        played = Played()
+        nonlocal lightly
+        played, lightly = lightly, Played()
+        for waiter in waiters:
+            waiter.cancel()
+        for ended in await asyncio.gather(*waiters, return_exceptions=True):
+            if isinstance(ended, Exception):
+                played.failed[str(len(played.failed))] = repr(ended)[:200]
+        waiters.clear()
         for swarm, running in swarms:
             running.cancel()
             await asyncio.wait([running])
@@ -302,6 +395,8 @@ async def _play(pipe: Connection, path: Path) -> None:
             played.errors += report.errors
             played.failed |= report.failed
             played.outcomes += report.attempts
+            for endpoint, seconds in report.traffic.seconds.items():
+                played.took(endpoint, seconds)
             played.computed |= {
                 number: [one.all for one in steps[:-1]] for number, steps in report.work.items()
             }
@@ -313,6 +408,8 @@ async def _play(pipe: Connection, path: Path) -> None:
         while not pipe.poll():
             await asyncio.sleep(LOOK_SECONDS)
         match pipe.recv():
+            case Join(light=True) as wanted:
+                wait(wanted, serve.poll_seconds)
             case Join() as wanted:
                 join(wanted)
             case _:
@@ -337,12 +434,12 @@ class Swarming:
     async def ready(self) -> None:
         await self._told(self._pipes)
 
-    async def join(self, server: Served, names: Sequence[str]) -> list[float]:
+    async def join(self, server: Served, names: Sequence[str], *, light: bool = False) -> list[float]:
         """Until all have checked in; how long each took."""
         parts = [(pipe, names[place :: len(self._pipes)]) for place, pipe in enumerate(self._pipes)]
         busy = [(pipe, part) for pipe, part in parts if part]
         for pipe, part in busy:
-            pipe.send(Join(server.url, server.ca, part))
+            pipe.send(Join(server.url, server.ca, part, light))
         return [one for some in await self._told([pipe for pipe, _ in busy], server) for one in some]
 
     async def leave(self) -> list[Played]:

@@ -25,7 +25,7 @@ from sfsl.carriers.https.authority import (
     issue_server,
     read_certificate,
 )
-from sfsl.carriers.https.coordinator import Coordinator, now_ms
+from sfsl.carriers.https.coordinator import Coordinator, now_ms, steady_ms
 from sfsl.carriers.https.expiry import require_current, utc_now, watch_certificate
 from sfsl.carriers.https.listen import ConnectionLimits, Listen
 from sfsl.carriers.https.listen import serve as listen_until_stopped
@@ -41,6 +41,7 @@ from sfsl.rounds.params import IndexSpace, plan_round
 from sfsl.run.fleet import build_fleet
 from sfsl.run.planning import largest_set, plan_from_statistics
 from sfsl.run.setup import resolved, with_halving
+from sfsl.service.clock import SigningClock
 from sfsl.service.driver import Service
 from sfsl.service.folder import open_server_folder
 from sfsl.service.log_file import LogRules, RosterLog, keys_of
@@ -61,7 +62,7 @@ HOSTS = ("localhost", "127.0.0.1", "::1")
 _SERVER_DAYS = 397
 _AUTHORITY_DAYS = 3650
 _RENEW_DAYS = 7  # before it ends: servers run for days
-TLS, CATALOGUE = "tls", "catalogue.json"
+TLS, CATALOGUE, CLOCK = "tls", "catalogue.json", "clock"
 _HEAD_BYTES = 1024
 
 
@@ -121,7 +122,6 @@ class Deployment:
 
 def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
     """Open the deployment in ``folder``, made if there is none. All mistakes in settings show here."""
-    started_ms = now_ms()
     own = config.serve
     if own.certificate:
         require_current(Path(own.certificate), now=utc_now())
@@ -167,26 +167,34 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             today=now_ms,
             names=b"" if catalogue is None else catalogue.contents,
         )
-        log_ = _open_log(config, folder, registry, started_ms, held)
+        log_ = _open_log(config, folder, registry, now_ms(), held)
         if own.active:
             service.members.also_bars = log_.bars
         coordinator = Coordinator(service)
         for line in lines:
-            coordinator.totals.show(line)
+            if not line.lost:
+                coordinator.totals.show(line)
         limits = AppLimits(**{one.name: getattr(config.serve, one.name) for one in fields(AppLimits)})
         listen, least = _listen(config, folder), settings.rules.min_contributors
         hosts = _hosts(config, listen)
+        clock = held.enter_context(SigningClock(folder / CLOCK, wall=now_ms, steady=steady_ms))
         verifier = Verifier(
             registry.deployment,
             registry.public_key,
             hosts=hosts,
             window_ms=round(1000 * own.clock_seconds),
             body_ms=round(1000 * own.body_seconds) + 1000,
-            not_before_ms=started_ms,
+            rate=own.client_rate,
+            burst=own.client_burst,
+            not_before_ms=clock.began_ms,
+            cover=clock.cover,
         )
         public = None if catalogue is None else catalogue.public
         app = create_app(
-            Server(coordinator, verifier, enrolment, package, limits, catalogue=public, log=log_), limits
+            Server(
+                coordinator, verifier, enrolment, package, limits, catalogue=public, log=log_, clock=clock
+            ),
+            limits,
         )
         return Deployment(coordinator, app, listen, task.spec, least, fresh, hosts, held.pop_all().close)
 

@@ -4,6 +4,9 @@ Whatever ends the process or the power while they are written, files are whole. 
 flushed, and only then given its name; then the folder is flushed, so that the name stays too. Errors of the
 disk are raised as they come, as ``OSError``: the caller knows what they mean.
 
+A file of lines grows by whole lines (``LineFile``); files of other kinds are replaced. What a file holds is
+checked when it is read, by the checksum inside it (``sfsl.checksums``).
+
 A secret record has a file of its own, with a checksum, locked, and is replaced whole or not at all. A
 checksum finds damage, not forgery: whoever can write the file can write the checksum too.
 """
@@ -20,6 +23,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Generic, Protocol, Self, TypeVar
 
+from sfsl.checksums import add_last_line
 from sfsl.codec import Codec, Message
 from sfsl.errors import LocalError, RemoteError, StateError, StoreError, StoreInUse, WrongVersion
 
@@ -39,11 +43,14 @@ def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:
 
 
 @contextmanager
-def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of ``path`` once it is on disk; until then nothing changes there."""
+def written_whole(path: Path, *, checksum: bool = False) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of ``path`` once it is on disk; until then nothing changes there.
+    ``checksum``: with one as its last line."""
     with _aside(path) as aside:
-        with open(aside, "xb") as file:
+        with open(aside, "x+b") as file:
             yield file
+            if checksum:
+                add_last_line(file)
             file.flush()
             _flush(file.fileno())
         os.rename(aside, path)
@@ -69,7 +76,8 @@ def folder_made_whole(path: Path) -> Iterator[Path]:
     yet, or is an empty folder."""
     aside = path.with_name(path.name + ".new")
     shutil.rmtree(aside, ignore_errors=True)  # of an earlier attempt that was cut short
-    aside.mkdir(parents=True)
+    make_folder(path.parent)
+    aside.mkdir()
     try:
         yield aside
         for made in aside.rglob("*"):
@@ -85,6 +93,27 @@ def put_in_place(aside: Path, path: Path) -> None:
     _flush_path(aside)
     os.rename(aside, path)
     _flush_path(path.parent)
+
+
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Make a folder where there is none, with those above it; their names would survive a power cut, and so
+    what is put into them. ``mode``: its own rights."""
+    if path.is_dir():
+        return
+    if path.parent != path:
+        make_folder(path.parent)
+    path.mkdir(mode=mode, exist_ok=True)
+    _flush_path(path.parent)
+
+
+def moved_aside(path: Path) -> Path:
+    """Give a damaged file another name, under which somebody may look at what is left of it, and return that.
+    Where the disk does not even do that, it stays."""
+    aside = path.with_name(path.name + ".damaged")
+    with suppress(OSError):
+        os.rename(path, aside)
+        _flush_path(path.parent)
+    return aside
 
 
 @contextmanager
@@ -107,12 +136,16 @@ def _write_flushed(path: Path, data: bytes, mode: int | None) -> None:
     try:
         if mode is not None:
             os.fchmod(descriptor, mode)  # whatever the umask
-        written = 0
-        while written < len(data):  # a disk may take less than it is offered
-            written += os.write(descriptor, data[written:])
+        _write_all(descriptor, data)
         _flush(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    written = 0
+    while written < len(data):  # a disk may take less than it is offered
+        written += os.write(descriptor, data[written:])
 
 
 def _flush_path(path: Path) -> None:
@@ -147,6 +180,41 @@ class Closing(ABC):
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+class LineFile(Closing):
+    """A file that grows by whole lines, open until ``close``. What ``append`` has returned from survives a
+    power cut. If it fails, the lines before are there and nothing else, and it may be tried again; what a
+    power cut leaves of a line has no line break, and is cut off when the file is opened."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        """Open a file that is there, of whose bytes the first ``size`` are whole lines."""
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._size = size
+        with closed_on_error(self):
+            self._cut()
+
+    def append(self, lines: bytes) -> None:
+        """Add lines with their line breaks, all of them or none."""
+        if os.fstat(self._file).st_size != self._size:
+            self._cut()  # of an attempt that failed, after which cutting failed too
+        try:
+            _write_all(self._file, lines)
+            _flush(self._file)
+        except OSError:
+            with suppress(OSError):
+                self._cut()
+            raise
+        self._size += len(lines)
+
+    def _cut(self) -> None:
+        os.ftruncate(self._file, self._size)
+        _flush(self._file)
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
 
 @contextmanager

@@ -65,9 +65,14 @@ class Disk:
         self._live[self._open[descriptor]] += data[:written]
         return written
 
+    def ftruncate(self, descriptor: int, size: int) -> None:
+        self._call()
+        os.ftruncate(descriptor, size)
+        del self._live[self._open[descriptor]][size:]
+
     def fsync(self, descriptor: int) -> None:
         self._call()
-        name = self._open[descriptor]
+        name = self._open.get(descriptor) or self._taken_up(os.readlink(f"/proc/self/fd/{descriptor}"))
         if name in self._live:
             self._flushed[id(self._live[name])] = bytes(self._live[name])
         else:
@@ -85,8 +90,25 @@ class Disk:
         self._live.pop(os.path.basename(path), None)  # not ours if it was left by an earlier cut
         self._names.append(dict(self._live))
 
+    def _taken_up(self, path: Any) -> str:
+        """Note a file that a library has written, as it is now; what it had before is not certain."""
+        name = os.path.basename(path)
+        with open(path, "rb") as file:
+            self._files.append(bytearray(file.read()))
+        self._live[name] = self._files[-1]
+        self._names.append(dict(self._live))
+        return name
+
+    def link(self, old: Any, new: Any) -> None:
+        self._call()
+        os.link(old, new)
+        self._live[os.path.basename(new)] = self._live[os.path.basename(old)]
+        self._names.append(dict(self._live))
+
     def rename(self, old: Any, new: Any) -> None:
         self._call()
+        if os.path.basename(old) not in self._live:
+            self._taken_up(old)
         os.rename(old, new)
         self._live[os.path.basename(new)] = self._live.pop(os.path.basename(old))
         self._names.append(dict(self._live))
@@ -106,7 +128,8 @@ class Disk:
         certain = self._flushed.get(id(content))
         if certain == content:
             return [bytes(content)]
-        return [certain or b"", bytes(content[: len(content) // 2]), bytes(content)]
+        kept = len(certain) if certain and content.startswith(certain) else 0  # what was appended to
+        return [certain or b"", bytes(content[: (kept + len(content)) // 2]), bytes(content)]
 
 
 @contextmanager

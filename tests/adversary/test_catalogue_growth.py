@@ -189,12 +189,11 @@ def test_a_damaged_memory_of_the_model_is_not_taken_for_none(tmp_path: Path) -> 
 
 
 def test_a_clock_set_back_thaws_nothing(tmp_path: Path) -> None:
-    """A device that boots with a wrong clock sits out; when its clock is right again, all is as it was."""
+    """A device that boots with a wrong clock goes on as it was, and so it does when its clock is right."""
     worlds = [Owner(tmp_path / "has", "one", "two", SECRET), Owner(tmp_path / "not", "one", "two")]
     before = [world.takes_part(served(FIRST), np.arange(4)) for world in worlds]
     for world in worlds:
-        with pytest.raises(StateError, match="set back"):
-            world.takes_part(served(GROWN), np.arange(6), DAY - timedelta(days=7))
+        world.takes_part(served(GROWN), np.arange(6), DAY - timedelta(days=7))
     after = [world.takes_part(served(GROWN), np.arange(6)) for world in worlds]
     assert after[0] == after[1]
     assert after[0][0] == before[0][0]

@@ -65,7 +65,9 @@ def play_round(state: ClientState, name: bytes) -> None:
 )
 def test_changes_wait_for_the_next_period(path: Path, change: dict[str, Any], says: str) -> None:
     with create(path) as state:
+        begin(state, **change)  # nothing has left yet, so nothing is frozen
         begin(state)
+        state.expose(b"r0")
         before = path.read_bytes()
         with pytest.raises(PeriodFrozen, match=says) as caught:
             begin(state, **change)
@@ -80,6 +82,7 @@ def test_changes_wait_for_the_next_period(path: Path, change: dict[str, Any], sa
 def test_the_same_set_in_another_order_is_the_same_set(path: Path) -> None:
     with create(path) as state:
         begin(state)
+        state.expose(b"r1")
         begin(state, real={"goods": [900, 3, 5, 3]})
 
 
@@ -96,10 +99,68 @@ def test_a_mistake_is_not_frozen_for_a_period(path: Path, mistake: dict[str, Any
 
 
 def test_a_clock_that_goes_back_does_not_reopen_a_period(path: Path) -> None:
-    with create(path) as state:
+    """It goes on in the later one, with what is left of its budget and the answers that were drawn for it."""
+    budget = Budget(math.inf, math.inf, exposures_per_period=2)
+    with ClientState.create(path, client="alice", calendar=CALENDAR, budget=budget) as state:
+        begin(state, DAY)
+        play_round(state, b"r0")
         begin(state, NEXT)
-        with pytest.raises(StateError, match="clock was set back"):
-            begin(state, DAY)
+        play_round(state, b"r1")
+        key = state._record.period
+        begin(state, DAY)
+        assert state._record.period == key
+        play_round(state, b"r2")
+        for day in (DAY, NEXT):
+            begin(state, day)
+            with pytest.raises(BudgetExhausted):
+                state.expose(b"r3")
+        assert (state.ledger.exposures, [one.exposures for one in state.ledger.closed]) == (2, [1])
+
+
+@pytest.mark.parametrize("wrong", [timedelta(days=4000), timedelta(days=10), timedelta(days=-30)])
+def test_a_start_with_a_wrong_clock_costs_nothing(path: Path, wrong: timedelta) -> None:
+    """A client that looked and was not in a round has entered no period."""
+    budget = Budget(math.inf, math.inf)
+    ClientState.create(path, client="alice", calendar=CALENDAR, budget=budget).close()
+    before = path.read_bytes()
+    with reopen(path, budget=budget) as state:
+        begin(state, DAY + wrong)
+        state.require_round()
+    assert path.read_bytes() == before
+    with reopen(path, budget=budget) as state:
+        begin(state)
+        play_round(state, b"r1")
+        assert state.period == CALENDAR.period(DAY)
+
+
+def test_however_a_clock_jumps_a_period_has_one_budget_and_one_key(path: Path) -> None:
+    """An attacker that sets the clock between and within rounds, and makes the client start again, gets one
+    exposure of each period, none of a period that is over, and the same permanent answers every time."""
+    budget = Budget(math.inf, math.inf)
+    ClientState.create(path, client="alice", calendar=CALENDAR, budget=budget).close()
+    source = np.random.default_rng(19)
+    keys: dict[int, set[bytes]] = {}
+    seen: list[int] = []
+    state = reopen(path, budget=budget)
+    for attempt in range(400):
+        for _ in range(int(source.integers(1, 3))):  # perhaps the clock is set once more, after the check-in
+            day = DAY + timedelta(days=int(attempt + source.integers(-33, 40)))
+            begin(state, day, randomness=SeededRandomness(f"{attempt} {day}"))
+        try:
+            state.expose(b"round %d" % attempt)
+        except BudgetExhausted:
+            pass
+        else:
+            seen.append(CALENDAR.period(day) if state.period is None else state.period)
+        if state._record.period is not None:
+            keys.setdefault(state._record.period.number, set()).add(state._record.period.key)
+        if source.random() < 0.3:
+            state.close()
+            state = reopen(path, budget=budget)
+    state.close()
+    assert len(seen) > 10
+    assert seen == sorted(set(seen)), "a period was exposed twice, or an earlier one after a later"
+    assert all(len(some) == 1 for some in keys.values())
 
 
 # --- a server that wants more ---
@@ -300,9 +361,11 @@ def test_a_disk_that_fails_answers_nothing(
         # Whether the bytes reached the disk is unknown, so this object is done for.
         with pytest.raises(Refused, match="has not entered"):
             state.answer(b"r1", UNION, SeededRandomness(1))
-        for again in (lambda: state.expose(b"r2"), lambda: begin(state, NEXT)):
-            with pytest.raises(StateError, match="open it again"):
-                again()
+        with pytest.raises(StateError, match="open it again"):
+            state.expose(b"r2")
+        begin(state, NEXT)
+        with pytest.raises(StateError, match="open it again"):
+            state.expose(b"r2")
         if call != "fsync":
             assert path.read_bytes() == debited
     with reopen(path) as state:
@@ -317,8 +380,9 @@ def test_a_closed_state_writes_nothing(path: Path) -> None:
     state.close()
     with pytest.raises(StateError):
         state.expose(b"r1")
+    begin(state, NEXT)
     with pytest.raises(StateError, match="closed"):
-        begin(state, NEXT)
+        state.expose(b"r1")
 
 
 # --- two processes ---

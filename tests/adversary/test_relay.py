@@ -41,7 +41,13 @@ def enrolled_through(folder: Path, liar: str) -> int:
             relay = Relay(httpx.ASGITransport(serve(world)))
             source = SeededRandomness("link")
             async with Link(
-                liar, VICTIM, transport=relay, backoff=Backoff(source), randomness=source, sleep=at_once
+                liar,
+                VICTIM,
+                transport=relay,
+                backoff=Backoff(source),
+                randomness=source,
+                sleep=at_once,
+                patience_s=0,
             ) as link:
                 about = await link.about()
                 assert about.deployment == world.registry.deployment.hex()  # which is not the liar's

@@ -401,7 +401,7 @@ def test_an_entry_that_is_on_disk_without_a_head_is_kept() -> None:
     operator = Operator(vouched(HONEST[:2]))
     line = log_file.line_of(vouched(HONEST[2:3])[0])
     with (operator.folder / log_file.LOG).open("a") as file:
-        file.write(f"{line}\n")
+        file.write(log_file.with_sum(line))
     with reopened(operator) as log:
         assert len(log.entries) == 3
         assert log.offered.size == 3

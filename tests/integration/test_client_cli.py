@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -297,6 +298,14 @@ def test_data_errors_name_the_file_that_was_given(tmp_path: Path) -> None:
 
 
 # -- stopped -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def hears_ctrl_c() -> Iterator[None]:
+    """Whatever started the tests may have ignored it, as a shell does for what it runs in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 async def stopped_by(number: int) -> None:

@@ -112,6 +112,14 @@ def test_the_model_is_that_of_a_run_which_stopped_there(finished: Path, tmp_path
     np.testing.assert_array_equal(rows(load(finished)), rows(load(tmp_path / "shorter")))
 
 
+def test_the_best_model_outlasts_the_metrics(copied: Path) -> None:
+    """With its line gone, any model would seem better than it."""
+    number, before = best_round(copied), summary_of(copied)["best"]
+    (copied / "metrics.jsonl").unlink()
+    done("run", "--out", copied, "--resume")
+    assert (load(copied).round, summary_of(copied)["best"]) == (number, before)
+
+
 def test_the_summary_speaks_of_the_best_model(finished: Path) -> None:
     number, summary = best_round(finished), summary_of(finished)
     line = read_lines(finished / "metrics.jsonl")[number - 1]
@@ -235,6 +243,7 @@ def test_patience_without_anything_to_measure_is_refused(changes: dict[str, Any]
 def test_a_run_of_before_goes_on_without_validation_and_has_its_last_model(copied: Path) -> None:
     shutil.rmtree(copied / "best")
     text = (copied / "config.toml").read_text()
+    text = text.partition("\n# checksum")[0] + "\n"
     (copied / "config.toml").write_text(text.replace("\nvalidation = 0.3\n", "\n"))
     lines = [json.loads(line) for line in (copied / "metrics.jsonl").read_text().splitlines()]
     new = ("auc_valid", "log_loss_valid")

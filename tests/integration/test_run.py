@@ -63,6 +63,8 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "run": {"rounds": 4, "evaluate_every": 2, "threads": 1},
 }
 KEYS = {
+    "checksum",
+    "lost",
     *("round", "aborted", "cohort", "survivors", "dropped", "late", "declined", "diverged"),
     *("samples", "unknown_rows", "loss", "auc", "auc_secure", "auc_secure_error", "union", "opened", "moved"),
     *("log_loss", "ndcg", "recall", "log_loss_secure", "log_loss_secure_error", "base_log_loss_secure"),
@@ -185,7 +187,8 @@ def test_json_goes_to_stdout_alone_and_flags_win_over_the_file(run_file: Path, t
     assert (summary["rounds"], summary["clients_per_round"]) == (1, 6)
     assert (summary["privacy"]["preset"], summary["privacy"]["epsilon"]) == ("custom", None)
     assert lines_of(tmp_path / "run")[0]["auc_secure"] is None
-    assert summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+    kept = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary == {name: value for name, value in kept.items() if name != "checksum"}
 
 
 def test_the_summary_table_has_all_exchanges(copied: Path) -> None:
@@ -532,7 +535,8 @@ def test_a_line_that_only_the_store_has_is_written_and_evaluated(copied: Path) -
         after = lines_of(copied)
         assert len(after) == 4
         assert after[3]["wall_seconds"] <= before[3]["wall_seconds"]
-        assert after[3] | {"wall_seconds": 0} == before[3] | {"wall_seconds": 0}
+        anything = {"wall_seconds": 0, "checksum": ""}
+        assert after[3] | anything == before[3] | anything
 
 
 def test_a_run_stopped_before_it_had_a_store_can_go_on(copied: Path) -> None:
@@ -649,18 +653,50 @@ def test_a_corrupt_store_is_refused_and_left_as_it_is(copied: Path) -> None:
     assert contents(copied) == before
 
 
-def test_other_harm_to_a_run_is_named(copied: Path) -> None:
+@pytest.mark.parametrize("harm", ["lines are gone", "a line is damaged", "not text", "empty", "a folder"])
+def test_harm_to_metrics_keeps_no_run_from_going_on(
+    copied: Path, caplog: pytest.LogCaptureFixture, harm: str
+) -> None:
     metrics = copied / "metrics.jsonl"
     whole = metrics.read_bytes().splitlines(True)
-    metrics.write_bytes(b"".join(whole[:2]))
-    assert "ends with round 2, the store with 4" in refused(InputError, "run", "--out", copied, "--resume")
-    metrics.write_bytes(whole[0] + b"{}\n" + whole[2])
-    assert "line 2" in refused(InputError, "run", "--out", copied, "--resume")
-    metrics.write_bytes(b"".join(whole))
+    if harm == "a folder":
+        metrics.unlink()
+        metrics.mkdir()
+    else:
+        metrics.write_bytes(
+            {
+                "lines are gone": b"".join(whole[:2]),
+                "a line is damaged": b"".join(
+                    [*whole[:2], whole[2].replace(b'"samples"', b'"sample"'), whole[3]]
+                ),
+                "not text": b"\xff".join(whole),
+                "empty": b"",
+            }[harm]
+        )
+    summary = json.loads(done("run", "--out", copied, "--resume", "--rounds", 5, "--json").stdout)
+    lines = lines_of(copied)
+    assert [line["round"] for line in lines] == [1, 2, 3, 4, 5]
+    lost = {
+        "lines are gone": [3], "a line is damaged": [3], "not text": [2, 3],
+    }.get(harm, [1, 2, 3])  # fmt: skip
+    assert [line["round"] for line in lines if line["lost"]] == lost
+    assert (summary["rounds"], summary["aborted"]) == (5, 0)
+    assert summary["costs"]["bytes_up"]["submodel"] == pytest.approx(
+        np.mean([line["bytes_up"]["submodel"] for line in lines if not line["lost"]])
+    )
+    assert len([said for said in caplog.messages if "is mended" in said]) == 1
+    if harm == "lines are gone":
+        assert done("report", copied, "--out", copied.parent / "page").exit_code == 0
+
+
+def test_other_harm_to_a_run_is_named(copied: Path) -> None:
     with LmdbStore.open(copied / "store"):
         refused(StoreInUse, "run", "--out", copied, "--resume")
     config = (copied / "config.toml").read_text()
     (copied / "config.toml").write_text(config.replace("users = 40", "users = 41"))
+    assert "if you edited it, delete its last line" in refused(InputError, "run", "--out", copied, "--resume")
+    edited = config.replace("users = 40", "users = 41").partition("\n# checksum")[0]
+    (copied / "config.toml").write_text(edited + "\n")
     refused(WrongModel, "run", "--out", copied, "--resume")
     (copied / "config.toml").write_text(config)
     shutil.move(copied / "store", copied / "elsewhere")

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from sfsl.durable import make_folder, write_whole
 from sfsl.errors import InputError
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl_research.bench.utility import train_one
@@ -29,7 +30,7 @@ def run_arms(
     seen: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Train arms, so many at a time, and gather their results. One that has a result is not trained again."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     due = [name for name in arms if not _result(out, name).exists()]
     running: dict[str, subprocess.Popen[bytes]] = {}
     failed = []
@@ -37,7 +38,7 @@ def run_arms(
         while due and len(running) < together:
             name = due.pop(0)
             settings = _result(out, name).with_suffix(".settings")
-            settings.write_bytes(_encoded(arms[name]))
+            write_whole(settings, _encoded(arms[name]))
             command = [sys.executable, "-m", __name__, name, str(settings), str(_result(out, name))]
             running[name] = subprocess.Popen(command)  # noqa: S603 -- ourselves
             seen(f"{name} has begun")
@@ -116,7 +117,7 @@ def main(given: Sequence[str]) -> None:
     sections = json.loads(Path(settings).read_text())
     if sections["privacy"]["epsilon"] is None:
         sections["privacy"]["epsilon"] = math.inf
-    Path(result).write_text(json.dumps(train_one(name, from_sections(sections)), indent=1))
+    write_whole(Path(result), json.dumps(train_one(name, from_sections(sections)), indent=1).encode())
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ an experiment goes on in stretches as long as anyone likes, and a crash costs wh
 """
 
 import csv
+import hashlib
 import io
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
@@ -22,9 +21,10 @@ import torch
 from numpy.typing import NDArray
 
 from sfsl.arrays import Indices
+from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
-from sfsl.durable import Closing, FileLock, write_whole, written_whole
+from sfsl.durable import Closing, FileLock, LineFile, make_folder, write_whole, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.fleet import Interacted, scheme_privacy
 from sfsl.run.setup import central_settings, simulation_settings
@@ -32,6 +32,7 @@ from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.submodel import MemoryStore
 from sfsl.training.task import Task
+from sfsl_research.checkpoints import read_arrays
 from sfsl_research.experiments.resident_central import ResidentCentral
 from sfsl_research.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
 from sfsl_research.resident.scoring import ResidentTest
@@ -166,10 +167,8 @@ class Experiment(Closing):
             loss = float(figures[name].loss) / samples if samples else float("nan")
             lines.append((name, self.round, f"{found[name]:.6f}", f"{loss:.6f}", samples, f"{seconds:.1f}"))
         try:
-            with open(self._out / CURVES, "ab") as file:
-                file.write(_csv(lines))
-                file.flush()
-                os.fsync(file.fileno())
+            with LineFile(path := self._out / CURVES, path.stat().st_size) as file:
+                file.append(_csv(lines))
         except OSError as error:
             raise InputError(
                 f"cannot write {self._out / CURVES}: {error.strerror}; it goes on after its last checkpoint"
@@ -194,26 +193,25 @@ class Experiment(Closing):
     def _open(self) -> None:
         """A new folder, or the checkpoint of one that has been begun."""
         try:
-            self._out.mkdir(parents=True, exist_ok=True)
+            make_folder(self._out)
             self._lock = FileLock(self._out / STATE)
         except OSError as error:
             raise InputError(f"cannot make the folder {self._out}: {error.strerror}") from None
         try:
             self._go_on()
-        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             self.close()
             raise InputError(f"cannot go on with the experiment in {self._out}: {error}") from None
 
     def _go_on(self) -> None:
         settings, state = self._out / SETTINGS, self._out / STATE
         if not settings.exists():
-            write_whole(settings, msgspec.json.encode(dict(self._arms)))
+            write_whole(settings, with_json_sum(msgspec.json.encode(dict(self._arms))))
         elif _read_settings(settings) != dict(self._arms):
             raise InputError(f"{self._out} holds an experiment with other settings; choose another folder")
         curves = read_curves(self._out)
         if state.exists():
-            with open(state, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-                self._restore(arrays)
+            self._restore(read_arrays(state))
         elif curves:
             raise InputError(
                 f"there are curves but no {STATE} to go on from; to begin anew, move the folder away"
@@ -234,7 +232,7 @@ class Experiment(Closing):
             f"{name}/{key}": one for name, model in self._models.items() for key, one in model.state().items()
         }
         try:
-            with written_whole(self._out / STATE) as file:
+            with written_whole(self._out / STATE, checksum=True) as file:
                 np.savez(file, allow_pickle=False, round=np.array(self.round), **arrays)
         except OSError as error:
             raise InputError(f"cannot write {self._out / STATE}: {error.strerror}") from None
@@ -245,7 +243,11 @@ def read_curves(folder: Path) -> list[tuple[str, int, float, list[str]]]:
     path = folder / CURVES
     try:
         text = path.read_text(encoding="utf-8")
-        whole = text[: text.rfind("\n") + 1].splitlines()
+        *whole, torn = text.split("\n")
+        if _summed(torn[:-1].rpartition(",")[0]) == torn[:-1]:
+            raise ValueError("the last line break is damaged")
+        if any(_summed(line.rpartition(",")[0]) == line for line in whole):
+            whole = [_without_sum(line) for line in whole]
         return [(arm, int(at), float(auc), rest) for arm, at, auc, *rest in list(csv.reader(whole))[1:]]
     except FileNotFoundError:
         return []
@@ -254,9 +256,21 @@ def read_curves(folder: Path) -> list[tuple[str, int, float, list[str]]]:
 
 
 def _csv(lines: Sequence[Sequence[object]]) -> bytes:
+    """Lines of the curves, each with its checksum in a last column, which earlier versions did not have."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
-    return text.getvalue().encode()
+    return "".join(f"{_summed(line)}\n" for line in text.getvalue().splitlines()).encode()
+
+
+def _summed(line: str) -> str:
+    return f"{line},{hashlib.sha256(line.encode()).hexdigest()[:16]}"
+
+
+def _without_sum(line: str) -> str:
+    text = line.rpartition(",")[0]
+    if _summed(text) != line:
+        raise ValueError(f"the checksum of the line {line[:40]!r} does not fit")
+    return text
 
 
 def _require_federated(name: str, config: RunConfig, clients: int) -> None:
@@ -277,8 +291,9 @@ def _read_settings(path: Path) -> dict[str, RunConfig]:
     """What another version did not know yet has its default, but for the world, which was the paper's, and
     validation, which it did not do."""
     try:
-        stored = msgspec.json.decode(path.read_bytes(), type=dict[str, dict[str, Any]])
-    except msgspec.MsgspecError as error:
+        content = without_json_sum(path.read_bytes(), str(path))
+        stored = msgspec.json.decode(content, type=dict[str, dict[str, Any]])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is damaged: {error}") from None
     for sections in stored.values():
         sections["data"] = {"world": "paper", "validation": 0} | sections.get("data", {})

@@ -4,15 +4,24 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sfsl.durable import Closing, FileLock, folder_made_whole, write_whole, written_whole
+from sfsl.checksums import with_json_sum, without_json_sum
+from sfsl.durable import (
+    Closing,
+    FileLock,
+    folder_made_whole,
+    make_folder,
+    write_new,
+    write_whole,
+    written_whole,
+)
 from sfsl.errors import InputError
 from sfsl.settings.run import RunConfig, from_sections
+from sfsl_research.checkpoints import read_arrays
 from sfsl_research.tune.halving import ArmState, By
 
 PLAN, STATE, CURVES, SUMMARY, RUN_FILE = "tune.json", "state.npz", "curves.csv", "summary.json", "tuned.toml"
@@ -62,9 +71,9 @@ class TuneFolder(Closing):
         """Make the folder, whole or not at all."""
         require_free(path)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             with folder_made_whole(path) as aside:
-                (aside / PLAN).write_bytes(_json(plan))
+                write_new(aside / PLAN, _json(plan))
         except OSError as error:
             raise InputError(f"cannot make the folder {path}: {error.strerror}") from None
         return cls(path)
@@ -81,7 +90,7 @@ class TuneFolder(Closing):
         """Write a checkpoint in the place of the last: one file, so that it agrees with itself."""
         record = np.frombuffer(msgspec.json.encode(state), np.uint8)
         try:
-            with written_whole(self.path / STATE) as file:
+            with written_whole(self.path / STATE, checksum=True) as file:
                 np.savez(file, allow_pickle=False, record=record, **arrays)
         except OSError as error:
             raise InputError(
@@ -93,10 +102,9 @@ class TuneFolder(Closing):
         if not (self.path / STATE).exists():
             return None
         try:
-            with open(self.path / STATE, "rb") as file, np.load(file, allow_pickle=False) as found:
-                arrays = dict(found)
+            arrays = read_arrays(self.path / STATE)
             return msgspec.json.decode(arrays.pop("record").tobytes(), type=State), arrays
-        except (OSError, ValueError, KeyError, EOFError, BadZipFile, msgspec.MsgspecError) as error:
+        except (InputError, KeyError, UnicodeDecodeError, msgspec.MsgspecError) as error:
             raise InputError(
                 f"cannot go on with the search in {self.path}: {STATE} is damaged ({error}); restore it, or "
                 "begin anew in another folder"
@@ -126,7 +134,7 @@ def require_free(path: Path) -> None:
 def _read_plan(path: Path) -> Plan:
     """Read what was asked for; what another version did not know yet has its default."""
     try:
-        stored = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        stored = msgspec.json.decode(without_json_sum(path.read_bytes(), "it"), type=dict[str, Any])
         stored["base"] = from_sections(stored["base"])
         return msgspec.convert(stored, Plan)
     except (OSError, KeyError, TypeError, ValueError) as error:  # also errors of settings, and of msgspec
@@ -134,4 +142,4 @@ def _read_plan(path: Path) -> Plan:
 
 
 def _json(value: object) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return with_json_sum(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")

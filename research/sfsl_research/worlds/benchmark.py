@@ -13,6 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from sfsl.checksums import json_lines, with_json_sum
+from sfsl.durable import make_folder, write_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.settings.run import RunConfig
 from sfsl_research.worlds.arms import CENTRALIZED, DEFAULT, FL, PAPER, Sections, arms_of, digest_of, family_of
@@ -97,7 +99,7 @@ def run_plan(
     ``seen`` is told what is under way, how many arms are done, with parts of one, and of how many.
     """
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
     except OSError as error:
         raise InputError(f"cannot make the folder {out}: {error.strerror}") from None
     known = {(one.world, one.seed, one.arm, one.settings, one.rounds): one for one in read_outcomes(out)}
@@ -117,7 +119,7 @@ def run_plan(
 
 
 def read_outcomes(out: Path) -> list[Outcome]:
-    """Read what was trained so far. A last line that a crash cut short is left out, and cut off."""
+    """Read what was trained so far. A last line that a crash cut short is left out."""
     path = out / ARMS
     try:
         content = path.read_bytes()
@@ -125,13 +127,16 @@ def read_outcomes(out: Path) -> list[Outcome]:
         return []
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        path.write_bytes(whole)
     try:
-        return [msgspec.json.decode(line, type=Outcome) for line in whole.splitlines()]
-    except msgspec.MsgspecError as error:
+        return [msgspec.json.decode(_sound(line), type=Outcome) for line in json_lines(content)]
+    except (msgspec.MsgspecError, ValueError) as error:
         raise InputError(f"{path} is damaged: {error}; move it away to begin anew") from None
+
+
+def _sound(line: bytes | None) -> bytes:
+    if line is None:
+        raise ValueError("the checksum of a line does not fit")
+    return line
 
 
 def _jobs(plan: Plan) -> Iterator[_Job]:
@@ -180,7 +185,7 @@ def _train(job: _Job, seen: Callable[[int], None] = lambda number: None) -> Outc
 
 def _append(path: Path, outcome: Outcome) -> None:
     try:
-        with open(path, "ab") as file:
-            file.write(msgspec.json.encode(outcome) + b"\n")
+        lines = map(msgspec.json.encode, [*read_outcomes(path.parent), outcome])
+        write_whole(path, b"".join(with_json_sum(line) + b"\n" for line in lines))
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None

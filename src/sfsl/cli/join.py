@@ -76,6 +76,7 @@ def join(
     dataset_weights: Annotated[bool, _switch("dataset_weights")] = TERMS.dataset_weights,
     max_clip: Annotated[float, _term("max_clip")] = TERMS.max_clip,
     max_rows: Annotated[int, _term("max_rows")] = TERMS.max_rows,
+    patience_hours: Annotated[float, _term("patience_hours")] = TERMS.patience_hours,
     threads: Annotated[int, Option(help="CPU threads of training.", min=1)] = 1,
     held_out: Annotated[float, Option(help="Share of the samples, the last, for testing only.")] = 0.2,
     plain: Annotated[bool, Option("--plain", help="No TLS, for tests on one machine only.")] = False,

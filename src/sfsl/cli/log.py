@@ -9,6 +9,7 @@ import msgspec
 import typer
 from typer import Argument, Option
 
+from sfsl.checksums import with_json_sum
 from sfsl.cli.output import Json, facts, present
 from sfsl.crypto.merkle import HASH, Tree
 from sfsl.crypto.secret import SystemRandomness
@@ -202,9 +203,8 @@ def witness(
         ) as link:
             while True:  # until no other head was offered meanwhile
                 head = sign_head(identity, own.take(await link.log(own.query(), offered=True)))
-                replace_file(
-                    state, head_json(head)
-                )  # before it is given away: it signs no other of this size
+                # Before it is given away: it signs no other of this size.
+                replace_file(state, with_json_sum(head_json(head)))
                 if await link.cosign(head):
                     return head
 

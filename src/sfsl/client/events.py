@@ -22,6 +22,8 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 Hex16 = Annotated[str, Meta(pattern=r"^[0-9a-f]{32}\Z")]
 Hex32 = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
+Milliseconds = Annotated[int, Meta(ge=0, le=2**49)]
+
 Read = TypeVar("Read")
 _Around = Literal[
     "data", "model", "log", "connected", "enrolled", "checked-in", "declined", "waiting", "offline"
@@ -31,16 +33,18 @@ Kind = _Around | _InRound | Outcome
 
 
 class About(msgspec.Struct, frozen=True):
-    """What anyone may know of a deployment. ``time`` is the server's, in milliseconds. ``active``: whether
-    its rounds are in active mode; None where it does not say. ``catalogue``: the digest of what its rows are
-    called; None where that is their numbers. ``scheme``: "hot" are rounds over hot rows, "sfsl" those of the
-    paper, which has exact sums."""
+    """What anyone may know of a deployment. ``time``, in milliseconds, is what requests are signed by,
+    ``clock`` what the server's machine says; None where it does not. ``active``: whether its rounds are in
+    active mode; None where it does not say. ``catalogue``: the digest of what its rows are called; None where
+    that is their numbers. ``scheme``: "hot" are rounds over hot rows, "sfsl" those of the paper, which has
+    exact sums."""
 
     protocol: int
     deployment: Hex16
     model: Hex32
     round: Annotated[int, Meta(ge=0, le=2**63 - 1)]
-    time: Annotated[int, Meta(ge=0, le=2**49)]
+    time: Milliseconds
+    clock: Milliseconds | None = None
     active: bool | None = None
     catalogue: Hex32 | None = None
     scheme: Annotated[str, Meta(max_length=32)] = "sfsl"
@@ -51,12 +55,15 @@ class Enrolled(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Why a request was refused. With status 410: how the conversation ended."""
+    """Why a request was refused. With status 410: how the conversation ended. With status 401: the server's
+    clocks, as in ``About``."""
 
     error: Annotated[str, Meta(max_length=64)] = ""
     message: str = ""
     outcome: str = ""
     round: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    time: Milliseconds | None = None
+    clock: Milliseconds | None = None
 
 
 def read_json(kind: type[Read], body: bytes) -> Read:
@@ -72,7 +79,7 @@ def read_problem(body: bytes) -> Problem:
         found = read_json(Problem, body)
     except DecodeError:
         return Problem()
-    return Problem(shown(found.error), shown(found.message), found.outcome, found.round)
+    return msgspec.structs.replace(found, error=shown(found.error), message=shown(found.message))
 
 
 def shown(text: str) -> str:

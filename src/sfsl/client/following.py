@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.client.device import Device
 from sfsl.client.events import About, Hex32
 from sfsl.client.home import replace_file, require_readable
@@ -135,13 +136,13 @@ class KnownModel:
             rows = {name: min(known.period.get(name, count), count) for name, count in rows.items()}
         settled = _Known("sfsl known model 1", served.task.spec, served.catalogue.contents.hex(), rows)
         if settled != known:
-            replace_file(self.path, msgspec.json.encode(settled))
+            replace_file(self.path, with_json_sum(msgspec.json.encode(settled)))
         return rows
 
     def _read(self) -> _Known | None:
         try:
             with self.path.open("rb") as file:
-                return msgspec.json.decode(file.read(_LARGEST), type=_Known)
+                return msgspec.json.decode(without_json_sum(file.read(_LARGEST), "it"), type=_Known)
         except FileNotFoundError:
             return None
         except (OSError, msgspec.MsgspecError, ValueError) as error:

@@ -6,11 +6,12 @@
     deployment        the server it joined, which it keeps to
     state             period, key of the permanent answers and ledger (``ClientState``)
     rows              its personal rows, which never leave the device (``PersonalRows``)
-    data              the samples that the period froze
+    data              the samples that the period froze, and data.sum, their checksum
     log               the last head of the log of enrolled clients, where it is checked (``MemberLog``)
     model             what it knows of the model, and the rows that the period froze (``KnownModel``)
 """
 
+import hashlib
 import os
 from collections.abc import Mapping
 from datetime import date
@@ -22,9 +23,10 @@ import numpy as np
 from msgspec import Meta
 
 from sfsl.arrays import Indices, Values, find
+from sfsl.checksums import with_last_line, without_last_line
 from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness, Secret
-from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error
+from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error, make_folder
 from sfsl.errors import InputError, StateError
 from sfsl.privacy import Budget, Calendar, ClientState
 from sfsl.service.identities import Enrolment, read_identity, write_identity
@@ -148,7 +150,7 @@ class Home:
         self.folder = folder
         self._randomness = randomness
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(folder, 0o700)
         except OSError as error:
             raise StateError(f"cannot make the folder {folder}: {error.strerror}") from None
 
@@ -162,15 +164,18 @@ class Home:
     def deployment(self) -> bytes | None:
         """Return the deployment that it joined, None before the first time."""
         path = self.folder / "deployment"
+        if not path.exists():
+            return None
         try:
-            return bytes.fromhex(path.read_text("ascii").strip()) if path.exists() else None
-        except (OSError, ValueError):
-            raise StateError(f"{path} does not hold the id of a deployment") from None
+            data = without_last_line(path.read_bytes(), str(path))
+            return bytes.fromhex(data.decode("ascii").strip())
+        except (OSError, ValueError):  # also where the checksum does not fit
+            raise StateError(f"{path} does not hold the id of a deployment, or is damaged") from None
 
     def pin(self, deployment: bytes) -> None:
         """Keep to this deployment from now on; the state is made before."""
         if self.deployment() is None:
-            replace_file(self.folder / "deployment", deployment.hex().encode() + b"\n")
+            replace_file(self.folder / "deployment", with_last_line(deployment.hex().encode() + b"\n"))
 
     def state(self, client: str, calendar: Calendar, budget: Budget) -> ClientState:
         """Open the state, or make one for a client that never took part. One that is gone is never replaced
@@ -211,7 +216,7 @@ class Home:
 
     def samples(self, source: Path | bytes, state: ClientState, today: date) -> tuple[Path, bool]:
         """Return the samples to take part with today, a copy of ``source`` (a file or its content) as it was
-        when the period began here, and whether ``source`` has changed since. New data waits: answers that
+        when the period began here and whether ``source`` has changed since. New data waits: answers that
         changed with the data would betray the change."""
         copy = self.folder / "data"
         try:
@@ -219,11 +224,28 @@ class Home:
             if len(data) > _LARGEST_DATA:
                 raise InputError(f"samples of more than {_LARGEST_DATA >> 30} GiB")
             if copy.exists() and state.going_on(today):
-                return copy, copy.read_bytes() != data
+                frozen = copy.read_bytes()
+                self._require_frozen(copy, frozen)
+                return copy, frozen != data
         except OSError as error:
             raise InputError(f"cannot read {error.filename}: {error.strerror}") from None
+        # First the checksum: after a crash in between the period has not begun, and both are made again.
+        replace_file(self.folder / "data.sum", _sum(data))
         replace_file(copy, data)
         return copy, False
+
+    def _require_frozen(self, copy: Path, data: bytes) -> None:
+        """Refuse a copy that is not what was frozen. Earlier versions kept no checksum."""
+        kept = self.folder / "data.sum"
+        if kept.exists() and kept.read_bytes() != _sum(data):
+            raise StateError(
+                f"{copy} is damaged, or {kept.name} beside it: it does not fit. Until the period ends "
+                "this client answers for the samples that it froze: restore the file, or sit the period out"
+            )
+
+
+def _sum(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode() + b"\n"
 
 
 def _read(source: Path) -> bytes:

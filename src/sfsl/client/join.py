@@ -19,7 +19,7 @@ from sfsl.client.home import Home, PersonalRows, read_roster
 from sfsl.client.hot import DurablePurse
 from sfsl.client.link import Link, trusted
 from sfsl.client.log import MemberLog
-from sfsl.client.participant import Attempt, Participant, require_mode, require_scheme
+from sfsl.client.participant import HOT, Attempt, Participant, require_mode, require_scheme
 from sfsl.client.round import DurableMemory
 from sfsl.crypto.secret import Identity, Randomness, SystemRandomness
 from sfsl.errors import InputError, WrongModel
@@ -77,7 +77,7 @@ async def join_async(
     (['committed', 'committed', 'committed'], 1)
     """
     require_held_out(held_out)
-    notify, randomness = on_event or nobody, SystemRandomness()
+    notify, randomness, terms = on_event or nobody, SystemRandomness(), terms or Terms()
     home = Home(Path(state), randomness)
     own = home.identity(None if identity is None else Path(identity))
     async with Link(
@@ -88,9 +88,9 @@ async def join_async(
         deployment=home.deployment(),
         backoff=Backoff(randomness),
         randomness=randomness,
+        patience_s=3600 * terms.patience_hours,
         notify=notify,
     ) as link:
-        terms = terms or Terms()
         trust = None if terms.log_file is None else LogTrust.read(terms.log_file)
         log = None if trust is None else MemberLog(home.folder / "log", trust)
         client = _Client(link, home, own, data, terms, held_out, notify, randomness, log)
@@ -175,6 +175,8 @@ class _Client:
         about = await self.link.about()
         require_mode(about, bool(self.terms.roster or self.terms.log))
         require_scheme(about, self.terms.policy)
+        if about.scheme != HOT:  # whose budget is by periods
+            await self.link.agree_on_the_day()
         served = await fetch_model(self.link, about)
         self._known.require_extends(served)
         return served
@@ -214,12 +216,21 @@ class _Client:
                 return ended
             if not await participant.rest():
                 return ended
+            served = await self.model()  # also looks whether the clock that woke us is right
 
     def _participant(self, served: ServedModel, state: ClientState, personal: PersonalRows) -> Participant:
         model, trainer = served.client_model, self._trainer(served, state)
         shared = {name: trainer.device.needed[name] for name in model.tables.shared}
         privacy, randomness = self.terms.index_privacy, self.randomness
-        memory = DurableMemory(state, privacy, model.tables, shared, today=_today, randomness=randomness)
+        memory = DurableMemory(
+            state,
+            privacy,
+            model.tables,
+            shared,
+            today=_today,
+            randomness=randomness,
+            require_day=self.link.require_same_day,
+        )
         return Participant(
             link=self.link,
             model=model,

@@ -4,18 +4,21 @@ A body is made once by the caller; a retry sends the same bytes under a fresh si
 """
 
 import asyncio
+import math
 import re
 import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 
 import httpx
 
+from sfsl.checksums import without_last_line
 from sfsl.client.events import (
     MOST_JSON,
     About,
@@ -34,6 +37,8 @@ from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness
 from sfsl.errors import (
     AuthenticationFailed,
+    ClockSkew,
+    Declined,
     DecodeError,
     InputError,
     InvalidMessage,
@@ -44,6 +49,8 @@ from sfsl.errors import (
     WrongRound,
     WrongVersion,
 )
+from sfsl.service.clock import spell
+from sfsl.service.members import DAY_MS
 from sfsl.service.messages import CODEC, CheckedIn, Enrol, LogHead, LogProof, LogQuery
 from sfsl.service.signing import client_id, sign_request
 
@@ -51,8 +58,16 @@ PROTOCOL = 1
 _NUMBER = re.compile("[0-9]{1,9}")
 # A garbled answer may be a proxy's; so many in a row are the server's.
 _GARBLED = 3
-# A bad network garbles requests too, or delivers them twice.
 _SIGNED_AGAIN = 5
+
+
+# OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED
+_UNTIMELY = {9: "is not valid yet", 10: "has expired"}
+_TOLD_MS = 5000  # clocks that differ by less are not worth a word
+
+
+class _NotNow(Unavailable):
+    """The server is there and refuses, for a reason that time may mend."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +125,10 @@ class _Reply:
 def trusted(ca: str | Path | None) -> ssl.SSLContext:
     """Trust this authority and no other; without one, those of the system."""
     try:
+        if ca is not None:
+            without_last_line(Path(ca).read_bytes(), "it")  # damage that OpenSSL would not find
         return ssl.create_default_context(cafile=None if ca is None else str(ca))
-    except OSError as error:
+    except (OSError, InputError) as error:
         raise KeyFileError(f"cannot read the certificate authority {ca}: {error}") from None
 
 
@@ -132,8 +149,10 @@ class Link:
     """One client's connection to its server.
 
     ``deployment`` pins the server's; None takes the one met first and keeps to it. Retries for ever what a
-    bad link or a busy server spoils, and says so to ``notify``; raises what no retry mends. ``transport``
-    replaces the sockets, ``sleep``, ``wall`` and ``steady`` the clocks.
+    bad link spoils, for ``patience_s`` what a server refuses that time may mend (it is busy, signatures are
+    not taken, its certificate is out of date or not valid yet), and says so to ``notify``; raises what no
+    retry mends. ``transport`` replaces the sockets, ``sleep``, ``wall`` and ``steady`` the clocks: requests
+    are signed by the server's clock as it goes on here, whatever happens to this device's.
     """
 
     server: str
@@ -145,6 +164,7 @@ class Link:
     plain: InitVar[bool] = False
     deployment: bytes | None = None
     limits: LinkLimits = LinkLimits()
+    patience_s: float = 86_400.0
     notify: Notify = nobody
     transport: InitVar[httpx.AsyncBaseTransport | None] = None
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -156,7 +176,9 @@ class Link:
     ) -> None:
         self._base = address(self.server, plain)
         self.client = client_id(self.identity.public)
-        self._ahead_ms = 0
+        self._since: dict[type[Exception], float] = {}  # since when there was nothing but such refusals
+        here = round(self.wall() * 1000)
+        self._sign_by(here, here)
         self._http = httpx.AsyncClient(
             verify=tls or trusted(None),
             trust_env=False,
@@ -179,8 +201,29 @@ class Link:
                 f"this is deployment {about.deployment}; this client joined {self.deployment.hex()}"
             )
         self.deployment = found
-        self._ahead_ms = about.time - round(self.wall() * 1000)
+        self._sign_by(about.time, about.clock)
         return about
+
+    @property
+    def apart_ms(self) -> int:
+        """This device's clock minus the server's, as far as the server has told."""
+        return round(self.wall() * 1000) - self._clock_ms - self._elapsed_ms
+
+    async def agree_on_the_day(self) -> None:
+        """Wait until the two clocks are less than a day apart: with a wrong one, a client would use up the
+        budget of another period than the present one."""
+        tries = 0
+        while abs(self.apart_ms) >= DAY_MS:
+            why = f"{self._clocks}. One of them is wrong"
+            await self._pause(why, tries, final=ClockSkew(why, off_ms=self.apart_ms))
+            tries += 1
+            await self.about()
+        self._since.pop(ClockSkew, None)
+
+    def require_same_day(self) -> None:
+        """Raise ``Declined`` where this device's clock was set since the server was asked."""
+        if abs(self.apart_ms) >= DAY_MS:
+            raise Declined(f"{self._clocks}, so this client does not know which period it is in")
 
     async def model(self) -> bytes:
         """Fetch the package of the model, for the caller to check and build."""
@@ -280,28 +323,71 @@ class Link:
         """Ask until another try would not change the answer; return what ``read`` makes of it."""
         failed = garbled = signings = 0
         while True:
-            wait = 0.0
+            wait, final = 0.0, None
             try:
                 reply = await self._once(request)
-                if not (request.signed and reply.status == 401 and signings < _SIGNED_AGAIN):
+                if not (request.signed and reply.status == 401):
+                    self._served(request)
                     return read(reply)
                 # Our clock, a server that has just started, or a copy of our request that came first.
                 signings += 1
-                why = f"signing again: {reply.problem.message or 'the signature was not taken'}"
+                why = await self._sign_anew(reply)
                 if signings == 1:
-                    await self.about()
                     continue
-            except Unavailable as reason:
-                wait, why = reason.wait_s, str(reason)
-            except DecodeError as reason:
+                # A bad network garbles requests too, or delivers them twice: a few times mean nothing.
+                final = reply.refusal if signings > _SIGNED_AGAIN else None
+            except Unavailable as error:
+                wait, why = error.wait_s, str(error)
+                final = error if isinstance(error, _NotNow) else None
+            except DecodeError as error:
                 garbled += 1
                 if garbled >= _GARBLED:
                     raise
-                why = str(reason)
-            delay = self.backoff.delay(failed, wait)
+                why = str(error)
+            await self._pause(why, failed, wait, final)
             failed += 1
-            self.notify(Event("offline", f"{why}; trying again in {delay:.0f} s"))
-            await self.sleep(delay)
+
+    async def _sign_anew(self, reply: _Reply) -> str:
+        """Set the clock that requests are signed by, and say why this one was not taken."""
+        problem = reply.problem
+        if problem.time is None:
+            await self.about()
+        else:
+            self._sign_by(problem.time, problem.clock)
+        why = f"signing again: {problem.message or 'the signature was not taken'}"
+        return why if abs(self.apart_ms) < _TOLD_MS else f"{why}. {self._clocks}"
+
+    def _sign_by(self, time_ms: int, clock_ms: int | None) -> None:
+        """Sign by the server's time from now on; ``clock_ms`` is what its machine's clock says."""
+        self._synced, self._time_ms = self.steady(), time_ms
+        self._clock_ms = time_ms if clock_ms is None else clock_ms
+
+    @property
+    def _elapsed_ms(self) -> int:
+        return round(1000 * (self.steady() - self._synced))
+
+    @property
+    def _clocks(self) -> str:
+        apart = self.apart_ms
+        return f"This device's clock is {spell(apart)} {'ahead of' if apart > 0 else 'behind'} the server's"
+
+    def _served(self, request: _Request) -> None:
+        """Be patient anew with what this answer shows to be over."""
+        for kind in (_NotNow, *((AuthenticationFailed,) if request.signed else ())):
+            self._since.pop(kind, None)
+
+    async def _pause(self, why: str, tries: int, wait: float = 0.0, final: Exception | None = None) -> None:
+        """Wait, and say so; or raise ``final``, where there is one, once this client's patience is over."""
+        more = ""
+        if final is not None:
+            since = self._since.setdefault(type(final), self.steady())
+            left = self.patience_s - (self.steady() - since)
+            if left <= 0:
+                raise final
+            more = f", for {spell(round(1000 * left))} more" if math.isfinite(left) else ""
+        delay = self.backoff.delay(tries, wait)
+        self.notify(Event("offline", f"{why}; trying again in {delay:.0f} s{more}"))
+        await self.sleep(delay)
 
     async def _once(self, request: _Request) -> _Reply:
         headers = {"Content-Type": "application/octet-stream"} if request.method == "POST" else {}
@@ -318,13 +404,13 @@ class Link:
         except TimeoutError:
             raise Unavailable("the server did not answer in time") from None
         except httpx.HTTPError as error:
-            _require_certificate(error)
+            _require_certificate(error, self.wall())
             raise Unavailable(f"cannot reach the server: {_why(error, self._base)}") from None
         if 300 <= reply.status < 400 or reply.status < 200:
             raise DecodeError(f"an answer of status {reply.status}; this client goes nowhere else")
         if reply.status == 429 or reply.status >= 500:
             wanted = reply.headers.get("retry-after", "")
-            raise Unavailable(_busy(reply), wait_s=float(wanted) if _NUMBER.fullmatch(wanted) else 0.0)
+            raise _NotNow(_busy(reply), wait_s=float(wanted) if _NUMBER.fullmatch(wanted) else 0.0)
         return reply
 
     def _signature(self, request: _Request) -> dict[str, str]:
@@ -337,7 +423,7 @@ class Link:
             method=request.method,
             target=request.target,
             body=request.body,
-            now_ms=round(self.wall() * 1000) + self._ahead_ms,
+            now_ms=self._time_ms + self._elapsed_ms,
             randomness=self.randomness,
         )
 
@@ -404,10 +490,16 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _require_certificate(error: BaseException) -> None:
-    """Raise where the certificate is not the pinned authority's, which is nothing to wait for."""
+def _require_certificate(error: BaseException, now: float) -> None:
+    """Raise where the certificate is not the pinned authority's, which is nothing to wait for; or where it is
+    out of date or not valid yet, which another one mends, or the right time."""
     for cause in _causes(error):
         if isinstance(cause, ssl.SSLCertVerificationError):
+            if cause.verify_code in _UNTIMELY:
+                raise _NotNow(
+                    f"the server's certificate {_UNTIMELY[cause.verify_code]} by this device's clock, which "
+                    f"says {datetime.fromtimestamp(now, UTC):%Y-%m-%d %H:%M} UTC"
+                ) from None
             raise AuthenticationFailed(
                 f"the server's certificate is not trusted: {cause.verify_message}. Give the right authority, "
                 "or do not join"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.client.home import replace_file
 from sfsl.errors import Forked, InputError, StateError
 from sfsl.service.log import LogTrust, head_json, read_head
@@ -38,7 +39,7 @@ class MemberLog:
             raise self._forked(known, head, error) from None
         found = self.trust.require_members(proof, clients)
         if known is None or head.size > known.size:
-            replace_file(self.path, head_json(head))
+            replace_file(self.path, with_json_sum(head_json(head)))
         self.members.clear()
         self.members.update(found)
         return head
@@ -53,7 +54,7 @@ class MemberLog:
         except OSError as error:
             raise StateError(f"cannot read {self.path}: {error.strerror}") from None
         try:
-            return read_head(data, str(self.path))
+            return read_head(without_json_sum(data, str(self.path)), str(self.path))
         except InputError as error:
             raise StateError(f"{error}. Without it, a log that was rewritten is not noticed") from None
 

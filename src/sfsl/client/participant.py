@@ -30,6 +30,7 @@ from sfsl.errors import (
     RolledBack,
     SfslError,
     StateError,
+    Unavailable,
     WrongModel,
     WrongVersion,
 )
@@ -174,17 +175,19 @@ class Participant:
 
         Raises ``Declined`` where this client's own limits forbid any round for now, ``StateError`` where
         its memory cannot be trusted, ``WrongModel`` where the server has another model by now,
-        ``InputError`` where it has another mode than this client, and ``AuthenticationFailed`` where one
-        side does not trust the other.
+        ``InputError`` where it has another mode than this client, ``AuthenticationFailed`` where one side
+        does not trust the other, and ``Unavailable`` where this client's patience with it is over.
         """
         if self.purse is None:  # exact sums or none: whoever has nothing left asks for nothing
             await self._steadily(self.memory.prepare, None)
         try:
             hot = await self._require_same_model()
+            if not hot:
+                await self.link.agree_on_the_day()
             if self.purse is not None:
                 await self._steadily(self._paying(hot).prepare, None)
             return await self._checked_in(hot)
-        except (AuthenticationFailed, WrongVersion, WrongModel):
+        except (AuthenticationFailed, WrongVersion, WrongModel, Unavailable):
             raise
         except RemoteError as reason:
             return self._declined(str(reason))

@@ -101,7 +101,8 @@ class PassingMemory(Memory, Protocol):
 class DurableMemory:
     """A deployed client's memory: its period, its key and its ledger are on disk before anything leaves.
     ``real`` are the rows of its data by shared table, the same for a whole period. ``today`` is asked
-    whenever a round may begin. Not for use by two threads at once."""
+    whenever a round may begin; ``require_day`` raises where it is not to be trusted. Not for use by two
+    threads at once."""
 
     state: ClientState
     privacy: IndexPrivacy
@@ -111,6 +112,7 @@ class DurableMemory:
     today: Callable[[], date]
     randomness: Randomness
     decoys: Decoys | None = None
+    require_day: Callable[[], None] = lambda: None
 
     def prepare(self, acknowledged: int | None) -> None:
         self._begin(acknowledged)
@@ -118,6 +120,7 @@ class DurableMemory:
 
     def enter(self, number: int) -> None:
         # Days may have passed since the check-in: a round belongs to the period in which it begins.
+        self.require_day()
         self.prepare(None)
 
     def rounding(self, number: int) -> Randomness | None:
@@ -151,8 +154,7 @@ class DurableMemory:
 
     @property
     def rests_until(self) -> date | None:
-        period = self.state.period
-        return None if period is None else self.state.calendar.first_day(period + 1)
+        return self.state.next_period
 
 
 @dataclass

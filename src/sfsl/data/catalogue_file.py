@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.data.catalogue import (
     FORMAT,
     Catalogue,
@@ -40,12 +41,12 @@ def read_catalogue(path: str | Path) -> Catalogue:
         raise InputError(f"{path} breaks off or is damaged: {error}") from None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from None
-    return decode_catalogue(data, str(path))
+    return decode_catalogue(without_json_sum(data, str(path), "restore it, or make it again"), str(path))
 
 
 def write_catalogue(catalogue: Catalogue, path: str | Path, mode: int | None = None) -> None:
     """Write a file whole, with rights ``mode``; a name that ends in .gz has it compressed, always alike."""
-    path, data = Path(path), catalogue.whole
+    path, data = Path(path), with_json_sum(catalogue.whole)
     try:
         packed = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data + b"\n"
         write_whole(path, packed, mode=mode)

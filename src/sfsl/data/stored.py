@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.data.interactions import Interactions
-from sfsl.durable import folder_made_whole
+from sfsl.durable import folder_made_whole, write_new, written_whole
 from sfsl.errors import InputError
 
 MANIFEST = "manifest.json"
@@ -42,10 +43,12 @@ def store_interactions(data: Interactions, folder: str | Path, *, about: str) ->
             for name in Interactions.__dataclass_fields__:
                 array = getattr(data, name)
                 if array is not None:
-                    np.save(aside / f"{name}.npy", array, allow_pickle=False)
+                    with written_whole(aside / f"{name}.npy") as file:
+                        np.save(file, array, allow_pickle=False)
                     files[name] = _File(array.dtype.str, array.shape, _sum(aside / f"{name}.npy"))
             manifest = _Manifest(_FORMAT, about, files)
-            (aside / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+            content = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
+            write_new(aside / MANIFEST, with_json_sum(content))
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write {folder}: {error}") from None
 
@@ -73,10 +76,11 @@ def load_stored(folder: str | Path, *, about: str | None = None) -> Interactions
 def _manifest(folder: Path) -> _Manifest:
     path = folder / MANIFEST
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=_Manifest)
+        content = without_json_sum(path.read_bytes(), str(path), "store it again")
+        manifest = msgspec.json.decode(content, type=_Manifest)
     except OSError as error:
         raise InputError(f"{folder} holds no stored interactions: {error.strerror}: {path}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is damaged: {error}") from None
     if manifest.format != _FORMAT:
         raise InputError(f"{path} is in the format {manifest.format!r}; this version reads {_FORMAT!r}")

@@ -141,6 +141,7 @@ class ClientState(Closing):
         self._budget = budget
         self._privacy: IndexPrivacy | None = None
         self._perturber: Perturber | None = None
+        self._entering: FrozenPeriod | None = None  # begun, and nothing of it has left yet
         self._submitted: dict[str, Indices] = {}
         self._round: bytes | None = None
 
@@ -197,8 +198,14 @@ class ClientState(Closing):
 
     @property
     def period(self) -> int | None:
-        """The number of the period that the state is in; None before the first."""
+        """The number of the period of the last exposure; None before the first."""
         return None if self._record.period is None else self._record.period.number
+
+    @property
+    def next_period(self) -> date | None:
+        """The first day of the period after the one that was begun; None where none was."""
+        period = self._entering or self._record.period
+        return None if period is None else self._next_period(period)
 
     def going_on(self, today: date) -> bool:
         """Whether the period that the state is in lasts today. A clock that was set back ends none: what a
@@ -240,40 +247,47 @@ class ClientState(Closing):
         randomness: Randomness,
         decoys: Decoys | None = None,
     ) -> None:
-        """Enter the period of ``today``, or go on in it with the data that it froze. ``acknowledged`` is the
-        number of this client's rounds that the server remembers, None where the server keeps no such count.
-        More than we remember means that this state is an old copy."""
-        self._perturber = None
+        """Begin the period of ``today``, or go on in it with the data that it froze. It is entered, durably,
+        at its first exposure: a client that only looked with a wrong clock has not missed anything. On a day
+        before the period of its last exposure it goes on in that one: a clock that was set back is no new
+        budget. ``acknowledged`` is the number of this client's rounds that the server remembers, None where
+        the server keeps no such count. More than we remember means that this state is an old copy."""
+        self._perturber = self._entering = None
         self._round = None
         _require_count(acknowledged)
-        number = self._record.calendar.period(today)
         current = self._record.period
-        if current is not None and number < current.number:
-            raise StateError(
-                f"{today} is in period {number}, but this client is already in period {current.number}; "
-                "the clock was set back"
-            )
+        number = self._record.calendar.period(today)
+        if current is not None:
+            number = max(number, current.number)
         going_on = current if current is not None and number == current.number else None
         key = randomness.bytes(KEY_BYTES) if going_on is None else going_on.key
         # Whatever is wrong with the input shows here, before it is frozen for a whole period.
         perturber = Perturber(Secret(key), privacy, tables, real)
         submitted = perturber.union_input(decoys)
         wanted = freeze(number, key, privacy, tables, real, decoys)
-        if going_on is None:
-            self._enter(wanted)
+        self._entering = wanted if going_on is None else None
         if acknowledged is not None and acknowledged > self.ledger.begun:
+            self._replace(**self._entered())
+            self._entering = None
             self._own_up(going_on or wanted, acknowledged, privacy)
         if going_on is not None and not going_on.barred:
             self._check_unchanged(going_on, wanted)
         self._perturber, self._privacy, self._submitted = perturber, privacy, submitted
 
-    def _enter(self, period: FrozenPeriod) -> None:
-        """Close the old period; the new one's key is durable before any answer exists."""
-        old, ledger = self._record.period, self.ledger
-        if old is not None:
-            ledger = ledger.after_period(old.number, old.p1, old.p2)
-        # A round belongs to the period in which it began: none goes on from here.
-        self._replace(ledger=ledger, period=period, going_on=None)
+    def _entered(self) -> dict[str, object]:
+        """Return what changes with the first exposure in a period: the old one is closed. A round belongs to
+        the period in which it was exposed: none goes on from here."""
+        if self._entering is None:
+            return {}
+        return {"ledger": self._ledger_now, "period": self._entering, "going_on": None}
+
+    @property
+    def _ledger_now(self) -> Ledger:
+        """The ledger as it is in the period that was begun."""
+        old = self._record.period
+        if self._entering is None or old is None:
+            return self.ledger
+        return self.ledger.after_period(old.number, old.p1, old.p2)
 
     def _check_unchanged(self, frozen: FrozenPeriod, wanted: FrozenPeriod) -> None:
         until = self._next_period(frozen)
@@ -320,7 +334,8 @@ class ClientState(Closing):
         missing = (acknowledged or 0) - self.ledger.begun
         if missing <= 0:
             return 0
-        self._perturber = None
+        self._replace(**self._entered())  # a period that was begun is barred
+        self._perturber = self._entering = None
         self._round = None
         self._charge_lost(self.ledger.begun + missing, self._budget.epsilon_per_period, self._record.period)
         return missing
@@ -343,16 +358,19 @@ class ClientState(Closing):
     def require_round(self) -> None:
         """Raise unless ``expose`` would allow one more round now. Nothing is debited."""
         _, privacy = self._begun()
-        self.ledger.check_round(self._budget, privacy)
+        self._ledger_now.check_round(self._budget, privacy)
 
     def expose(self, round_id: bytes) -> dict[str, Indices]:
-        """Debit one exposure, durably, and only then return what this client submits to the union."""
+        """Enter the period, if that was not done, and debit one exposure, durably and in one; only then
+        return what this client submits to the union."""
         _, privacy = self._begun()
         if round_id == self._round:
             raise Refused("this client has already entered this round: a set is submitted once")
-        self.ledger.check_round(self._budget, privacy)
+        ledger = self._ledger_now
+        ledger.check_round(self._budget, privacy)
         self._round = None
-        self._replace(ledger=self.ledger.after_exposure())
+        self._replace(**self._entered() | {"ledger": ledger.after_exposure()})
+        self._entering = None
         self._round = round_id
         return {name: rows.copy() for name, rows in self._submitted.items()}
 
@@ -383,7 +401,8 @@ class ClientState(Closing):
         not this period's."""
         if exposed is not None:
             self._begun()
-        if self._record.going_on != digest("round kept", snapshot):
+        ended = exposed is not None and self._entering is not None
+        if ended or self._record.going_on != digest("round kept", snapshot):
             raise RolledBack(
                 "this is not the last that this client kept of a round: it has answered since, or its period "
                 "has ended. It is out of the round"
@@ -391,7 +410,7 @@ class ClientState(Closing):
         self._round = exposed
 
     def _begun(self) -> tuple[Perturber, IndexPrivacy]:
-        period = self._record.period
+        period = self._entering or self._record.period
         if period is not None and period.barred:
             raise Declined(
                 f"this client's state was rolled back or lost; it sits out until {self._next_period(period)}"

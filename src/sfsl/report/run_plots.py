@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sfsl.durable import written_whole
 from sfsl.errors import InputError
 from sfsl.report.runs import EXCHANGES, LOST, Run
 
@@ -52,7 +53,8 @@ def save(drawn: "dict[str, Figure]", folder: Path) -> list[Path]:
         for form in FORMATS:
             path = folder / f"{name}.{form}"
             try:
-                figure.savefig(path, dpi=_DPI, bbox_inches="tight")
+                with written_whole(path) as file:
+                    figure.savefig(file, format=form, dpi=_DPI, bbox_inches="tight")
             except OSError as error:
                 raise InputError(f"cannot write {path}: {error.strerror}") from None
             written.append(path)

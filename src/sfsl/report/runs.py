@@ -1,6 +1,5 @@
 """Run folders, read for comparison: strict about what is broken, lenient about what was not measured."""
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,10 +8,13 @@ from typing import Any
 
 import msgspec
 
+from sfsl.checksums import without_json_sum
 from sfsl.errors import InputError
 from sfsl.rounds.exchanges import ORDER, Exchange
 from sfsl.rounds.record import RoundRecord
 from sfsl.scores import CalibrationBin, Evaluation, verdict
+from sfsl.service.folder import scan_lines
+from sfsl.settings.toml import read_sections
 
 # In the order in which they happen.
 EXCHANGES = (Exchange.CHECK_IN, *ORDER)
@@ -52,11 +54,11 @@ class Run:
 
     @property
     def done(self) -> list[RoundRecord]:
-        return [line for line in self.lines if line.aborted is None]
+        return [line for line in self.lines if line.aborted is None and not line.lost]
 
     @property
     def aborted(self) -> int:
-        return len(self.lines) - len(self.done)
+        return sum(line.aborted is not None for line in self.lines)
 
     @property
     def dropped(self) -> int:
@@ -160,11 +162,7 @@ def read_runs(folders: Sequence[Path], *, last: bool = False) -> list[Run]:
 def _read(folder: Path, name: str) -> Run:
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; name the folder that `sfsl run` wrote")
-    config_file = folder / "config.toml"
-    try:
-        config = tomllib.loads(_text(config_file))
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{config_file} is not TOML: {error}") from None
+    config = read_sections(folder / "config.toml")
     lines, summary = _lines(folder / "metrics.jsonl"), _json(folder / "summary.json")
     if summary.get("rounds") != len(lines):
         summary = {}  # of a run that has gone on: there were more exposures than it says
@@ -178,14 +176,11 @@ def _within(config: dict[str, Any], section: str) -> dict[str, Any]:
 
 
 def _lines(path: Path) -> tuple[RoundRecord, ...]:
-    decoder = msgspec.json.Decoder(RoundRecord)
     lines: list[RoundRecord] = []
     # What stands after the last line break is a line that is being written, or that a crash cut off.
-    for number, text in enumerate(_text(path).split("\n")[:-1], start=1):
-        try:
-            line = decoder.decode(text)
-        except msgspec.MsgspecError as error:
-            raise InputError(f"{path}, line {number} is not a round's metrics: {error}") from None
+    for number, line in enumerate(scan_lines(_content(path)), start=1):
+        if not isinstance(line, RoundRecord):
+            raise InputError(f"{path}, line {number} is not a round's metrics: {line}")
         if lines and line.round <= lines[-1].round:
             raise InputError(
                 f"{path}, line {number}: round {line.round} after round {lines[-1].round}; the lines of two "
@@ -201,15 +196,14 @@ def _json(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        return msgspec.json.decode(_text(path), type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        content = without_json_sum(_content(path), str(path))
+        return msgspec.json.decode(content, type=dict[str, Any])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a JSON object: {error}") from None
 
 
-def _text(path: Path) -> str:
+def _content(path: Path) -> bytes:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; is this the folder of a run?") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is not text") from None

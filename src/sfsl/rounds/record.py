@@ -116,7 +116,8 @@ class RoundRecord(msgspec.Struct, frozen=True):
     ``training_seconds`` are those of all places that train, ``wall_seconds`` those of this process;
     ``exchange_seconds``, on a network, last from when an exchange's messages are there until it is closed.
     Of a round of several cohorts, ``cohorts_aborted`` added nothing. ``workers_lost`` are those of a cluster,
-    each with the clients it had.
+    each with the clients it had. ``lost``: the round stands, but its record was lost with a damaged or full
+    disk; nothing else in it means anything.
 
     >>> import sfsl
     >>> def show(line: sfsl.RoundRecord):
@@ -161,6 +162,13 @@ class RoundRecord(msgspec.Struct, frozen=True):
     base_log_loss_secure: Number | None = None
     auc_valid: Share | None = None
     log_loss_valid: Number | None = None
+    lost: bool = False
+
+    @classmethod
+    def of_lost(cls, number: int) -> Self:
+        """Return what stands in the place of a record that was lost."""
+        empty = RoundTally().record(number, None)
+        return msgspec.structs.replace(empty, lost=True)  # type: ignore[return-value]
 
     def validation(self, keep: str) -> float | None:
         """Return the figure that chooses a model, the smaller the better; None where it was not measured.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.durable import write_whole
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet
@@ -23,8 +24,11 @@ _EVALUATION = "evaluation.json"
 
 
 class _Evaluated(msgspec.Struct, frozen=True):
+    """``line`` is there for a run whose metrics are lost; earlier versions did not keep it."""
+
     round: int
     evaluation: Evaluation
+    line: RoundRecord | None = None
 
 
 class BestModel:
@@ -54,6 +58,9 @@ class BestModel:
                 shutil.rmtree(path)
             else:
                 self.line = lines[number - 1]
+                known = self._known()
+                if self.line.lost and known is not None and known.line is not None:
+                    self.line = known.line  # or any model would be better than it
         if lines:
             self.consider(lines[-1], evaluation)
 
@@ -68,7 +75,8 @@ class BestModel:
         if evaluation is None:
             return
         with suppress(OSError):  # what is not written down is computed again
-            write_whole(self._path / _EVALUATION, msgspec.json.encode(_Evaluated(line.round, evaluation)))
+            known = _Evaluated(line.round, evaluation, line)
+            write_whole(self._path / _EVALUATION, with_json_sum(msgspec.json.encode(known)))
 
     def behind(self, line: RoundRecord) -> int:
         """Return for how many rounds no model was better; 0 where the line has no validation figure."""
@@ -78,12 +86,19 @@ class BestModel:
 
     def evaluate(self, config: RunConfig, fleet: Fleet) -> Evaluation:
         """Return what the copy is worth on the test set, computed where that is not written down."""
-        with suppress(OSError, msgspec.MsgspecError):
-            known = msgspec.json.decode((self._path / _EVALUATION).read_bytes(), type=_Evaluated)
-            if self.line is not None and known.round == self.line.round:
-                return known.evaluation
+        if (known := self._known()) is not None:
+            return known.evaluation
         with LmdbStore.open(self._path, check=False) as kept:
             return evaluate_store(config, fleet, kept)
+
+    def _known(self) -> _Evaluated | None:
+        """Read what is written down of the copy; None where that is nothing, damaged or of another round."""
+        with suppress(OSError, ValueError, msgspec.MsgspecError):
+            content = without_json_sum((self._path / _EVALUATION).read_bytes(), _EVALUATION)
+            known = msgspec.json.decode(content, type=_Evaluated)
+            if self.line is not None and known.round == self.line.round:
+                return known
+        return None
 
 
 def evaluate_store(config: RunConfig | None, fleet: Fleet, store: RowStore) -> Evaluation:

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 
 from sfsl import __version__
-from sfsl.durable import folder_made_whole, write_whole
+from sfsl.checksums import with_json_sum, with_last_line
+from sfsl.durable import folder_made_whole, write_new, write_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import Sections, read_run_sections, to_toml
@@ -41,8 +42,8 @@ class RunFolder:
         require_free(path)
         try:
             with folder_made_whole(path) as aside:
-                (aside / "config.toml").write_text(to_toml(config), encoding="utf-8")
-                (aside / "versions.json").write_bytes(_json(versions()))
+                write_new(aside / "config.toml", with_last_line(to_toml(config).encode()))
+                write_new(aside / "versions.json", _json(versions()))
         except OSError as error:
             raise InputError(f"cannot make the folder {path}: {error.strerror}") from None
         return cls(path)
@@ -62,7 +63,7 @@ class RunFolder:
         return {name: _BEFORE.get(name, {}) | content for name, content in own.items()}
 
     def write_config(self, config: RunConfig) -> None:
-        _replace(self.config_file, to_toml(config).encode())
+        _replace(self.config_file, with_last_line(to_toml(config).encode()))
 
     def drop_summary(self) -> None:
         self.summary_file.unlink(missing_ok=True)
@@ -93,7 +94,7 @@ def versions() -> dict[str, str]:
 
 
 def _json(value: object) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    return with_json_sum(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 
 def _replace(path: Path, data: bytes) -> None:

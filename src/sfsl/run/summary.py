@@ -217,7 +217,7 @@ def summarize(
     chosen. ``kept`` has what clients of hot rows have spent."""
     learning, baselines, complete = _learning(lines), _baselines(evaluation), len(lines) >= config.run.rounds
     exported = best.round if best else learning.auc_round or len(lines)
-    done = [line for line in lines if line.aborted is None]
+    done = [line for line in lines if line.aborted is None and not line.lost]
     costs = _costs(done, peak_memory)
     return Summary(
         scheme=config.round.scheme,
@@ -225,7 +225,7 @@ def summarize(
         complete=complete,
         rounds=len(lines),
         rounds_planned=config.run.rounds,
-        aborted=len(lines) - len(done),
+        aborted=sum(line.aborted is not None for line in lines),
         clients_per_round=config.round.all_clients,
         clients=clients,
         dropped=sum(sum(line.dropped.values()) for line in lines),

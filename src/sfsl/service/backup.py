@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from sfsl.durable import OWNER_ONLY, folder_made_whole, write_whole, written_whole
+from sfsl.durable import OWNER_ONLY, folder_made_whole, make_folder, write_whole, written_whole
 from sfsl.errors import InputError, StoreCorrupt, StoreError
 from sfsl.service.folder import REGISTRY, STORE
 from sfsl.service.registry import Registry
@@ -136,7 +136,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    target.parent.mkdir(mode=_FOLDER_ONLY, parents=True, exist_ok=True)
+    make_folder(target.parent, _FOLDER_ONLY)
     # A link could lead anywhere, also out of the backup.
     descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as opened, written_whole(target) as copy:

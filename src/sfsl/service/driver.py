@@ -316,7 +316,7 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     def decode(cls, data: bytes) -> Self:
         try:
             return msgspec.msgpack.decode(data, type=cls) if data else cls()
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise StoreCorrupt(
                 f"what the store keeps between rounds (its selection state) cannot be read: {error}"
             ) from None
@@ -325,7 +325,7 @@ class Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
         """Return the last round's record, if there is one."""
         try:
             return msgspec.json.decode(self.line, type=RoundRecord) if self.line else None
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise StoreCorrupt(f"the store's record of the last round cannot be read: {error}") from None
 
 

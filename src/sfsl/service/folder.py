@@ -1,74 +1,112 @@
 """The folder in which rounds are kept: a store, what is committed with each round, the metrics."""
 
-import os
-from collections.abc import Callable
-from contextlib import ExitStack
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sfsl.durable import Closing, write_whole
-from sfsl.errors import InputError, StoreError
+from sfsl import durable
+from sfsl.checksums import json_lines, with_json_sum
+from sfsl.durable import Closing, LineFile, moved_aside, write_whole
+from sfsl.errors import InputError, StoreCorrupt, StoreError
 from sfsl.rounds.record import RoundRecord
 from sfsl.service.driver import Journal
 from sfsl.service.registry import Registry
 from sfsl.submodel import LmdbStore, StoreSpec
+
+log = logging.getLogger(__name__)
 
 STORE, REGISTRY, METRICS = "store", "registry.sqlite", "metrics.jsonl"
 
 
 def read_lines(path: Path) -> list[RoundRecord]:
     """Return the lines of rounds 1, 2, …; a last line that a crash cut short is left out."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    whole = data.split(b"\n")[:-1]  # behind the last line break: nothing, or a torn line
     lines = []
-    for number, text in enumerate(whole, 1):
-        try:
-            line = msgspec.json.decode(text, type=RoundRecord)
-        except msgspec.MsgspecError as error:
-            raise InputError(f"{path}, line {number}, cannot be read: {error}; restore the file") from None
+    for number, line in enumerate(scan_lines(_content(path)), 1):
+        if not isinstance(line, RoundRecord):
+            raise InputError(f"{path}, line {number}, cannot be read: {line}; restore the file")
         if line.round != number:
             raise InputError(f"{path}, line {number}, is of round {line.round}; restore the file")
         lines.append(line)
     return lines
 
 
-class MetricsFile(Closing):
-    """Appends lines. ``lines`` are those to begin with: the file is made anew from them, whole."""
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
 
-    def __init__(self, path: Path, lines: list[RoundRecord]) -> None:
+
+def scan_lines(data: bytes) -> Iterator[RoundRecord | str]:
+    """Yield the records of a file's lines; where one is damaged, what is wrong with it."""
+    for text in json_lines(data):
+        if text is None:
+            yield "its checksum does not fit"
+            continue
         try:
-            write_whole(path, b"".join(line.encode() + b"\n" for line in lines))
-            self._file: IO[bytes] = open(path, "ab", buffering=0)  # noqa: SIM115 -- closed in close
-        except OSError as error:
-            raise InputError(f"cannot write {path}: {error.strerror}; the rounds stand") from None
-        self._path = path
+            yield msgspec.json.decode(text, type=RoundRecord)
+        except (msgspec.MsgspecError, ValueError) as error:
+            yield str(error)
+
+
+class MetricsFile(Closing):
+    """Appends lines to those that there are, from which the file is made anew, whole.
+
+    A disk that fails costs no round: what could not be written is kept, and written with the next line or
+    when the file is closed. The log says so, once."""
+
+    def __init__(self, path: Path, lines: Sequence[RoundRecord]) -> None:
+        self._path, self._owed, self._failed = path, list(lines), False
+        self._file: LineFile | None = None
+        self._write()
 
     def append(self, line: RoundRecord) -> None:
-        try:
-            self._file.write(line.encode() + b"\n")
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise InputError(
-                f"cannot write {self._path}: {error.strerror}; round {line.round} stands. Free some space "
-                "and resume the run"
-            ) from None
+        self._owed.append(line)
+        self._write()
 
     def close(self) -> None:
-        self._file.close()
+        if self._owed:
+            self._write()
+        if self._owed:
+            log.warning(
+                "%s still cannot be written: %s not in it. The store has them, and the last one's line",
+                self._path, _rounds([line.round for line in self._owed]),
+            )  # fmt: skip
+        if self._file is not None:
+            self._file.close()
+
+    def _write(self) -> None:
+        data = b"".join(with_json_sum(line.encode()) + b"\n" for line in self._owed)
+        try:
+            if self._file is None:
+                write_whole(self._path, data)
+                self._file = LineFile(self._path, len(data))
+            else:
+                self._file.append(data)
+        except OSError as error:
+            if not self._failed:
+                log.warning(
+                    "cannot write %s: %s. Rounds stand and go on; their lines are written when there is room",
+                    self._path, error.strerror,
+                )  # fmt: skip
+            self._failed = True
+            return
+        if self._failed:
+            log.warning("%s can be written again, and has every line", self._path)
+        self._owed, self._failed = [], False
 
 
 def make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.make_folder(folder, 0o700)
     except OSError as error:
         raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
 
@@ -80,7 +118,7 @@ def open_store(
     ``grow`` a store of fewer rows is taken up and has the others added."""
     if (folder / STORE).exists():
         return LmdbStore.open(folder / STORE, spec, grow=grow)
-    if read_lines(folder / METRICS):
+    if any(scan_lines(_content(folder / METRICS))):
         raise StoreError(f"{folder} has metrics but no store: it was deleted; restore it")
     return LmdbStore.create(folder / STORE, spec, dense())
 
@@ -88,18 +126,39 @@ def open_store(
 def recover_lines(
     path: Path, journal: Journal, seen: Callable[[RoundRecord], RoundRecord] = lambda record: record
 ) -> list[RoundRecord]:
-    """Return the metrics as far as the store has come. The last line may be in the store only; ``seen`` then
-    adds what comes to a record after its commit."""
-    rounds = journal.store.round
-    lines = read_lines(path)[:rounds]
-    if len(lines) == rounds - 1 and (last := journal.kept.record()) is not None:
-        lines.append(seen(last))
-    if len(lines) < rounds:
-        raise InputError(
-            f"{path} ends with round {len(lines)}, the store with {rounds}: lines were lost. Restore the "
-            "file, or begin anew in another folder"
-        )
-    return lines
+    """Return the metrics of all rounds in the store, whatever has become of their file: a line that is not
+    there, or is damaged, is made again if it is the store's last, to which ``seen`` adds what comes to a
+    record after its commit; in the place of others stands one that says so. The log says what was mended."""
+    rounds, mended, harm = journal.store.round, [], False
+    try:
+        data = _content(path)
+    except InputError as error:
+        data, harm = b"", True
+        mended.append(f"{error}, and is moved to {moved_aside(path).name}")
+    found = list(scan_lines(data))
+    lines = {line.round: line for line in found if isinstance(line, RoundRecord) and line.round <= rounds}
+    if damaged := sum(isinstance(line, str) for line in found):
+        harm = True
+        mended.append(f"{damaged} damaged lines are now in {moved_aside(path).name}")
+    if rounds and (rounds not in lines or lines[rounds].lost):
+        with suppress(StoreCorrupt):
+            if (last := journal.kept.record()) is not None:
+                lines[rounds] = seen(last)
+                mended.append(f"round {rounds} has its line from the store")
+    if gone := [number for number in range(1, rounds + 1) if number not in lines]:
+        harm = True
+        mended.append(f"{_rounds(gone)} marked as lost")
+    if mended:
+        level = logging.WARNING if harm else logging.INFO
+        log.log(level, "%s is mended: %s. The store is whole at round %d", path, "; ".join(mended), rounds)
+    return [lines.get(number) or RoundRecord.of_lost(number) for number in range(1, rounds + 1)]
+
+
+def _rounds(numbers: Sequence[int]) -> str:
+    """Name rounds in a log: their number, and the first and last of them."""
+    if len(numbers) == 1:
+        return f"round {numbers[0]} is"
+    return f"{len(numbers)} rounds, {numbers[0]} to {numbers[-1]}, are"
 
 
 class ServerFolder(NamedTuple):

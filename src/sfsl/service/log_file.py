@@ -11,16 +11,17 @@ An entry is on disk before its client is enrolled, and a head before anyone sees
 short was never said to be there, and goes. A log that has lost what its head commits to is refused.
 """
 
-import os
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.crypto.merkle import Tree
 from sfsl.crypto.secret import Randomness, Secret
-from sfsl.durable import OWNER_ONLY, Closing, closed_on_error, write_whole
+from sfsl.durable import OWNER_ONLY, Closing, LineFile, closed_on_error, write_whole
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -38,6 +39,7 @@ from sfsl.service.signing import client_id, require_public
 
 LOG, KEY, HEADS = "roster.log", "roster.key", "roster.head"
 _TITLE = "# sfsl log 1 "
+_MARK = " # "
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,12 @@ class RosterLog(Closing):
         self._places: dict[str, list[int]] = {}
         for place, entry in enumerate(self.entries):
             self._places.setdefault(client_id(entry.public_key), []).append(place)
-        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
-        self._size: int | None = whole
+        try:
+            self._file = LineFile(self._path, whole)
+        except OSError as error:
+            raise StoreError(f"cannot open {self._path}: {error.strerror}") from None
+        self._failed = False
         with closed_on_error(self):
-            os.ftruncate(self._file, whole)
             self.shown: LogHead | None = None
             self._open_heads(now_ms)
 
@@ -96,18 +100,13 @@ class RosterLog(Closing):
         new = [one for one in entries if self._is_new(one)]
         if not new:
             return
-        if self._size is None:
+        if self._failed:
             raise StoreError(f"an earlier write to {self._path} failed; start the server again")
-        size, self._size = self._size, None
-        data = "".join(f"{line_of(one)}\n" for one in new).encode("ascii")
         try:
-            written = 0
-            while written < len(data):  # a disk may take less than it is offered
-                written += os.write(self._file, data[written:])
-            os.fsync(self._file)
+            self._file.append("".join(with_sum(line_of(one)) for one in new).encode("ascii"))
         except OSError as error:
+            self._failed = True
             raise StoreError(f"cannot write {self._path}: {error.strerror}; nobody was enrolled") from None
-        self._size = size + len(data)
         for entry in new:
             self._places.setdefault(client_id(entry.public_key), []).append(len(self.entries))
             self.entries.append(entry)
@@ -213,13 +212,11 @@ class RosterLog(Closing):
         enough = len(signers(offered, self.rules.witnesses)) >= self.rules.least_witnesses
         shown = offered if enough else self.shown
         heads = [msgspec.Raw(head_json(one)) for one in (offered, shown) if one is not None]
-        _write(self._heads_path, msgspec.json.encode(heads))
+        _write(self._heads_path, with_json_sum(msgspec.json.encode(heads)))
         self.offered, self.shown = offered, shown
 
     def close(self) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        self._file.close()
 
 
 def line_of(entry: LogEntry) -> str:
@@ -227,39 +224,51 @@ def line_of(entry: LogEntry) -> str:
     return entry.public_key.hex() + (f" {entry.voucher.hex()}" if entry.voucher else "")
 
 
+def with_sum(text: str) -> str:
+    """A line of the log's file: a comment behind the entry has its checksum."""
+    return f"{text}{_MARK}{hashlib.sha256(text.encode('latin-1')).hexdigest()[:16]}\n"
+
+
 def read_log(path: Path, deployment: bytes | None = None) -> tuple[list[LogEntry], int]:
     """Return the entries of a log's file, and the bytes of its whole lines; behind them may be what a crash
-    cut short."""
+    cut short. Lines have checksums, but for those at the start that an earlier version wrote."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from None
-    title, *lines = data[: data.rfind(b"\n") + 1].decode("latin-1").split("\n")[:-1] or [""]
+    *whole, torn = data.decode("latin-1").split("\n")
+    title, *lines = whole or [""]
     if title != _TITLE + (deployment.hex() if deployment else title[len(_TITLE) :]):
         raise StoreCorrupt(f"{path} is not the log of this deployment")
-    entries = []
+    entries, summed = [], False
     for number, line in enumerate(lines, 2):
-        found = KEY_LINE.fullmatch(line)
+        text, mark, _ = line.partition(_MARK)
+        found = KEY_LINE.fullmatch(text)
         try:
-            if found is None or line != line.lower():
+            if found is None or text != text.lower():
                 raise InvalidMessage("a public key, and perhaps a voucher")
+            summed |= bool(mark)
+            if summed and f"{line}\n" != with_sum(text):
+                raise InvalidMessage("its checksum does not fit")
             entry = LogEntry(bytes.fromhex(found[1]), bytes.fromhex(found[2] or ""))
             require_public(entry.public_key)
         except InvalidMessage as error:
             raise StoreCorrupt(f"{path}, line {number}, is no entry of a log: {error}") from None
         entries.append(entry)
+    if with_sum(torn[:-1].partition(_MARK)[0]) == f"{torn[:-1]}\n":
+        raise StoreCorrupt(f"{path}: the last line is whole, but its line break is damaged")
     return entries, data.rfind(b"\n") + 1
 
 
 def read_heads(path: Path) -> list[LogHead]:
     """Return the heads in a file: one, or several as a server keeps them (offered, shown) or a client that
     found two which cannot both be true."""
-    data = path.read_bytes()
+    data = without_json_sum(path.read_bytes(), str(path))
     try:
         many = msgspec.json.decode(
             data if data.startswith(b"[") else b"[" + data + b"]", type=list[msgspec.Raw]
         )
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise InputError(f"{path} holds no heads of a log: {error}") from None
     if not many:
         raise InputError(f"{path} holds no heads of a log")

@@ -28,14 +28,18 @@ from sfsl.errors import (
     UnknownClient,
 )
 from sfsl.service.identities import Enrolment
+from sfsl.service.registry_sums import TABLE as SUMS
+from sfsl.service.registry_sums import RegistrySums
 from sfsl.service.signing import DEPLOYMENT_BYTES, client_id
 
 __all__ = ["ClientRecord", "Enrolment", "Registry"]
 
 APPLICATION = 0x5346534C  # "SFSL"
-SCHEMA = 1
+SCHEMA = 2
+_WITHOUT_SUMS = 1  # the schema before; a server's file is brought to this one when it is opened
 _MAGIC = b"SQLite format 3\0"
 _BUSY_SECONDS = 5.0
+_READ_SECONDS = 0.1
 _PRAGMAS = (
     "journal_mode = WAL", "synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON",
     "foreign_keys = ON", "trusted_schema = OFF", "cell_size_check = ON",
@@ -77,19 +81,24 @@ _MOST_ROUND_ID = 64
 
 
 class RegistryFile:
-    """Holds a connection to one file. A write is one transaction, durable when it returns. ``lock`` is None
-    for a visitor beside the server: SQLite keeps the two apart for each transaction."""
+    """Holds two connections to one file: who reads waits for nobody who writes. A write is one transaction,
+    durable when it returns. ``lock`` is None for a visitor beside the server: SQLite keeps the two apart for
+    each transaction."""
 
     def __init__(self, path: Path, lock: FileLock | None) -> None:
         self.path = path
+        self._locked = False
         self._lock = lock
         self._process = os.getpid()
-        self._one_at_a_time = threading.RLock()
+        self._one_writes, self._one_reads = threading.Lock(), threading.Lock()
         _require_registry(path)
         with typed(path, "open"):
-            self._connection = _connect(path)
+            self._connection = _connect(path, _BUSY_SECONDS)
         with closed_on_error(self._connection), typed(path, "open"):
+            self._sums: RegistrySums | None = None
             self._check()
+            # Handlers of requests read, and must not wait: a server has others to answer meanwhile.
+            self._reading = _connect(path, _BUSY_SECONDS if lock is None else _READ_SECONDS)
 
     @classmethod
     def create(cls, path: Path, deployment: bytes) -> None:
@@ -105,12 +114,13 @@ class RegistryFile:
                 Path(f"{aside}{end}").unlink(missing_ok=True)
             os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
             # The last one to close puts all into the one file.
-            with typed(path, "create"), contextlib.closing(_connect(aside)) as connection:
+            with typed(path, "create"), contextlib.closing(_connect(aside, _BUSY_SECONDS)) as connection:
                 connection.executescript(
                     f"BEGIN IMMEDIATE; PRAGMA application_id = {APPLICATION}; "
-                    f"PRAGMA user_version = {SCHEMA}; {_TABLES}"
+                    f"PRAGMA user_version = {SCHEMA}; {_TABLES} {SUMS}"
                 )
-                connection.execute("INSERT INTO deployment VALUES (1, ?)", (deployment,))
+                with RegistrySums(connection).kept():
+                    connection.execute("INSERT INTO deployment VALUES (1, ?)", (deployment,))
                 connection.execute("COMMIT")
             put_in_place(aside, path)
         except OSError as error:
@@ -126,13 +136,18 @@ class RegistryFile:
                 f"{self.path} was written by a later version (schema {schema}, this one reads {SCHEMA}); "
                 "upgrade sfsl"
             )
-        if schema != SCHEMA:
+        if schema not in (SCHEMA, _WITHOUT_SUMS):
             raise StoreCorrupt(f"{self.path} has schema {schema}, which never was; restore a backup")
         for check, sound in (("integrity_check(1)", [("ok",)]), ("foreign_key_check", [])):
             if (found := self._connection.execute(f"PRAGMA {check}").fetchall()) != sound:
                 raise StoreCorrupt(f"{self.path} is damaged: {check} gives {found[0][0]}. Restore a backup")
         if self._lock is not None:
             self._check_length()
+        if schema == SCHEMA or self._lock is not None:  # an earlier version's server keeps none
+            self._sums = RegistrySums(self._connection)
+            if schema == _WITHOUT_SUMS:
+                self._sums.add_to_old(SCHEMA)
+            self._sums.require(self.path)
 
     def _check_length(self) -> None:
         """Refuse a file that was cut: SQLite reads what is gone from the last page as zeros. With the log put
@@ -146,13 +161,22 @@ class RegistryFile:
         return int(self._connection.execute(query).fetchone()[0])
 
     @contextlib.contextmanager
-    def write(self) -> Iterator[sqlite3.Connection]:
-        """Hold one transaction: all of it is done, durably, or nothing."""
+    def write(self, seconds: float | None = None) -> Iterator[sqlite3.Connection]:
+        """Hold one transaction: all of it is done, durably, or nothing. ``seconds``: how long to wait for
+        whoever else writes, 5 where it does not say; then ``StoreInUse``."""
         self._require_open()
-        with self._one_at_a_time, typed(self.path, "write"):
+        seconds = _BUSY_SECONDS if seconds is None else seconds
+        if not self._one_writes.acquire(timeout=seconds):
+            raise StoreInUse(f"cannot write {self.path}: another write takes long; try again")
+        with contextlib.ExitStack() as held, typed(self.path, "write"):
+            held.callback(self._one_writes.release)
+            self._locked = True  # until it shows that it is not
+            self._connection.execute(f"PRAGMA busy_timeout = {round(1000 * seconds)}")
             self._connection.execute("BEGIN IMMEDIATE")
+            self._locked = False
             try:
-                yield self._connection
+                with contextlib.nullcontext() if self._sums is None else self._sums.kept():
+                    yield self._connection
                 self._connection.execute("COMMIT")
             except BaseException:
                 if self._connection.in_transaction:  # a full disk may have ended it already
@@ -161,12 +185,20 @@ class RegistryFile:
 
     def read(self, query: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         self._require_open()
-        with self._one_at_a_time, typed(self.path, "read"):
-            return self._connection.execute(query, values).fetchall()
+        with self._one_reads, typed(self.path, "read"):
+            return self._reading.execute(query, values).fetchall()
+
+    @property
+    def locked(self) -> bool:
+        """Whether another process keeps this one from writing."""
+        if self._locked:
+            with contextlib.suppress(StoreInUse), self.write(seconds=0):
+                pass
+        return self._locked
 
     def copy_to(self, path: Path) -> None:
         self._require_open()
-        with self._one_at_a_time, typed(self.path, "copy"):
+        with self._one_writes, typed(self.path, "copy"):
             self._connection.execute("VACUUM INTO ?", (str(path),))
 
     def _require_open(self) -> None:
@@ -176,15 +208,16 @@ class RegistryFile:
             raise StoreInUse(f"{self.path} was opened before a fork; open it again in this process")
 
     def close(self) -> None:
-        with self._one_at_a_time, typed(self.path, "close"):
+        with self._one_writes, self._one_reads, typed(self.path, "close"):
+            self._reading.close()
             self._connection.close()
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, seconds: float) -> sqlite3.Connection:
     # Opened, never made: an empty file in place of a lost one would forget who was revoked.
     place = f"{path.as_uri()}?mode=rw"
     connection = sqlite3.connect(
-        place, uri=True, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        place, uri=True, timeout=seconds, isolation_level=None, check_same_thread=False
     )
     with closed_on_error(connection):
         for setting in _PRAGMAS:
@@ -212,6 +245,8 @@ def typed(path: Path, doing: str) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise _as_ours(error, f"{doing} {path}") from None
+    except UnicodeDecodeError:  # of a text in a row, or of a name that SQLite's own message quotes
+        raise StoreCorrupt(f"cannot {doing} {path}: a text in it is damaged. Restore a backup") from None
 
 
 def _as_ours(error: sqlite3.Error, what: str) -> StoreError:
@@ -274,7 +309,10 @@ class Registry(Closing):
         """Take a client in, or find it there already. Whether it may come is for ``Enrolment`` to say."""
         client = client_id(public)
         _require_whole(now_ms)
-        with self._file.write() as db:
+        with contextlib.suppress(UnknownClient, Revoked):
+            self.public_key(client)
+            return client  # without a write, for which someone might have to be waited for
+        with self._file.write(_READ_SECONDS) as db:  # at a request, which may come back
             known = db.execute("SELECT revoked_ms FROM clients WHERE id = ?", (client,)).fetchone()
             if known is not None and known[0] is not None:
                 raise Revoked(f"client {client} was revoked; it needs a new identity")
@@ -289,6 +327,11 @@ class Registry(Closing):
         with self._file.write() as db:
             row = (now_ms, _number(db, client))
             db.execute("UPDATE clients SET revoked_ms = ? WHERE number = ? AND revoked_ms IS NULL", row)
+
+    @property
+    def locked(self) -> bool:
+        """Whether another process keeps this one from writing."""
+        return self._file.locked
 
     def public_key(self, client: str) -> bytes:
         """Return the key of a client that may act, else raise ``UnknownClient`` or ``Revoked``."""

@@ -6,6 +6,7 @@ request once. The host keeps a server from claiming another's deployment and pas
 """
 
 import ipaddress
+import math
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from sfsl.errors import (
 )
 
 _PIECES = 8
+_MOST_NONCES = 2_000_000  # of all clients, about 100 bytes each,
+_BUSY_CLIENTS = 16  # or so many at the rate that each is promised, if that is more
 CLIENT, HOST, TIME = "Sfsl-Client", "Sfsl-Host", "Sfsl-Time"
 NONCE, SIGNATURE = "Sfsl-Nonce", "Sfsl-Signature"
 LABEL = "http request"
@@ -42,6 +45,18 @@ _HEIGHT_8 = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 _SMALL_ORDER = frozenset((0, 1, _P - 1, _HEIGHT_8, _P - _HEIGHT_8))
 
 
+def nonces_needed(rate: float, burst: int, window_ms: int, body_ms: int) -> int:
+    """Return how many requests of one client are remembered at a time where it may send ``rate`` a second and
+    ``burst`` at once: a clock that is ahead by the whole window makes its nonces last longest."""
+    kept_ms = window_ms + body_ms
+    lasts_ms = window_ms + kept_ms + 2 * _width(kept_ms)
+    return burst + math.ceil(rate * lasts_ms / 1000)
+
+
+def _width(kept_ms: int) -> int:
+    return -(-kept_ms // _PIECES)
+
+
 class Nonces:
     """Remembers (client, nonce) until ``kept_ms`` after the time that the request *claims*, which may lie
     ahead of when it came. Time is cut into pieces, forgotten one at a time. What is older than the last
@@ -50,7 +65,7 @@ class Nonces:
     def __init__(self, *, kept_ms: int, per_client: int, most_clients: int, most: int) -> None:
         if min(kept_ms, per_client, most_clients, most) < 1:
             raise ParameterError("the limits on remembered requests are 1 at the least")
-        self._kept_ms, self._width_ms = kept_ms, -(-kept_ms // _PIECES)
+        self._kept_ms, self._width_ms = kept_ms, _width(kept_ms)
         self._per_client, self._most_clients, self._most = per_client, most_clients, most
         self._pieces: dict[int, dict[str, set[bytes]]] = {}
         self._counts: dict[str, int] = {}
@@ -233,8 +248,10 @@ class Verifier:
     certificate has it, ``*.`` standing for one more label; a request that was signed for another host is
     passed on by someone, and refused. ``window_ms``: how far a request's clock may
     be off, either way, when its headers arrive. ``body_ms``: how long its body may take from then on.
-    ``not_before_ms``: when this process began; what was signed earlier may have been taken by the one
-    before it, whose memory is gone.
+    ``rate`` and ``burst``: what a client is promised, in requests a second and at once; there is room for all
+    of it. ``not_before_ms``: when this process began; what was signed earlier may have been taken by the one
+    before it, whose memory is gone. ``cover`` is told the time that a request claims before it is taken, and
+    keeps it for the process after this one (``SigningClock``).
     """
 
     def __init__(
@@ -245,10 +262,13 @@ class Verifier:
         hosts: Collection[str],
         window_ms: int = 120_000,
         body_ms: int = 120_000,
-        nonces_per_client: int = 2048,
+        rate: float = 20.0,
+        burst: int = 100,
+        nonces_per_client: int | None = None,
         most_clients: int = 100_000,
-        most_nonces: int = 2_000_000,
+        most_nonces: int | None = None,
         not_before_ms: int = 0,
+        cover: Callable[[int], None] = lambda time_ms: None,
     ) -> None:
         if len(deployment) != DEPLOYMENT_BYTES:
             raise ParameterError(f"a deployment id has {DEPLOYMENT_BYTES} bytes, not {len(deployment)}")
@@ -258,13 +278,16 @@ class Verifier:
         self._hosts = frozenset(
             f"*.{host_name(one[2:])}" if one.startswith("*.") else host_name(one) for one in hosts
         )
-        self._window_ms, self._not_before_ms = window_ms, not_before_ms
+        self._window_ms, self._not_before_ms, self._cover = window_ms, not_before_ms, cover
+        each = nonces_per_client
+        if each is None:
+            each = nonces_needed(rate, burst, window_ms, body_ms)
         # As long as a copy of a request could still pass: the window after its time, then its body.
         self._nonces = Nonces(
             kept_ms=window_ms + body_ms,
-            per_client=nonces_per_client,
+            per_client=each,
             most_clients=most_clients,
-            most=most_nonces,
+            most=max(_MOST_NONCES, _BUSY_CLIENTS * each) if most_nonces is None else most_nonces,
         )
 
     @property
@@ -288,11 +311,22 @@ class Verifier:
         self._nonces.require_new(claim.client, claim.nonce, claim.time_ms, now_ms)
         return claim
 
-    def check_body(self, claim: Claim, method: str, target: str, body_sha256: bytes, now_ms: int) -> str:
-        """Check the rest, once the body is here. What may have changed meanwhile is checked again."""
+    def check_body(
+        self,
+        claim: Claim,
+        method: str,
+        target: str,
+        body_sha256: bytes,
+        now_ms: int,
+        admit: Callable[[str], None] = lambda client: None,
+    ) -> str:
+        """Check the rest, once the body is here. What may have changed meanwhile is checked again. ``admit``
+        may refuse whoever signed it; what it refuses takes no room in memory."""
         public = self._public_key_of(claim.client)
         self._nonces.require_new(claim.client, claim.nonce, claim.time_ms, now_ms)
         self._require_signature(claim, public, method, target, body_sha256)
+        admit(claim.client)
+        self._cover(claim.time_ms)
         self._nonces.remember(claim.client, claim.nonce, claim.time_ms)
         return claim.client
 

@@ -54,6 +54,9 @@ class Terms(Checked, frozen=True, rename="kebab"):
     dataset_weights: Exact sums: allow weights that tell the server how many samples this client has.
     max_clip: Decline updates clipped at more than this.
     max_rows: Exact sums: decline submodels of more rows.
+    patience_hours: Keep on asking for so long where the server's certificate, its clock, its load or a
+        signature that is not taken are in the way, then stop with an error; 0: at once, inf: for ever. A
+        server that cannot be reached is waited for without end.
 
     >>> import sfsl
     >>> careful = sfsl.Terms(privacy="cpp3", least_cohort=50, exposures=1, period_days=30)
@@ -87,6 +90,7 @@ class Terms(Checked, frozen=True, rename="kebab"):
     dataset_weights: bool = False
     max_clip: Annotated[float, Meta(gt=0)] = 10.0
     max_rows: Annotated[int, Meta(ge=1)] = 10**6
+    patience_hours: Annotated[float, Meta(ge=0)] = 24.0
 
     def __post_init__(self) -> None:
         if self.privacy not in PRESETS:
@@ -98,6 +102,8 @@ class Terms(Checked, frozen=True, rename="kebab"):
             raise InputError(f"max-clip {self.max_clip:g}: a number above 0")
         if not self.hot_epsilon >= 0:
             raise InputError(f"hot-epsilon {self.hot_epsilon:g}: a number from 0 up, or inf for no limit")
+        if not self.patience_hours >= 0:
+            raise InputError(f"patience-hours {self.patience_hours:g}: a number from 0 up, or inf for ever")
         if not 0 < self.hot_delta < 1:
             raise InputError(f"hot-delta {self.hot_delta:g}: a number between 0 and 1, such as 1e-6")
         super().__post_init__()

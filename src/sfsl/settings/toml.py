@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from sfsl.checksums import without_last_line
 from sfsl.errors import InputError, ParameterError
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.sections import description
@@ -24,9 +25,10 @@ HEAD = """\
 
 
 def read_sections(path: Path) -> Sections:
+    """Read a file of settings. One that a run wrote has a checksum, as a comment at its end."""
     try:
-        with open(path, "rb") as file:
-            return tomllib.load(file)
+        content = without_last_line(path.read_bytes(), str(path), "if you edited it, delete its last line")
+        return tomllib.loads(content.decode())
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

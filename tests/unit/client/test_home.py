@@ -135,9 +135,13 @@ def test_new_samples_wait_for_the_next_period(tmp_path: Path) -> None:
             day, PRESETS["cpp2"], Tables(shared=("goods",)), {"goods": [1]}, acknowledged=None,
             randomness=SeededRandomness("period"),
         )  # fmt: skip
+        source.write_text("newer still")  # and as long as nothing has left
+        copy, changed = home.samples(source, state, day)
+        assert (copy.read_text(), changed) == ("newer still", False)
+        state.expose(b"round")
         source.write_text("newest")
         copy, changed = home.samples(source, state, day)
-        assert (copy.read_text(), changed) == ("newer", True)
+        assert (copy.read_text(), changed) == ("newer still", True)
         copy, changed = home.samples(source, state, later)
         assert (copy.read_text(), changed) == ("newest", False)
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600

@@ -236,7 +236,8 @@ def test_a_wrong_clock_is_set_by_the_servers() -> None:
 
 
 def test_a_signature_that_is_never_taken_is_an_error() -> None:
-    wire = Wire(httpx.Response(401, json={"error": "AuthenticationFailed", "message": "who?"}))
+    refused = httpx.Response(401, json={"error": "AuthenticationFailed", "message": "who?"})
+    wire = Wire(refused, patience_s=0)
     with pytest.raises(AuthenticationFailed, match="who"):
         wire.run(post)
     assert len(wire.sent) == 6

@@ -43,8 +43,9 @@ def play_round(state: ClientState, name: bytes) -> Any:
 def test_a_round_in_order(tmp_path: Path) -> None:
     with create(tmp_path / "state") as state:
         begin(state)
-        assert state.period == 1
+        assert state.period is None  # until something leaves
         assert state.expose(b"r1")["goods"].tolist() == [3, 5, 900]
+        assert state.period == 1
         assert (state.ledger.exposures, state.ledger.answered, state.epsilon_period) == (1, 0, 0.0)
         assert state.answer(b"r1", UNION, SeededRandomness(1))["goods"].shape == (200,)
         assert (state.ledger.exposures, state.ledger.answered) == (1, 1)
@@ -263,6 +264,7 @@ def test_the_ledger_lists_closed_periods(tmp_path: Path) -> None:
 def test_nothing_secret_shows(tmp_path: Path) -> None:
     with create(tmp_path / "state") as state:
         begin(state)
+        state.expose(b"r1")
         frozen = state._record.period
         assert frozen is not None
         for shown in (repr(state), repr(state._record), repr(frozen), str(frozen)):

@@ -45,7 +45,7 @@ def stamp(at: float) -> str:
 
 
 def begun(at: float, number: int, name: int) -> str:
-    return f"{stamp(at)} INFO round {number} ({name:032x}): 3 clients invited\n"
+    return f"{stamp(at)} INFO round {number} ({name:032x}): 3 clients invited to submodels\n"
 
 
 def evidence() -> Any:
@@ -153,6 +153,24 @@ TAMPERED = {
         "charged",
         lambda e: replace(e, ledgers=e.ledgers | {"c0": msgspec.structs.replace(e.ledgers["c0"], lost=1)}),
     ),
+    "a line lost and nobody harmed it": (
+        "mended",
+        lambda e: replace(e, lines=[*e.lines[:-1], RoundRecord.of_lost(ROUNDS)]),
+    ),
+    "damage that is told twice": (
+        "mended",
+        lambda e: replace(
+            e, damaged=[2], log=f"=== start 1\n{e.log}=== start 2\n" + 2 * "WARNING x is mended: y\n"
+        ),
+    ),
+    "a lost line of a round that ended otherwise": (
+        "commits",
+        lambda e: replace(
+            e,
+            lines=[*e.lines[:6], RoundRecord.of_lost(7), *e.lines[7:]],
+            told=e.told | {"c1": [*e.told["c1"], (2 * START, "aborted", 7)]},
+        ),
+    ),
     "a trace in the log": (
         "handled",
         lambda e: replace(e, log=e.log + "Traceback (most recent call last):\n"),
@@ -169,6 +187,34 @@ TAMPERED = {
 def test_each_wrong_is_found(what: str) -> None:
     check, tamper = TAMPERED[what]
     assert getattr(checks, check)(tamper(evidence()))
+
+
+def test_damage_that_is_mended_and_told_is_fine() -> None:
+    found = evidence()
+    lines = [RoundRecord.of_lost(one.round) if one.round in (5, 6) else one for one in found.lines]
+    log = f"=== start 1\n{found.log}=== start 2\nWARNING metrics.jsonl is mended: 2 rounds\n"
+    found = replace(found, lines=lines, damaged=[2], log=log)
+    assert checks.verdicts(found) == {name: [] for name in checks.CHECKS}
+
+
+def test_a_false_clock_of_the_server_is_not_believed() -> None:
+    """When a round began is known by another clock."""
+    found = evidence()
+    right = {one.id: one.at for one in found.begun()}
+    wrong = replace(found, log=found.log.replace(stamp(START)[:4], "2099"))
+    assert checks.in_step(wrong)
+    assert not checks.in_step(replace(wrong, seen=right))
+
+
+def test_a_round_that_was_cut_short_may_be_called_aborted() -> None:
+    found = evidence()
+    first, second = (one.at for one in found.begun() if one.number == 9)
+
+    def told(at: float, how: str) -> Any:
+        return replace(found, told=found.told | {"c1": [*found.told["c1"], (at, how, 9)]})
+
+    assert not checks.commits(told(first + 5, "aborted"))
+    assert checks.commits(told(second + 5, "aborted"))
 
 
 def test_missing_one_round_is_in_step() -> None:

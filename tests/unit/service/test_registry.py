@@ -163,7 +163,7 @@ def test_settings_of_the_file(path: Path) -> None:
             ("journal_mode", "wal"),
             ("synchronous", 2),
             ("foreign_keys", 1),
-            ("user_version", 1),
+            ("user_version", 2),
             ("application_id", 0x5346534C),
         ):
             assert registry._file.read(f"PRAGMA {setting}") == [(value,)]
@@ -221,7 +221,7 @@ def filled(path: Path) -> Path:
 
 
 def test_a_later_schema_is_not_guessed_at(filled: Path) -> None:
-    change(filled, "PRAGMA user_version = 2")
+    change(filled, "PRAGMA user_version = 3")
     with pytest.raises(StoreError, match=r"later version.*upgrade") as caught:
         Registry(filled)
     assert type(caught.value) is StoreError
@@ -246,12 +246,76 @@ def test_a_registry_that_lacks_something(filled: Path, statements: list[str]) ->
 
 
 def test_a_key_that_is_not_its_clients(filled: Path) -> None:
+    without_sums(filled)
     change(filled, f"UPDATE clients SET public = x'{EVE.hex()}'")  # noqa: S608
     with Registry(filled) as registry:
         for look in (lambda: registry.public_key(client_id(ADA)), lambda: list(registry.clients())):
             with pytest.raises(StoreCorrupt, match="key and id differ"):
                 look()
         assert registry.count() == 1
+
+
+def without_sums(path: Path) -> None:
+    """Make of a registry what the version before sums wrote."""
+    change(path, "DROP TABLE sums", "PRAGMA user_version = 1")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE clients SET acknowledged = acknowledged + 4",
+        "UPDATE clients SET enrolled_ms = enrolled_ms + 1",
+        "UPDATE clients SET revoked_ms = 7 WHERE revoked_ms IS NULL",
+        "UPDATE deployment SET id = x'00112233445566778899aabbccddeeff'",
+        "UPDATE rounds SET id = x'01'",
+        "UPDATE invitations SET period = 9",
+        "DELETE FROM acknowledgements",
+        "DELETE FROM invitations",
+        "UPDATE sums SET rows = rows + 1 WHERE name = 'clients'",
+        "DELETE FROM sums WHERE name = 'rounds'",
+    ],
+)
+def test_a_row_that_became_another_is_found(path: Path, statement: str) -> None:
+    """SQLite finds nothing wrong with any of these."""
+    with Registry(path) as registry:
+        ada = registry.enrol(ADA, NOW)
+        registry.invite(3, b"round", [ada])
+        registry.acknowledge(b"round", [ada])
+    with Registry(path) as registry:
+        assert registry.acknowledged(ada) == 1
+    change(path, statement)
+    for opened in (Registry, Registry.beside):
+        with pytest.raises(StoreCorrupt, match=r"rows of \w+ changed"):
+            opened(path)
+
+
+def test_sums_follow_every_change_of_whoever_makes_it(path: Path) -> None:
+    with Registry(path) as registry:
+        ada, eve = registry.enrol(ADA, NOW), registry.enrol(EVE, NOW)
+        for number in range(3):
+            registry.invite(number, bytes([number, 1]), [ada, eve])
+            registry.acknowledge(bytes([number, 1]), [ada, ada, eve])
+        registry.acknowledge(bytes([0, 1]), [ada])  # again, which changes nothing
+        with Registry.beside(path) as beside:
+            beside.revoke(eve, NOW)
+            with pytest.raises(Revoked):
+                beside.enrol(EVE, NOW)  # which is undone
+        Registry.beside(path).close()
+    with Registry(path) as again:
+        assert again.acknowledged(ada) == 3
+
+
+def test_a_registry_of_the_version_before_gets_sums(path: Path) -> None:
+    with Registry(path) as registry:
+        ada = registry.enrol(ADA, NOW)
+    without_sums(path)
+    with Registry.beside(path) as visitor:  # of a server of that version, which knows no sums
+        visitor.revoke(ada, NOW)
+    with Registry(path) as registry:
+        assert registry.client(ada).revoked_ms == NOW
+    change(path, "UPDATE clients SET revoked_ms = NULL")
+    with pytest.raises(StoreCorrupt, match="rows of clients changed"):
+        Registry(path)
 
 
 def test_a_failed_opening_lets_go_of_the_lock(path: Path) -> None:

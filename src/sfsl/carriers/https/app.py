@@ -30,6 +30,7 @@ from sfsl.codec import VERSION, Message
 from sfsl.data.catalogue import catalogue_digest
 from sfsl.errors import (
     AuthenticationFailed,
+    ClockSkew,
     ConflictingMessage,
     DecodeError,
     InvalidMessage,
@@ -39,12 +40,15 @@ from sfsl.errors import (
     RemoteError,
     RoundOver,
     ShuttingDown,
+    StoreInUse,
     TooMany,
+    Unavailable,
     UnexpectedSender,
     UnknownClient,
     WrongPhase,
     WrongRound,
 )
+from sfsl.service.clock import SigningClock, spell
 from sfsl.service.log_file import RosterLog
 from sfsl.service.messages import CODEC, MOST_PROVEN, CheckIn, Enrol, LogHead, LogQuery
 from sfsl.service.registry import Enrolment
@@ -65,6 +69,7 @@ _SINCE = re.compile("(?:since=(0|[1-9][0-9]{0,12}))?")
 _AFTER = re.compile("after=(0|[1-9][0-9]{0,2})")
 _PATH = re.compile(rb"/[a-z0-9/.-]*")  # there is no other character in any of our paths, nor a "%"
 _STATUS_SECONDS = 1.0
+_SKEW_SECONDS = 60.0
 _TOLD = ("poll_seconds", "phase_seconds", "training_seconds", "cohort", "min_cohort", "largest_set")
 _READ = "sfsl.read"  # in the scope of a request whose body was read to its end
 FRAME = "application/octet-stream"
@@ -83,6 +88,7 @@ STATUS: dict[type[Exception], int] = {
     ConflictingMessage: 409,
     RoundOver: 410,
     ShuttingDown: 503,
+    Unavailable: 503,
 }
 _LONGEST = 400
 _SHUTDOWN_SECONDS = 10
@@ -129,7 +135,8 @@ class Rates:
 
 class Server:
     """Has the endpoints. ``package`` is what clients build the model from, ``catalogue`` what its rows are
-    called: None where that is their numbers; ``log`` the log of enrolled identities, if one is kept."""
+    called: None where that is their numbers; ``log`` the log of enrolled identities, if one is kept.
+    ``clock`` is what requests are signed by; without one that is ``time_ms``."""
 
     def __init__(
         self,
@@ -141,11 +148,13 @@ class Server:
         *,
         catalogue: bytes | None = None,
         log: RosterLog | None = None,
+        clock: SigningClock | None = None,
         time_ms: Callable[[], int] = now_ms,
     ) -> None:
         self.coordinator, self._check_ins = coordinator, coordinator.check_ins
         self._registry, self._verifier, self._enrolment = coordinator.registry, verifier, enrolment
-        self._package, self._catalogue, self._limits, self._now_ms = package, catalogue, limits, time_ms
+        self._package, self._catalogue, self._limits = package, catalogue, limits
+        self.clock = clock or SigningClock(None, wall=time_ms, steady=time_ms)
         self._named = {} if catalogue is None else {"catalogue": catalogue_digest(catalogue).hex()}
         self._log = log
         self._clients = Rates("this client", limits.client_rate, limits.client_burst)
@@ -183,7 +192,7 @@ class Server:
                 "model": self.coordinator.model_digest.hex(),
                 **self._named,
                 "round": self._check_ins.round,
-                "time": self._now_ms(),
+                **self.times,
                 "active": settings.rules.active,
                 "scheme": settings.rules.scheme,
                 "limits": {
@@ -193,6 +202,11 @@ class Server:
                 },
             }
         )
+
+    @property
+    def times(self) -> dict[str, int]:
+        """What to sign by, and what this machine's clock says."""
+        return {"time": self.clock.now_ms, "clock": self.clock.wall_ms}
 
     async def model(self, request: Request) -> Response:
         return _frame(self._package)
@@ -221,12 +235,13 @@ class Server:
         if self._check_ins.stopping:
             raise ShuttingDown("the server is shutting down; come back later")
         body, digest = await self._body(request, ENROL_BYTES)
-        public, now = _decoded(body, Enrol, ENROL_BYTES).public_key, self._now_ms()
+        public, now = _decoded(body, Enrol, ENROL_BYTES).public_key, self.clock.now_ms
         with _unsigned():
             self._verifier.check_enrolment(
                 request.headers, request.method, _target(request), digest, now, public
             )
-        return _json({"client": self._enrolment.admit(self._registry, public, now, self._log)})
+        today = self.clock.wall_ms
+        return _json({"client": self._enrolment.admit(self._registry, public, today, self._log)})
 
     async def log_head(self, request: Request) -> Response:
         """Show the head of the log, and that it continues an earlier one."""
@@ -244,7 +259,7 @@ class Server:
     async def log_witness(self, request: Request) -> Response:
         """Take a witness's signature, which says by itself whose it is."""
         body, _ = await self._body(request, HEAD_BYTES)
-        self._kept_log.cosign(_decoded(body, LogHead, HEAD_BYTES), self._now_ms())
+        self._kept_log.cosign(_decoded(body, LogHead, HEAD_BYTES), self.clock.wall_ms)
         return Response(status_code=204)
 
     @property
@@ -284,7 +299,10 @@ class Server:
     async def health(self, request: Request) -> Response:
         if self._check_ins.stopping:
             return _json({"status": "stopping"}, 503)
-        return _json({"status": "ok", "round": self._check_ins.round})
+        told: dict[str, object] = {"status": "ok", "round": self._check_ins.round}
+        if why := self.coordinator.degraded:
+            told |= {"status": "degraded", "why": why}
+        return _json(told)
 
     async def metrics(self, request: Request) -> Response:
         shown = status.text(self._shown(), self.coordinator.totals)
@@ -300,8 +318,15 @@ class Server:
         """Return the status. Anyone may ask, so it is made anew once a second at most."""
         now = time.monotonic()
         if self._status is None or now - self._status[0] > _STATUS_SECONDS:
-            self._status = (now, self.coordinator.status())
+            self._status = (now, self._now())
         return self._status[1]
+
+    def _now(self) -> Status:
+        return msgspec.structs.replace(
+            self.coordinator.status(),
+            clock_off_seconds=self.clock.off_ms / 1000,
+            clock_refused=self.coordinator.totals.refused["ClockSkew"],
+        )
 
     # -- who, and how much ---------------------------------------------------------------------
 
@@ -309,10 +334,16 @@ class Server:
         """Return the client that signed this request, the body and its digest. ``limit``: how long the body
         may be, given who claims to send it; it is asked, and may refuse, before any is read."""
         with _unsigned():
-            claim = self._verifier.check_headers(request.headers, self._now_ms())
+            claim = self._verifier.check_headers(request.headers, self.clock.now_ms)
         body, digest = await self._body(request, min(limit(claim.client), self._limits.largest_body))
-        client = self._verifier.check_body(claim, request.method, _target(request), digest, self._now_ms())
-        self._clients.take(client, time.monotonic())
+        client = self._verifier.check_body(
+            claim,
+            request.method,
+            _target(request),
+            digest,
+            self.clock.now_ms,
+            lambda signer: self._clients.take(signer, time.monotonic()),
+        )
         return client, body, digest
 
     async def _body(self, request: Request, limit: int) -> tuple[bytes, bytes]:
@@ -340,8 +371,9 @@ class Guard:
     """Stands around everything: addresses that ask too often, errors as answers, headers of all answers."""
 
     def __init__(self, app: ASGIApp, server: Server, limits: AppLimits) -> None:
-        self._app = app
+        self._app, self._server = app, server
         self._refused = server.coordinator.totals.refused
+        self._skews = _Skews()
         self._addresses = Rates("this address", limits.address_rate, limits.address_burst)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -381,7 +413,11 @@ class Guard:
         if isinstance(error, RemoteError):
             if not isinstance(error, RoundOver):  # which is how every conversation ends
                 self._refused[type(error).__name__] += 1
-            return refusal(error)
+            if isinstance(error, ClockSkew):
+                self._skews.note(error.off_ms, time.monotonic())
+            return refusal(error, self._server.times if isinstance(error, AuthenticationFailed) else None)
+        if isinstance(error, StoreInUse):
+            return self._failed(Unavailable("the server waits for its registry; come back later"))
         if isinstance(error, HTTPException):
             kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HttpError")
             self._refused[kind] += 1
@@ -389,6 +425,24 @@ class Guard:
         self._refused["ServerError"] += 1
         log.error("a request failed by a mistake of this program or its machine", exc_info=error)
         return failure(500, "ServerError", "the server failed; its log says why")
+
+
+class _Skews:
+    """Logs, once a minute at most, that clients sign by another clock. Who they are is not said: nothing of
+    such a request is proved."""
+
+    def __init__(self) -> None:
+        self._since, self._count = -math.inf, 0
+
+    def note(self, off_ms: int, now: float) -> None:
+        self._count += 1
+        if now - self._since >= _SKEW_SECONDS:
+            log.warning(
+                "refused because of their time: %d requests, the last one signed %s %s this server's clock; "
+                "clients set theirs by it and try again",
+                self._count, spell(off_ms), "ahead of" if off_ms > 0 else "behind",
+            )  # fmt: skip
+            self._since, self._count = now, 0
 
 
 def create_app(server: Server, limits: AppLimits) -> ASGIApp:
@@ -440,16 +494,18 @@ def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = 
     return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
-def refusal(error: RemoteError) -> Response:
+def refusal(error: RemoteError, times: Mapping[str, int] | None = None) -> Response:
+    """Answer with an error. ``times``: by what to sign again, where that may help."""
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     # A conversation's end may be about any client of the round; other errors are about the sender.
-    who, fields, headers = "this client", {}, {}
+    who, headers = "this client", {}
+    fields: dict[str, object] = dict(times or {})
     match error:
         case RoundOver():
             who, fields = "a client", {"outcome": error.outcome, "round": error.round}
         case TooMany():
             headers = {"Retry-After": str(max(1, math.ceil(error.wait_ms / 1000)))}
-        case ShuttingDown():
+        case ShuttingDown() | Unavailable():
             headers = {"Retry-After": str(_SHUTDOWN_SECONDS)}
     return failure(status, type(error).__name__, nameless(str(error), who), headers, **fields)
 

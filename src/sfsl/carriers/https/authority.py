@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from sfsl.checksums import with_last_line, without_last_line
+from sfsl.durable import make_folder
 from sfsl.errors import InputError, KeyFileError
 from sfsl.service.identities import read_secret, write_new
 
@@ -63,7 +65,7 @@ def create_authority(
         .sign(key, hashes.SHA256())
     )
     try:
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(place, 0o700)
     except OSError as error:
         raise KeyFileError(f"cannot make the folder {place}: {error.strerror}") from None
     _write_pair(place, AUTHORITY, key, certificate)
@@ -176,9 +178,9 @@ def _write_pair(
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    write_new(private, pem, secret=True)
+    write_new(private, with_last_line(pem), secret=True)
     try:
-        write_new(public, certificate.public_bytes(serialization.Encoding.PEM), secret=False)
+        write_new(public, with_last_line(certificate.public_bytes(serialization.Encoding.PEM)), secret=False)
     except BaseException:
         private.unlink()  # ours, made a moment ago: half a pair is of no use
         raise
@@ -191,7 +193,8 @@ def _read_authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Cert
     certificate = _load_certificate(place)
     secret = read_secret(folder / f"{AUTHORITY}.key")
     try:
-        key = serialization.load_pem_private_key(secret.reveal(), password=None)
+        pem = without_last_line(secret.reveal(), "it")
+        key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError):
         raise KeyFileError(f"{folder / AUTHORITY}.key holds no private key, or it is damaged") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
@@ -211,7 +214,7 @@ def _load_chain(path: Path) -> list[x509.Certificate]:
             data = file.read(_LARGEST + 1)
         if len(data) > _LARGEST:
             raise ValueError
-        return x509.load_pem_x509_certificates(data)
+        return x509.load_pem_x509_certificates(without_last_line(data, "it"))
     except OSError as error:
         raise KeyFileError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:

@@ -28,6 +28,7 @@ from sfsl.errors import (
     SfslError,
     ShuttingDown,
     StoreError,
+    StoreInUse,
     TooMany,
     WrongPhase,
 )
@@ -40,6 +41,8 @@ from sfsl.service.messages import CODEC, CheckedIn, CheckIn
 log = logging.getLogger(__name__)
 
 _FULL_WAIT_MS = 30_000
+_LOCKED = "another process holds the registry"
+_LOCKED_SECONDS = 0.5
 SHUTTING = "the server is shutting down; check in again later"
 T = TypeVar("T")
 Cohort = dict[str, Conversation]
@@ -202,6 +205,10 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def steady_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
 class Coordinator:
     """Runs one round at a time of a ``service``, with the clients at its ``check_ins``."""
 
@@ -215,6 +222,7 @@ class Coordinator:
         self._running: CohortRound | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="sfsl-round")
         self._give_up_at: float | None = None
+        self._degraded = ""
         self._ended = asyncio.Event()
         self.check_ins = CheckIns(service, self._work)
 
@@ -250,6 +258,11 @@ class Coordinator:
         return bool(self._members)
 
     @property
+    def degraded(self) -> str:
+        """What keeps the server from working as it should; empty where nothing does."""
+        return self._degraded or (_LOCKED if self.registry.locked else "")
+
+    @property
     def finished(self) -> bool:
         """Whether all rounds that are planned are in the store."""
         return 0 < self.settings.rounds <= self.check_ins.round
@@ -283,6 +296,7 @@ class Coordinator:
             base_log_loss=totals.log_losses[1],
             rounds=tuple(reversed(totals.last)),
             certificate_ends=self.certificate_ends,
+            degraded=self.degraded,
             **asdict(told),
         )
 
@@ -296,11 +310,15 @@ class Coordinator:
             await self._until(lambda: len(check_ins.waiting) >= settings.min_cohort)
             if check_ins.stopping:
                 break
-            waiting, late = check_ins.eligible(), self._clock() >= deadline
-            if len(waiting) >= (settings.min_cohort if late else settings.cohort):
-                chosen = check_ins.take(self._service.choose(waiting, settings.cohort))
-                if chosen is not None:
-                    return chosen
+            late = self._clock() >= deadline
+            try:
+                waiting = check_ins.eligible()
+                if len(waiting) >= (settings.min_cohort if late else settings.cohort):
+                    chosen = check_ins.take(self._service.choose(waiting, settings.cohort))
+                    if chosen is not None:
+                        return chosen
+            except StoreInUse as error:
+                await self._wait_for_registry(error)
         return None
 
     async def _until(self, ready: Callable[[], bool], deadline: float | None = None) -> None:
@@ -334,11 +352,14 @@ class Coordinator:
             reason = "the server made a mistake; its log says which"
         try:
             running, seconds = self._running, self._clock() - start
-            line = await self._work(
+            line = await self._persist(
                 lambda: self._service.finish(running, tally, aborted=reason, seconds=seconds)
             )
         except BaseException:
-            self._tell("aborted", number, "the server could not commit the round; check in again")
+            if reason is None and self._stands(number):
+                self._tell("committed", number, f"round {number} is committed; the server failed after it")
+            else:
+                self._tell("aborted", number, "the server could not commit the round; check in again")
             raise
         self.check_ins.round = number
         self.totals.add(line, tally)
@@ -348,8 +369,15 @@ class Coordinator:
             self._tell("aborted", number, reason)
         self._members, self._running = {}, None
 
+    def _stands(self, number: int) -> bool:
+        """Return whether round ``number`` is in the store, whatever failed since."""
+        try:
+            return self._service.store.round >= number
+        except StoreError:
+            return False
+
     async def _exchanges(self, number: int, members: Cohort, period: int | None, tally: RoundTally) -> None:
-        running, outbound = await self._work(lambda: self._begin(members, period, tally))
+        running, outbound = await self._persist(lambda: self._begin(members, period, tally))
         self._running = running
         for conversation in members.values():
             conversation.running = running
@@ -358,7 +386,7 @@ class Coordinator:
             for client, frame in outbound.items():
                 members[client].say(frame)
             await self._answers(running, began + self.settings.deadline(exchange))
-            outbound = await self._work(running.close)
+            outbound = await self._persist(running.close)
             tally.exchange_seconds[exchange] = self._clock() - began
             if running.exchange:
                 why = f"no answer to {exchange!r} in time; this client is out of round {number}"
@@ -389,6 +417,29 @@ class Coordinator:
     async def _work(self, job: Callable[[], T]) -> T:
         """Do this in the worker thread."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, job)
+
+    async def _persist(self, job: Callable[[], T]) -> T:
+        """Do this in the worker thread, again and again while another process holds the registry: whatever
+        has to be in it comes first in the job, so that nothing was done yet. A server that is to stop does
+        not wait longer than its grace."""
+        while True:
+            try:
+                done = await self._work(job)
+            except StoreInUse as error:
+                if self._give_up_at is not None and self._clock() >= self._give_up_at:
+                    raise
+                await self._wait_for_registry(error)
+            else:
+                if self._degraded:
+                    log.info("the registry is free again; the server goes on")
+                    self._degraded = ""
+                return done
+
+    async def _wait_for_registry(self, error: StoreInUse) -> None:
+        if not self._degraded:
+            log.warning("%s. The server waits for it, and rounds with it", error)
+        self._degraded = _LOCKED
+        await asyncio.sleep(_LOCKED_SECONDS)
 
     def _begin(
         self, members: Cohort, period: int | None, tally: RoundTally

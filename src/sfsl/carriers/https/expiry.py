@@ -29,8 +29,8 @@ def require_current(certificate: Path, *, now: datetime) -> datetime:
     begins, ends = valid_between(certificate)
     if ends <= now:
         raise KeyFileError(
-            f"the certificate {certificate} ended on {ends:%Y-%m-%d %H:%M} UTC, and no client connects any "
-            f"more: {_RENEW}"
+            f"the certificate {certificate} ended on {ends:%Y-%m-%d %H:%M} UTC, and here it is "
+            f"{now:%Y-%m-%d %H:%M}: no client connects any more. If the clock is right, {_RENEW}"
         )
     if begins > now:
         raise KeyFileError(

@@ -44,8 +44,10 @@ class RoundShown(msgspec.Struct, frozen=True):
 class Status(msgspec.Struct, frozen=True):
     """Describes a moment. ``phase``: the exchange under way or "waiting"; bytes: per client that answered.
     Where the scheme is "hot", ``kind`` is that of the round under way or next ("survey" or "train"), and
-    ``epsilon`` at ``delta`` what it costs each client. ``certificate_ends`` is in seconds since 1970; None
-    without TLS."""
+    ``epsilon`` at ``delta`` what it costs each client. ``clock_off_seconds``: the machine's clock minus the
+    one that requests are signed by, 0 unless it was set; ``clock_refused``: requests refused because of their
+    time. ``degraded``: what keeps the server from working as it should, if anything.
+    ``certificate_ends`` is in seconds since 1970; None without TLS."""
 
     deployment: str
     round: int
@@ -68,6 +70,9 @@ class Status(msgspec.Struct, frozen=True):
     delta: float | None = None
     hot_rows: int = 0
     certificate_ends: float | None = None
+    clock_off_seconds: float = 0.0
+    clock_refused: int = 0
+    degraded: str = ""
 
 
 @dataclass
@@ -112,7 +117,7 @@ REFUSALS = (
     "DecodeError", "WrongVersion", "InvalidMessage", "AuthenticationFailed", "ClockSkew", "Replayed",
     "UnknownClient", "Revoked", "Refused", "NotFound", "MethodNotAllowed", "WrongPhase", "WrongRound",
     "UnexpectedSender", "ConflictingMessage", "Oversize", "TooMany", "ServerError", "ShuttingDown",
-    "Disconnected",
+    "Unavailable", "Disconnected",
 )  # fmt: skip
 _PLAIN = re.compile("[A-Za-z0-9_-]*")
 
@@ -161,6 +166,10 @@ def text(status: Status, totals: Totals) -> str:
     add("phase_seconds_total", "counter", "Wall time, by exchange.", _by(tally.exchange_seconds))
     add("server_cpu_seconds_total", "counter", "CPU time of the rounds' thread.", _by(tally.server_seconds))
     add("refused_total", "counter", "Requests refused, by error.", _by(refused, "error"))
+    off = "The machine's clock minus the one that requests are signed by."
+    add("clock_off_seconds", "gauge", off, status.clock_off_seconds)
+    why = "1 while something keeps the server from working as it should; /healthz says what."
+    add("degraded", "gauge", why, int(bool(status.degraded)))
     add("stopping", "gauge", "1 while the server shuts down.", int(status.stopping))
     ends_at = math.nan if status.certificate_ends is None else status.certificate_ends
     add("certificate_expiry_timestamp_seconds", "gauge", "When the server's certificate ends.", ends_at)
@@ -208,6 +217,8 @@ function show(s) {
   put("enrolled", s.enrolled); put("auc", figure(s.auc));
   put("loss", figure(s.log_loss) + " / " + figure(s.base_log_loss));
   put("ends", s.committed + " / " + s.aborted);
+  put("clock", s.clock_off_seconds.toFixed(1) + " s / " + s.clock_refused);
+  put("health", s.degraded || "ok");
   put("scheme", s.scheme + (s.kind ? ", " + s.kind + " next" : ""));
   if (s.scheme === "hot") {
     put("epsilon", s.epsilon === null ? "no noise" : s.epsilon.toPrecision(3) + " at " + s.delta);
@@ -262,6 +273,8 @@ def html(status: Status) -> str:
         ("loss", "Log loss / base rate's", f"{_figure(status.log_loss)} / {_figure(status.base_log_loss)}"),
         ("ends", "Committed / aborted", f"{status.committed} / {status.aborted}"),
         ("scheme", "Scheme", _scheme(status)),
+        ("clock", "Clock off / refused by it", f"{status.clock_off_seconds:.1f} s / {status.clock_refused}"),
+        ("health", "Health", status.degraded or "ok"),
     ]
     if status.scheme == "hot":
         facts += [

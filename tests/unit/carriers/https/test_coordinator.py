@@ -1,6 +1,7 @@
 """The coordinator: conversations over tickets, cohorts, deadlines, aborts, restarts."""
 
 import asyncio
+import errno
 import logging
 import threading
 from collections.abc import Coroutine
@@ -14,6 +15,7 @@ import pytest
 from clocks import PATIENCE, until
 from cohort import DENSE
 from deployment import LIMIT, Deployment, Guest, new_store, settings
+from sfsl.durable import LineFile
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -30,6 +32,7 @@ from sfsl.errors import (
 )
 from sfsl.rounds.exchanges import ORDER, TRAINS, Invitation, order
 from sfsl.rounds.server import RoundServer
+from sfsl.service.folder import MetricsFile, read_lines
 from sfsl.service.members import DAY_MS
 from sfsl.service.messages import CODEC, Decline
 from world import frozen, tampered
@@ -342,6 +345,51 @@ def test_a_store_that_fails_ends_the_server(tmp_path: Path, broken: str) -> None
 
 def _full(*_: object) -> None:
     raise StoreFull("no room")
+
+
+def test_a_round_that_stands_is_not_called_aborted_whatever_fails_after_its_commit(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = Deployment(tmp_path)
+        world.coordinator._service._record = _full
+        async with world:
+            ends = await whole_round(world.clients(3))
+            assert {(end.outcome, end.round) for end in ends} == {("committed", 1)}
+            assert world.store.round == 1
+            with pytest.raises(StoreFull):
+                await world.task
+
+    run(scenario())
+
+
+def test_metrics_that_cannot_be_written_cost_no_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        world, path = Deployment(tmp_path), tmp_path / "metrics.jsonl"
+        with MetricsFile(path, []) as metrics:
+            world.coordinator._service._record = metrics.append
+            async with world:
+                guests = world.clients(3)
+                with monkeypatch.context() as patch:
+                    patch.setattr(LineFile, "append", no_room)
+                    for number in (1, 2):
+                        ends = await whole_round(guests)
+                        assert {(end.outcome, end.round) for end in ends} == {("committed", number)}
+                        for guest in guests:
+                            guest.fresh()
+                    assert read_lines(path) == []
+                await whole_round(guests)
+        assert [line.round for line in read_lines(path)] == [1, 2, 3]
+
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run(scenario())
+    assert [said for said in caplog.messages if "metrics" in said] == [
+        f"cannot write {tmp_path / 'metrics.jsonl'}: No space left on device. Rounds stand and go on; their "
+        "lines are written when there is room",
+        f"{tmp_path / 'metrics.jsonl'} can be written again, and has every line",
+    ]
 
 
 def test_a_mistake_of_ours_ends_the_round_and_not_the_server(
