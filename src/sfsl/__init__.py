@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from sfsl.client import Attempt, Event
+    from sfsl.client import Attempt
+    from sfsl.client.events import Event
     from sfsl.client.join import join, join_async
     from sfsl.data import Catalogue, Samples
     from sfsl.deploy import Serving, serve, serve_async
@@ -93,7 +94,8 @@ _ROOMS = {
     "sfsl.training": ("train", ("Task",)),
     "sfsl.run.fleet": ("train", ("Fleet",)),
     "sfsl.run.train": ("train,store", ("StopTraining", "TrainedRun", "train")),
-    "sfsl.client": ("network", ("Attempt", "Event")),
+    "sfsl.client.events": ("", ("Event",)),
+    "sfsl.client": ("network", ("Attempt",)),
     "sfsl.client.join": ("network,train", ("join", "join_async")),
     "sfsl.deploy": ("network,store,train", ("Serving", "serve", "serve_async")),
 }
@@ -109,8 +111,10 @@ def __getattr__(name: str) -> Any:
     except ImportError as error:
         if not (extras := _ROOMS[room][0]):
             raise
+        from sfsl.installed import install_command
+
         raise ImportError(
-            f"sfsl.{name} needs more packages ({error}); install them with: pip install 'sfsl[{extras}]'"
+            f"sfsl.{name} needs more packages ({error}); install them with: {install_command(extras)}"
         ) from error
     return value
 

@@ -4,13 +4,14 @@ A server on loopback that was given no certificate makes one under an authority 
 key lies beside the server, where no real authority's belongs.
 """
 
+import asyncio
 import logging
 import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 
 import msgspec
@@ -25,6 +26,7 @@ from sfsl.carriers.https.authority import (
     read_certificate,
 )
 from sfsl.carriers.https.coordinator import Coordinator, now_ms, steady_ms
+from sfsl.carriers.https.expiry import require_current, utc_now, watch_certificate
 from sfsl.carriers.https.listen import ConnectionLimits, Listen
 from sfsl.carriers.https.listen import serve as listen_until_stopped
 from sfsl.client.join import blocking
@@ -96,7 +98,8 @@ def _remove(folder: Path, name: str) -> None:
 @dataclass(frozen=True)
 class Deployment:
     """A server about to run. ``close`` gives back what it holds. ``own_authority``: whether the authority of
-    the certificate that the server made itself is new; None where it was given one, or needs none."""
+    the certificate that the server made itself is new; None where it was given one, or needs none. ``hosts``:
+    what clients may call it."""
 
     coordinator: Coordinator
     app: ASGIApp
@@ -104,15 +107,24 @@ class Deployment:
     model: ModelSpec
     min_contributors: int
     own_authority: bool | None
+    hosts: tuple[str, ...]
     close: Callable[[], None]
 
     async def run(self, ready: Callable[[str], None]) -> None:
-        await listen_until_stopped(self.app, self.coordinator, self.listen, ready)
+        with ExitStack() as meanwhile:
+            if (certificate := self.listen.certificate) is not None:
+                ends = require_current(certificate, now=utc_now())
+                self.coordinator.certificate_ends = ends.timestamp()
+                watch = asyncio.create_task(watch_certificate(certificate, ends))
+                meanwhile.callback(watch.cancel)
+            await listen_until_stopped(self.app, self.coordinator, self.listen, ready)
 
 
 def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
     """Open the deployment in ``folder``, made if there is none. All mistakes in settings show here."""
     own = config.serve
+    if own.certificate:
+        require_current(Path(own.certificate), now=utc_now())
     listed = own.enrolment == "list"
     enrolment = Enrolment.listed(own.clients) if listed else Enrolment.open(own.most_enrolled)
     served = _from_catalogue(config) if own.catalogue else _from_data(config)
@@ -122,6 +134,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         own,
         threshold=None if config.run.round.threshold == "auto" else run.round.threshold_clients,
         min_cohort=config.min_cohort,
+        period_days=config.period_days,
         largest_set=served.largest_set,
         active=own.active,
         poll_seconds=own.poll_seconds,
@@ -140,7 +153,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         if catalogue is not None:
             # After the store: a store that is behind it would be taken for one that never knew old rows.
             write_catalogue(catalogue, folder / CATALOGUE, OWNER_ONLY)
-        fresh = loopback_tls(folder / TLS, now=datetime.now(UTC)) if own.own_tls else None
+        fresh = loopback_tls(folder / TLS, now=utc_now()) if own.own_tls else None
         service = Service(
             settings,
             task.spec,
@@ -163,11 +176,12 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
                 coordinator.totals.show(line)
         limits = AppLimits(**{one.name: getattr(config.serve, one.name) for one in fields(AppLimits)})
         listen, least = _listen(config, folder), settings.rules.min_contributors
+        hosts = _hosts(config, listen)
         clock = held.enter_context(SigningClock(folder / CLOCK, wall=now_ms, steady=steady_ms))
         verifier = Verifier(
             registry.deployment,
             registry.public_key,
-            hosts=_hosts(config, listen),
+            hosts=hosts,
             window_ms=round(1000 * own.clock_seconds),
             body_ms=round(1000 * own.body_seconds) + 1000,
             rate=own.client_rate,
@@ -182,7 +196,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             ),
             limits,
         )
-        return Deployment(coordinator, app, listen, task.spec, least, fresh, held.pop_all().close)
+        return Deployment(coordinator, app, listen, task.spec, least, fresh, hosts, held.pop_all().close)
 
 
 @dataclass(frozen=True)
@@ -309,6 +323,19 @@ class Serving:
     def authority(self) -> Path | None:
         own = self.config.serve
         return Path(own.state) / TLS / "authority.pem" if own.own_tls else None
+
+    @property
+    def join_url(self) -> str:
+        """Where clients reach it: under a name of its certificate, since 0.0.0.0 is nobody's address; behind
+        a proxy, at the proxy. It is where the server listens, if nothing better is known."""
+        own, port = self.config.serve, self.url.rpartition(":")[2]
+        if own.plain:
+            return f"https://{own.hosts.split()[0]}" if own.hosts else self.url
+        named = [host for host in self.deployment.hosts if not host.startswith("*")]
+        if own.host in named or not named:
+            return self.url
+        host = next((one for one in named if one not in HOSTS), named[0])
+        return f"https://{f'[{host}]' if ':' in host else host}:{port}"
 
     @property
     def round(self) -> int:

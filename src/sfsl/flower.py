@@ -11,8 +11,10 @@ Flower carries frames that it does not look into; who may know what is settled b
 
 from importlib.util import find_spec
 
+from sfsl.installed import install_command
+
 if find_spec("flwr") is None:
-    raise ImportError("sfsl.flower needs Flower: pip install 'sfsl[flower]'")
+    raise ImportError(f"sfsl.flower needs Flower; install it with: {install_command('flower')}")
 
 from sfsl.carriers.flower.apps import client_app, server_app
 from sfsl.carriers.flower.node import Member, Node, Terms, device_member, model_of

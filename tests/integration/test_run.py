@@ -705,7 +705,7 @@ def test_other_harm_to_a_run_is_named(copied: Path) -> None:
 
 def test_without_torch_the_error_names_the_extra(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert "sfsl[train]" in refused(InputError, "run", run_file, "--out", "never-made")
+    assert "[train]" in refused(InputError, "run", run_file, "--out", "never-made")
     assert not Path("never-made").exists()
 
 

@@ -54,11 +54,11 @@ def test_without_extras_the_rest_works_and_says_what_is_missing() -> None:
         "assert 'train' not in dir(sfsl) and 'aggregate' in dir(sfsl)\n"
         "assert 'sum vectors' in pydoc.plain(pydoc.render_doc(sfsl))\n"
         "sfsl.Terms(), sfsl.Table, sfsl.Samples\n"
-        "for name in ('train', 'join', 'serve', 'Task', 'Fleet', 'Event'):\n"
+        "for name in ('train', 'join', 'serve', 'Task', 'Fleet', 'Attempt'):\n"
         "    try: getattr(sfsl, name)\n"
         "    except ImportError as error: said = str(error)\n"
         "    else: raise AssertionError(name)\n"
-        "    assert f'sfsl.{name} needs' in said and 'sfsl[' in said\n"
+        "    assert f'sfsl.{name} needs' in said and 'pip install' in said\n"
     )
     run(code)
 

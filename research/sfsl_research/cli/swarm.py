@@ -21,6 +21,7 @@ from sfsl.cli.output import (
 )
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness, digest
 from sfsl.errors import InputError
+from sfsl.installed import install_command
 from sfsl.settings.run import from_sections
 from sfsl.settings.serve import SECTION, run_sections
 from sfsl.settings.toml import overridden, read_sections
@@ -138,7 +139,7 @@ def _swarm(
         from sfsl_research.swarm.swarm import Swarm, SwarmSettings
     except ImportError as error:
         raise InputError(
-            f"a swarm needs more packages ({error}); install them with: pip install 'sfsl[network,train]'"
+            f"a swarm needs more packages ({error}); install them with: {install_command('network,train')}"
         ) from None
     from sfsl.models.package import describe, package_digest
     from sfsl.run.fleet import build_fleet, client_privacy

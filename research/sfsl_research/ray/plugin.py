@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from sfsl.errors import InputError
+from sfsl.installed import install_research
 from sfsl.run.fleet import Fleet
 from sfsl.run.setup import build_simulation
 from sfsl.settings.run import RunConfig
@@ -19,7 +20,7 @@ def require(config: RunConfig) -> None:
         from sfsl_research.ray.cluster import address_of, require_reachable
     except ImportError:
         raise InputError(
-            "run.engine = \"ray\" needs ray; install it with: pip install 'sfsl-research[ray]'"
+            f'run.engine = "ray" needs ray; install it with: {install_research("ray")}'
         ) from None
     require_reachable(address_of(cluster_settings(config)))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sfsl.errors import InputError
+from sfsl.installed import install_command
 from sfsl_research.reproduce.paper import CLIENTS, LABELS, SCHEMES, Quoted
 from sfsl_research.reproduce.sheets import put
 
@@ -38,7 +39,7 @@ def blank(panels: int, height: float = 4.0) -> "tuple[Figure, list[Axes]]":
         from matplotlib.figure import Figure
         from matplotlib.layout_engine import ConstrainedLayoutEngine
     except ImportError:
-        raise InputError("pictures need matplotlib: install the extra, sfsl[plot]") from None
+        raise InputError(f"pictures need matplotlib; install it with: {install_command('plot')}") from None
     figure = Figure(figsize=(6.4, height * panels), layout=ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.1))
     return figure, [figure.add_subplot(panels, 1, place + 1) for place in range(panels)]
 

@@ -7,6 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 from sfsl.errors import InputError
+from sfsl.installed import install_command
 from sfsl_research.reproduce import paper
 from sfsl_research.reproduce.drawing import COLORS, blank, diamonds, finish
 from sfsl_research.reproduce.target import Job, Scaled, Story, number
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 # "ours": cpp2 with this project's averaging; the others have the paper's.
 SERIES = ("centralized", "cpp1", "cpp2", "cpp3", "cpp4", "cpp5", "fl", "ours")
 RUNS = "fig-auc-runs"
-_NEEDS = (
-    "fig-auc trains models and needs torch and lmdb; install them with: "
-    "pip install 'sfsl[train,store]', or choose other targets"
-)
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,10 @@ def curves(job: Job) -> list[Curve]:
         from sfsl_research.experiments.experiment import read_curves
         from sfsl_research.experiments.paper import open_paper_experiment, paper_arms
     except ImportError:
-        raise InputError(_NEEDS) from None
+        raise InputError(
+            "fig-auc trains models and needs torch and lmdb; install them with: "
+            f"{install_command('train,store')}, or choose other targets"
+        ) from None
     device, gpu = _device(job)
     if job.scale.name == "paper" and job.device == "auto" and not gpu and job.stop_after > 0:
         raise InputError(

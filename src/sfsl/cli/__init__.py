@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from sfsl import __version__
-from sfsl.cli import catalogue, data, join, keys, plan, privacy, report, run, serve, union
+from sfsl.cli import backup, catalogue, data, join, keys, plan, privacy, report, run, serve, union
 from sfsl.cli.output import warned
 from sfsl.errors import InputError, SfslError
+from sfsl.installed import install_research
 
 app = typer.Typer(
     name="sfsl",
@@ -44,6 +45,8 @@ COMMANDS: dict[Callable[..., None], str] = {
     "   |   sfsl join --server https://host:8443 --data my.csv --state me --exact-sums --privacy cpp3",
     serve.serve: "Examples:  sfsl serve --settings >> my.toml   |   sfsl serve my.toml --out srv --port 9443"
     "   |   sfsl serve my.toml --catalogue catalogue.json",
+    backup.backup: "Example:  sfsl backup /var/lib/sfsl /backup/sfsl-monday",
+    backup.restore: "Example:  sfsl restore /backup/sfsl-monday /var/lib/sfsl",
     union.union: "Example:  sfsl union alice.txt bob.txt carol.txt --domain 1000000 --json",
 }
 for command, examples in COMMANDS.items():
@@ -73,8 +76,8 @@ def _add_research() -> None:
 
 def _not_installed(context: typer.Context) -> None:
     raise InputError(
-        f"{context.command_path} is in a package of its own, which is not installed here; from a clone: "
-        "pip install ./research, else: pip install 'sfsl[research]'"
+        f"{context.command_path} is in a package of its own, which is not installed here; install it with: "
+        f"{install_research()}"
     )
 
 

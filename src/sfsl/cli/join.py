@@ -13,6 +13,7 @@ from typer import Option
 from sfsl.cli.output import Stopped, console, run_until_stopped, told_as_json
 from sfsl.cli.tables import Columns, Label
 from sfsl.errors import InputError
+from sfsl.installed import install_command
 from sfsl.settings.sections import description
 from sfsl.settings.source import columns_of
 from sfsl.settings.terms import Terms
@@ -107,7 +108,7 @@ def join(
         except ImportError as error:
             raise InputError(
                 f"a client needs more packages ({error}); install them with: "
-                "pip install 'sfsl[network,train]'"
+                f"{install_command('network,train')}"
             ) from None
         torch.set_num_threads(threads)
         # A test sees to it that every term is a flag above.

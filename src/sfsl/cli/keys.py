@@ -10,11 +10,12 @@ import typer
 from typer import Argument, Option
 
 from sfsl.carriers.https.authority import CertificateFacts, create_authority, issue_server, read_certificate
+from sfsl.carriers.https.expiry import WARN_DAYS
 from sfsl.cli import log
 from sfsl.cli.output import Json, present, table
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness
 from sfsl.errors import KeyFileError
-from sfsl.service.identities import read_identity, write_identity
+from sfsl.service.identities import names_on, read_identity, write_identity
 from sfsl.service.registry import ClientRecord, Registry
 from sfsl.service.signing import client_id
 
@@ -22,7 +23,6 @@ app = typer.Typer(help="Certificates, client identities, enrolled clients.", no_
 app.add_typer(log.app, name="log")
 
 RegistryFile = Annotated[Path, Option("--registry", metavar="FILE", help="The server's registry.")]
-_WARN_DAYS = 30
 
 
 @app.command(
@@ -89,7 +89,7 @@ def show(
         f"{key.replace('_', ' '):<12}{', '.join(value) if isinstance(value, tuple) else value}"
         for key, value in _plain(facts).items()
     ]
-    if left < _WARN_DAYS:
+    if left < WARN_DAYS:
         lines.append("it has ended" if left < 0 else f"it ends in {left} days: make a new one")
     present({"certificate": str(file), **_plain(facts), "days_left": left}, json, *lines)
 
@@ -111,19 +111,36 @@ def revoke(
 
 @app.command(
     "list",
-    epilog="Examples:  sfsl keys list --registry server/registry.sqlite   |   "
+    epilog="Examples:  sfsl keys list --registry server/registry.sqlite --clients clients.txt   |   "
     "sfsl keys list --registry server/registry.sqlite --json",
 )
-def list_(registry: RegistryFile, json: Json = False) -> None:
-    """Who is enrolled, since when, and in how many rounds the server received their sets."""
+def list_(
+    registry: RegistryFile,
+    clients: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="The server's list of clients (serve.clients), which has their names."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Who is enrolled, by which name, since when, and in how many rounds the server received their sets.
+
+    A server keeps keys and no names: those are the comments on its list of clients.
+    """
     with Registry.beside(registry) as opened:
-        deployment, clients = opened.deployment.hex(), [_plain_client(one) for one in opened.clients()]
+        deployment, known = opened.deployment.hex(), [_plain_client(one) for one in opened.clients()]
+    columns = ["client", "enrolled", "revoked", "rounds"]
     rows = [
-        (one["id"], one["enrolled"][:10], (one["revoked"] or "")[:10], f"{one['acknowledged']:,}")
-        for one in clients
+        [one["id"], one["enrolled"][:10], (one["revoked"] or "")[:10], f"{one['acknowledged']:,}"]
+        for one in known
     ]
-    drawn = table(f"Deployment {deployment}", ("client", "enrolled", "revoked", "rounds"), rows)
-    present({"deployment": deployment, "clients": clients}, json, drawn)
+    if clients is not None:
+        names = names_on(clients)
+        known = [{"name": names.get(bytes.fromhex(one["public_key"]), "")} | one for one in known]
+        rows = sorted([one["name"], *row] for one, row in zip(known, rows, strict=True))
+        columns = ["name", *columns]
+    hint = [] if clients else ["Names are on the server's list of clients: --clients FILE"]
+    drawn = table(f"Deployment {deployment}", columns, rows)
+    present({"deployment": deployment, "clients": known}, json, drawn, *hint)
 
 
 def _is_certificate(file: Path) -> bool:

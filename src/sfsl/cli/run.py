@@ -28,6 +28,7 @@ from sfsl.cli.run_output import RunProgress, print_summary, print_verdict
 from sfsl.cli.tables import Columns, Label, table_flags
 from sfsl.durable import write_new, written_whole
 from sfsl.errors import InputError, ParameterError
+from sfsl.installed import install_command
 from sfsl.plan.hot import MOST_NOISE, noise_share
 from sfsl.rounds.hot_server import honest_of
 from sfsl.run.folder import RunFolder
@@ -225,7 +226,7 @@ def require_torch() -> None:
     try:
         import torch  # noqa: F401
     except ImportError:
-        raise InputError("training needs torch; install it with: pip install 'sfsl[train]'") from None
+        raise InputError(f"training needs torch; install it with: {install_command('train')}") from None
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typer import Argument, Option
 
 from sfsl.cli.output import Settings
 from sfsl.errors import InputError
+from sfsl.installed import install_command
 from sfsl.settings.serve import section_toml, serve_settings
 from sfsl.settings.toml import overridden, read_sections
 
@@ -59,7 +60,7 @@ def serve(
     except ImportError as error:
         raise InputError(
             f"a server needs more packages ({error}); install them with: "
-            "pip install 'sfsl[network,store,train]'"
+            f"{install_command('network,store,train')}"
         ) from None
     typer.echo(f"Reading {chosen.serve.catalogue or 'data'} and settings …", err=True)
     listened: list[str] = []
@@ -87,7 +88,8 @@ def _say(serving: "Serving") -> None:
         if own.enrolment == "list"
         else f"ANYONE, up to {own.most_enrolled} clients; whoever makes keys makes clients"
     )
-    turns = f"once in {own.period_days} days" if own.period_days else "as often as it likes"
+    days = config.period_days
+    turns = f"once in {days} day{'' if days == 1 else 's'}" if days else "as often as it likes"
     lines = [
         f"Serving at {url}   (status: {url}/)",
         f"  deployment  {coordinator.registry.deployment.hex()}",
@@ -97,11 +99,18 @@ def _say(serving: "Serving") -> None:
         f"  privacy     {_privacy(serving)}; {'active' if own.active else 'honest-but-curious'} mode",
         f"  enrolment   {own.enrolment}: {who}",
         f"  TLS         {_tls(serving)}",
-        f"Join with:  sfsl join --server {url} --data FILE --state DIR"
+        f"Join with:  sfsl join --server {serving.join_url} --data FILE --state DIR"
         + ("" if config.run.round.scheme == "hot" else " --exact-sums")
-        + ("" if own.plain else f" --ca {serving.authority or 'authority.pem'}"),
+        + _trust(serving),
     ]
     typer.echo("\n".join(lines), err=True)
+
+
+def _trust(serving: "Serving") -> str:
+    """Return what a client needs to know of the server's certificate, as flags of sfsl join."""
+    if not serving.config.serve.plain:
+        return f" --ca {serving.authority or 'authority.pem'}"
+    return " --plain" if serving.join_url.startswith("http:") else ""
 
 
 def _privacy(serving: "Serving") -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sfsl.errors import InputError
+from sfsl.installed import install_command
 from sfsl.privacy import IndexPrivacy, Tuned
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Picture:
         try:
             from matplotlib.figure import Figure
         except ImportError:
-            raise InputError("plots need matplotlib: install the extra, sfsl[plot]") from None
+            raise InputError(f"plots need matplotlib; install it with: {install_command('plot')}") from None
         self._path = path
         self._figure = Figure(figsize=(6.4 * panels, 4.8), layout="constrained")
         self._axes: list[Axes] = [self._figure.add_subplot(1, panels, n + 1) for n in range(panels)]

@@ -9,6 +9,7 @@ import msgspec
 
 from sfsl.carriers.local.engine import LocalEngine
 from sfsl.errors import InputError
+from sfsl.installed import install_research
 from sfsl.privacy import IndexPrivacy
 from sfsl.run.fleet import Fleet, client_privacy
 from sfsl.run.folder import RunFolder
@@ -145,15 +146,14 @@ def _plugin(config: RunConfig) -> EnginePlugin | None:
     name, asked, extra = (
         ("device", f'run.device = "{run.device}"', "")
         if run.device
-        else (run.engine, f'run.engine = "{run.engine}"', f"[{run.engine}]")
+        else (run.engine, f'run.engine = "{run.engine}"', run.engine)
     )
     for point in entry_points(group="sfsl.engines", name=name):
         plugin: EnginePlugin = point.load()
         return plugin
     raise InputError(
         f"{asked} is for large simulations, whose engines are in a package of their own, which is not "
-        f"installed here; from a clone: pip install './research{extra}', else: pip install "
-        f"'sfsl-research{extra}'"
+        f"installed here; install it with: {install_research(extra)}"
     )
 
 

@@ -29,6 +29,7 @@ _SEED_BYTES = 32
 _LARGEST = 1 << 16
 KEY_LINE = re.compile("([0-9a-fA-F]{64})(?: +([0-9a-fA-F]{128}))?")
 _MOST_LINE = 4096
+_MOST_NAME = 64
 
 
 def write_identity(path: str | os.PathLike[str], seed: Secret) -> Identity:
@@ -174,6 +175,20 @@ class Enrolment:
             self._seen = None
             raise InputError(f"cannot read the list of clients {self._path}: {error.strerror}") from None
         return self._keys
+
+
+def names_on(path: str | os.PathLike[str]) -> dict[bytes, str]:
+    """Return what a list of clients calls them: the comment behind a key, without what a terminal obeys."""
+    try:
+        text = Path(path).read_text("utf-8", "replace")
+    except OSError as error:
+        raise InputError(f"cannot read the list of clients {path}: {error.strerror}") from None
+    names = {}
+    for line in text.splitlines():
+        key, _, comment = line.partition("#")
+        if found := KEY_LINE.fullmatch(key.strip()):
+            names[bytes.fromhex(found[1])] = "".join(filter(str.isprintable, comment)).strip()[:_MOST_NAME]
+    return names
 
 
 def _keys(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, bytes]]:

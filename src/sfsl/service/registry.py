@@ -196,6 +196,11 @@ class RegistryFile:
                 pass
         return self._locked
 
+    def copy_to(self, path: Path) -> None:
+        self._require_open()
+        with self._one_writes, typed(self.path, "copy"):
+            self._connection.execute("VACUUM INTO ?", (str(path),))
+
     def _require_open(self) -> None:
         if self._lock is not None:
             self._lock.require()
@@ -384,6 +389,10 @@ class Registry(Closing):
             "SELECT DISTINCT id FROM invitations JOIN clients ON client = number WHERE period = ?", (period,)
         )
         return frozenset(row[0] for row in rows)
+
+    def copy_to(self, path: Path) -> None:
+        """Write a copy as of now into a new file, whoever else writes meanwhile."""
+        self._file.copy_to(path)
 
     def _record(self, row: tuple[str, bytes, int, int | None, int]) -> ClientRecord:
         record = ClientRecord(*row)

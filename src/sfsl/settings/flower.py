@@ -15,7 +15,7 @@ from sfsl.service.members import ServiceSettings
 from sfsl.settings.rounds import service_settings
 from sfsl.settings.run import MOST_CLIENTS, RunConfig, from_sections
 from sfsl.settings.sections import explained, section_from
-from sfsl.settings.serve import SERVED, least_cohort, run_sections
+from sfsl.settings.serve import SERVED, days_between, least_cohort, run_sections
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 SECTION = "flower"
@@ -36,7 +36,8 @@ class FlowerSettings(Checked, frozen=True):
     wait_seconds: How long the run waits for enough nodes before it gives up; the store stands.
     poll_seconds: How often the SuperLink is asked for replies.
     largest_set: The most rows a client has.
-    period_days: A node is invited once in so many days; 0 sets no limit here.
+    period_days: A node is invited once in so many days; 0 sets no limit here. "auto" is 7 with exact sums,
+        the nodes' own period, and 1 with scheme "hot".
     roster: Active mode: the file of node ids and public keys. Empty: honest-but-curious mode.
     """
 
@@ -50,7 +51,7 @@ class FlowerSettings(Checked, frozen=True):
     wait_seconds: Seconds = 600.0
     poll_seconds: Annotated[float, Meta(ge=0.05, le=60)] = 0.5
     largest_set: Annotated[int, Meta(ge=1, le=2**24)] = 1000
-    period_days: Annotated[int, Meta(ge=0, le=3650)] = 1
+    period_days: Annotated[int, Meta(ge=0, le=3650)] | Literal["auto"] = "auto"
     roster: str = ""
 
 
@@ -78,6 +79,7 @@ class FlowerConfig(Checked, frozen=True):
             min_cohort=least_cohort(one.clients, own.min_cohort),
             largest_set=own.largest_set,
             active=bool(own.roster),
+            period_days=days_between(one.scheme, own.period_days),
         )
 
 

@@ -16,7 +16,7 @@ from sfsl.settings.run import RunConfig
 from sfsl.submodel import Averaging, ModelSpec, Quantization, ServerStep, StoreSpec, UpdateParams
 
 # What a server is told in the same words, whatever carries its messages.
-_WAITING = ("check_in_seconds", "phase_seconds", "training_seconds", "period_days", "rounds")
+_WAITING = ("check_in_seconds", "phase_seconds", "training_seconds", "rounds")
 
 
 def round_rules(config: RunConfig, *, active: bool = False, threshold: int | None = None) -> RoundRules:

@@ -13,6 +13,7 @@ from sfsl.errors import ParameterError
 from sfsl.secagg.messages import MAX_COMPLETE
 from sfsl.settings.run import MOST_CLIENTS, RunConfig, from_sections
 from sfsl.settings.sections import explained, section_from
+from sfsl.settings.terms import PERIOD_DAYS
 from sfsl.settings.toml import Sections, read_sections, with_settings, written_section
 
 Seconds = Annotated[float, Meta(gt=0, le=86_400)]
@@ -63,8 +64,9 @@ class ServeSettings(Checked, frozen=True):
     most_per_address: Open connections of one address.
     most_clients: Clients that are checked in at a time.
     clock_seconds: How far the clock of a signed request may be off, either way.
-    period_days: A client is invited once in so many days. 0 sets no limit here; clients keep to their own
-        budgets anyway.
+    period_days: A client is invited once in so many days. "auto" is what clients allow unless told otherwise:
+        7 with exact sums, of which they take one round in a period, and 1 with scheme "hot". 0 sets no limit
+        here; clients keep to their own budgets anyway.
     enrolment: Who may enrol: the public keys on a "list", or in "open" mode anyone, which invites Sybils.
     clients: The file of the "list": a public key in hexadecimal on each line.
     most_enrolled: With "open" enrolment: clients in all.
@@ -102,7 +104,7 @@ class ServeSettings(Checked, frozen=True):
     most_per_address: Annotated[int, Meta(ge=1, le=10**6)] = 1000
     most_clients: Annotated[int, Meta(ge=2, le=10**6)] = 10_000
     clock_seconds: Annotated[float, Meta(ge=1, le=3600)] = 120.0
-    period_days: Annotated[int, Meta(ge=0, le=3650)] = 1
+    period_days: Annotated[int, Meta(ge=0, le=3650)] | Literal["auto"] = "auto"
     enrolment: Literal["list", "open"] = "list"
     clients: str = ""
     most_enrolled: Annotated[int, Meta(ge=1, le=10**9)] = 1000
@@ -175,6 +177,18 @@ class ServeConfig(Checked, frozen=True):
     @property
     def min_cohort(self) -> int:
         return least_cohort(self.run.round.clients, self.serve.min_cohort)
+
+    @property
+    def period_days(self) -> int:
+        return days_between(self.run.round.scheme, self.serve.period_days)
+
+
+def days_between(scheme: str, chosen: int | Literal["auto"]) -> int:
+    """Return in how many days a client is invited once. "auto" follows the clients: with exact sums a period
+    of theirs; over hot rows, which they count by epsilon and not by periods, a day."""
+    if chosen != "auto":
+        return chosen
+    return 1 if scheme == "hot" else PERIOD_DAYS
 
 
 def least_cohort(clients: int, chosen: int | Literal["auto"]) -> int:

@@ -21,6 +21,7 @@ from sfsl.settings.sections import explained
 
 # As servers count them, so that a client's period and a server's of the same length are the same.
 PERIODS_FROM = date(1970, 1, 1)
+PERIOD_DAYS = 7
 EPSILON = 28.0  # ten periods of cpp2
 _MOST_WORDS = 1 << 25  # of a sum: 128 MiB at four bytes
 
@@ -78,7 +79,7 @@ class Terms(Checked, frozen=True, rename="kebab"):
     roster: str = ""
     log: str = ""
     privacy: Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"] = "cpp2"
-    period_days: Annotated[int, Meta(ge=1, le=3650)] = 7
+    period_days: Annotated[int, Meta(ge=1, le=3650)] = PERIOD_DAYS
     exposures: Annotated[int, Meta(ge=0)] = 1
     epsilon: Annotated[float, Meta(ge=0)] = EPSILON
     least_cohort: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] = 3

@@ -127,6 +127,20 @@ class LmdbFile:
         self._env.close()
 
 
+def copy_beside(path: Path, target: Path) -> None:
+    """Copy the last commit of the file at ``path`` to ``target``, which is not there, while its owner goes
+    on: LMDB keeps readers of other processes apart from the writer."""
+    try:
+        with (
+            _typed(path, "copy"),
+            lmdb.open(str(path), readonly=True, max_dbs=_MAX_DATABASES) as env,
+            folder_made_whole(target) as aside,
+        ):
+            env.copy(str(aside), compact=True)
+    except OSError as error:
+        raise _from_errno(error.errno or 0, str(error), target, "write") from None
+
+
 @contextlib.contextmanager
 def _typed(path: Path, doing: str) -> Iterator[None]:
     try:

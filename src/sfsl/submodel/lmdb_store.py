@@ -15,6 +15,7 @@ import numpy as np
 from sfsl.arrays import Values
 from sfsl.durable import Closing, FileLock
 from sfsl.errors import StoreError
+from sfsl.installed import install_command
 from sfsl.submodel.store import (
     FORMAT,
     Commit,
@@ -177,7 +178,7 @@ def _engine() -> type["LmdbFile"]:
         from sfsl.submodel.lmdb_file import LmdbFile
     except ImportError as error:
         raise StoreError(
-            f"a store on disk needs the package lmdb ({error}); install it with: pip install 'sfsl[store]'"
+            f"a store on disk needs the package lmdb ({error}); install it with: {install_command('store')}"
         ) from None
     return LmdbFile
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from handshake import shake_hands
 from sfsl.cli import app
 from sfsl.crypto.secret import Identity
-from sfsl.errors import KeyFileError, SfslError, StoreError, UnknownClient
+from sfsl.errors import InputError, KeyFileError, SfslError, StoreError, UnknownClient
 from sfsl.service.identities import read_identity
 from sfsl.service.registry import Registry
 from sfsl.service.signing import client_id
@@ -105,5 +105,11 @@ def test_the_clients_of_a_running_server(tmp_path: Path) -> None:
         }
         shown = run("list", "--registry", path).output
         assert ada in shown
+        clients = tmp_path / "clients.txt"
+        clients.write_text(f"{keys[0].hex()}  # Ada\x1b[31m, lab 2\n# nobody\n{keys[1].hex()}\n")
+        named = figures("list", "--registry", path, "--clients", clients)["clients"]
+        assert {one["id"]: one["name"] for one in named} == {ada: "Ada[31m, lab 2", bob: ""}
+        assert "Ada[31m" in run("list", "--registry", path, "--clients", clients).output
+        assert isinstance(refused("list", "--registry", path, "--clients", tmp_path / "none"), InputError)
         assert "2027-01-15" in shown
         assert server.count() == 1

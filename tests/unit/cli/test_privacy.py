@@ -117,7 +117,7 @@ def test_pictures_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     missing = runner.invoke(app, ["show", "--plot", str(tmp_path / "x.png")]).exception
     assert isinstance(missing, InputError)
-    assert "sfsl[plot]" in str(missing)
+    assert "[plot]" in str(missing)
 
 
 def spent_state(path: Path, rounds: int) -> Path:

@@ -37,10 +37,7 @@ def install(monkeypatch: pytest.MonkeyPatch, plugin: ModuleType | None) -> list[
 
 @pytest.mark.parametrize(
     ("name", "asked", "package"),
-    [
-        ("device", 'run.device = "cpu"', "'sfsl-research'"),
-        ("ray", 'run.engine = "ray"', "'sfsl-research[ray]'"),
-    ],
+    [("device", 'run.device = "cpu"', "/research"), ("ray", 'run.engine = "ray"', "/research[ray]'")],
 )
 def test_where_an_engine_is_not_installed_a_run_says_what_to_install_and_writes_nothing(
     name: str, asked: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -49,7 +46,8 @@ def test_where_an_engine_is_not_installed_a_run_says_what_to_install_and_writes_
     with pytest.raises(InputError) as refused:
         start.begin(tmp_path / "run", from_sections(SECTIONS[name]))
     assert str(refused.value).startswith(asked)
-    assert str(refused.value).endswith(f"pip install {package}")
+    assert "pip install -e " in str(refused.value)
+    assert str(refused.value).endswith(package)
     assert looked_for == [("sfsl.engines", name)]
     assert not [*tmp_path.iterdir()]
 

@@ -9,9 +9,11 @@ from typer.testing import CliRunner
 
 from sfsl.cli import app
 from sfsl.errors import ParameterError
+from sfsl.settings.flower import read_config
 from sfsl.settings.run import from_sections
 from sfsl.settings.sections import description
 from sfsl.settings.serve import ServeSettings, from_all_sections, section_toml
+from sfsl.settings.terms import Terms
 
 TLS = {"certificate": "server.pem", "key": "server.key"}
 LISTED = TLS | {"clients": "clients.txt"}
@@ -23,7 +25,7 @@ def test_defaults_are_safe() -> None:
     assert not own.plain
     assert not own.proxied
     assert own.enrolment == "list"
-    assert own.period_days >= 1
+    assert own.period_days == "auto"
 
 
 @pytest.mark.parametrize(
@@ -116,3 +118,15 @@ def test_the_least_cohort(clients: int, least: int) -> None:
     assert from_all_sections({"serve": LISTED, "round": {"clients": clients}}).min_cohort == least
     chosen = from_all_sections({"serve": LISTED | {"min_cohort": 2}, "round": {"clients": clients}})
     assert chosen.min_cohort == 2
+
+
+def test_periods_of_server_and_clients_agree_unless_told_otherwise() -> None:
+    exact = {"scheme": "sfsl", "min_contributors": 3}
+    assert from_all_sections({"serve": LISTED, "round": exact}).period_days == Terms().period_days
+    assert (
+        from_all_sections({"serve": LISTED}).period_days == 1
+    )  # hot rows: clients count epsilon, no periods
+    assert from_all_sections({"serve": {**LISTED, "period_days": 3}, "round": exact}).period_days == 3
+    given = {f"round.{key}": value for key, value in exact.items()}
+    assert read_config(given).rounds().period_days == Terms().period_days
+    assert read_config({}).rounds().period_days == 1

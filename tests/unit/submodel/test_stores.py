@@ -359,5 +359,5 @@ def test_without_lmdb_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "lmdb", None)
     monkeypatch.delitem(sys.modules, "sfsl.submodel.lmdb_file", raising=False)
     monkeypatch.delattr("sfsl.submodel.lmdb_file", raising=False)
-    with pytest.raises(StoreError, match=r"sfsl\[store\]"):
+    with pytest.raises(StoreError, match=r"pip install .*\[store\]"):
         LmdbStore.create(tmp_path / "store", SPEC, DENSE)

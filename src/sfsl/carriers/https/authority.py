@@ -110,6 +110,12 @@ def read_certificate(path: str | os.PathLike[str]) -> CertificateFacts:
     return _facts(_load_certificate(Path(path)))
 
 
+def valid_between(path: str | os.PathLike[str]) -> tuple[datetime, datetime]:
+    """Return from when until when all certificates of a PEM file are valid: clients check each of a chain."""
+    chain = _load_chain(Path(path))
+    return max(one.not_valid_before_utc for one in chain), min(one.not_valid_after_utc for one in chain)
+
+
 def expires_within(path: str | os.PathLike[str], days: float, *, now: datetime) -> bool:
     """Return whether a certificate will have ended ``days`` from now."""
     return read_certificate(path).not_after <= _utc(now) + timedelta(days=days)
@@ -199,12 +205,16 @@ def _read_authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Cert
 
 
 def _load_certificate(path: Path) -> x509.Certificate:
+    return _load_chain(path)[0]
+
+
+def _load_chain(path: Path) -> list[x509.Certificate]:
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST + 1)
         if len(data) > _LARGEST:
             raise ValueError
-        return x509.load_pem_x509_certificate(without_last_line(data, "it"))
+        return x509.load_pem_x509_certificates(without_last_line(data, "it"))
     except OSError as error:
         raise KeyFileError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:

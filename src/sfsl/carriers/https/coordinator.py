@@ -217,6 +217,7 @@ class Coordinator:
         self.settings, self.registry = service.settings, service.registry
         self.model_digest = service.model_digest
         self.totals = Totals()
+        self.certificate_ends: float | None = None  # for whoever looks at the status; TLS is the listener's
         self._members: Cohort = {}
         self._running: CohortRound | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="sfsl-round")
@@ -294,6 +295,7 @@ class Coordinator:
             log_loss=totals.log_losses[0],
             base_log_loss=totals.log_losses[1],
             rounds=tuple(reversed(totals.last)),
+            certificate_ends=self.certificate_ends,
             degraded=self.degraded,
             **asdict(told),
         )

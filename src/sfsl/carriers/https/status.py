@@ -46,7 +46,8 @@ class Status(msgspec.Struct, frozen=True):
     Where the scheme is "hot", ``kind`` is that of the round under way or next ("survey" or "train"), and
     ``epsilon`` at ``delta`` what it costs each client. ``clock_off_seconds``: the machine's clock minus the
     one that requests are signed by, 0 unless it was set; ``clock_refused``: requests refused because of their
-    time. ``degraded``: what keeps the server from working as it should, if anything."""
+    time. ``degraded``: what keeps the server from working as it should, if anything.
+    ``certificate_ends`` is in seconds since 1970; None without TLS."""
 
     deployment: str
     round: int
@@ -68,6 +69,7 @@ class Status(msgspec.Struct, frozen=True):
     epsilon: float | None = None
     delta: float | None = None
     hot_rows: int = 0
+    certificate_ends: float | None = None
     clock_off_seconds: float = 0.0
     clock_refused: int = 0
     degraded: str = ""
@@ -169,6 +171,8 @@ def text(status: Status, totals: Totals) -> str:
     why = "1 while something keeps the server from working as it should; /healthz says what."
     add("degraded", "gauge", why, int(bool(status.degraded)))
     add("stopping", "gauge", "1 while the server shuts down.", int(status.stopping))
+    ends_at = math.nan if status.certificate_ends is None else status.certificate_ends
+    add("certificate_expiry_timestamp_seconds", "gauge", "When the server's certificate ends.", ends_at)
     return "\n".join(out) + "\n"
 
 
