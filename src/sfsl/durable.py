@@ -106,12 +106,14 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
     _flush_path(path.parent)
 
 
-def moved_aside(path: Path) -> Path:
-    """Give a damaged file another name, under which somebody may look at what is left of it, and return that.
-    Where the disk does not even do that, it stays."""
+def kept_aside(path: Path) -> Path:
+    """Give a damaged file another name besides, under which somebody may look at what is left of it once it
+    is replaced, and return that. It takes no room; where the disk does not even do that, it is left."""
     aside = path.with_name(path.name + ".damaged")
     with suppress(OSError):
-        os.rename(path, aside)
+        aside.unlink(missing_ok=True)
+    with suppress(OSError):
+        (os.rename if path.is_dir() else os.link)(path, aside)
         _flush_path(path.parent)
     return aside
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sfsl import durable
 from sfsl.checksums import json_lines, with_json_sum
-from sfsl.durable import Closing, LineFile, moved_aside, write_whole
+from sfsl.durable import Closing, LineFile, kept_aside, write_whole
 from sfsl.errors import InputError, StoreCorrupt, StoreError
 from sfsl.rounds.record import RoundRecord
 from sfsl.service.driver import Journal
@@ -134,12 +134,12 @@ def recover_lines(
         data = _content(path)
     except InputError as error:
         data, harm = b"", True
-        mended.append(f"{error}, and is moved to {moved_aside(path).name}")
+        mended.append(f"{error}, and is now {kept_aside(path).name}")
     found = list(scan_lines(data))
     lines = {line.round: line for line in found if isinstance(line, RoundRecord) and line.round <= rounds}
     if damaged := sum(isinstance(line, str) for line in found):
         harm = True
-        mended.append(f"{damaged} damaged lines are now in {moved_aside(path).name}")
+        mended.append(f"{damaged} damaged lines are kept in {kept_aside(path).name}")
     if rounds and (rounds not in lines or lines[rounds].lost):
         with suppress(StoreCorrupt):
             if (last := journal.kept.record()) is not None:

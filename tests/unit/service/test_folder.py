@@ -95,15 +95,26 @@ def test_damaged_lines_are_put_aside(tmp_path: Path, caplog: pytest.LogCaptureFi
     with pytest.raises(InputError, match="line 2"):
         read_lines(path)
     assert recover_lines(path, journal) == [records[0], RoundRecord.of_lost(2), records[2]]
-    assert "1 damaged lines are now in metrics.jsonl.damaged; round 2 is marked as lost" in caplog.text
+    assert "1 damaged lines are kept in metrics.jsonl.damaged; round 2 is marked as lost" in caplog.text
     assert damage in (tmp_path / "metrics.jsonl.damaged").read_bytes()
+
+
+def test_damage_on_a_full_disk_costs_no_other_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (journal, records), path = committed(3), tmp_path / METRICS
+    MetricsFile(path, records).close()
+    path.write_bytes(path.read_bytes().replace(b'"round":2', b'"round":9'))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", few_bytes(10))
+        lines = recover_lines(path, journal)
+        MetricsFile(path, lines).close()
+    assert lines == recover_lines(path, journal) == [records[0], RoundRecord.of_lost(2), records[2]]
 
 
 def test_metrics_that_cannot_be_read_at_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (journal, records), path = committed(2), tmp_path / METRICS
     path.mkdir()
     assert recover_lines(path, journal) == [RoundRecord.of_lost(1), records[1]]
-    assert "Is a directory, and is moved to metrics.jsonl.damaged" in caplog.text
+    assert "Is a directory, and is now metrics.jsonl.damaged" in caplog.text
     with MetricsFile(path, records):
         assert read_lines(path) == records
 
