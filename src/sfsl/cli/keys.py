@@ -14,6 +14,7 @@ from sfsl.carriers.https.expiry import WARN_DAYS
 from sfsl.cli import log
 from sfsl.cli.output import Json, present, table
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness
+from sfsl.durable import disk_errors_as
 from sfsl.errors import KeyFileError
 from sfsl.service.identities import names_on, read_identity, write_identity
 from sfsl.service.registry import ClientRecord, Registry
@@ -144,11 +145,8 @@ def list_(
 
 
 def _is_certificate(file: Path) -> bool:
-    try:
-        with open(file, "rb") as opened:
-            return opened.read(64).startswith(b"-----BEGIN CERTIFICATE-----")
-    except OSError as error:
-        raise KeyFileError(f"cannot read {file}: {error.strerror}") from None
+    with disk_errors_as(KeyFileError, f"read {file}"), open(file, "rb") as opened:
+        return opened.read(64).startswith(b"-----BEGIN CERTIFICATE-----")
 
 
 def _print_identity(file: Path, identity: Identity, json: bool) -> None:

@@ -13,6 +13,7 @@ from sfsl.checksums import with_json_sum
 from sfsl.cli.output import Json, facts, present
 from sfsl.crypto.merkle import HASH, Tree
 from sfsl.crypto.secret import SystemRandomness
+from sfsl.durable import disk_errors_as
 from sfsl.errors import AuthenticationFailed, Forked, InputError, InvalidMessage, Unavailable
 from sfsl.service.identities import read_identity
 from sfsl.service.log import (
@@ -228,10 +229,8 @@ def _opened(state: Path) -> tuple[Path, bytes, list[LogEntry]]:
 
 
 def _heads(file: Path) -> list[LogHead]:
-    try:
+    with disk_errors_as(InputError, f"read {file}"):
         return read_heads(file)
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}") from None
 
 
 def _moment(milliseconds: int) -> str:
