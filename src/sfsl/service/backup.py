@@ -5,7 +5,6 @@ than the model: what clients have spent is in it, and every line of metrics that
 whole or not there. It has a digest of each file, which a restored folder is compared with.
 """
 
-import hashlib
 import os
 import shutil
 import stat
@@ -15,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from sfsl.checksums import sha256_of
 from sfsl.durable import (
     OWNER_ONLY,
     disk_errors_as,
@@ -82,7 +82,7 @@ def restore(backup: Path, folder: Path) -> Backup:
         aside.chmod(_FOLDER_ONLY)
         for name, digest in made.files.items():
             _copy_file(backup / name, aside / name)
-            if _digest(aside / name) != digest:
+            if sha256_of(aside / name) != digest:
                 raise StoreCorrupt(f"{backup / name} is not what was backed up; take another backup")
         _require_sound(aside, made)
     return made
@@ -154,7 +154,9 @@ def _describe(copy: Path, now: datetime) -> Backup:
     with Registry.beside(copy / REGISTRY) as registry:
         deployment = registry.deployment.hex()
     _clear(copy)
-    files = {str(path.relative_to(copy)): _digest(path) for path in sorted(copy.rglob("*")) if path.is_file()}
+    files = {
+        str(path.relative_to(copy)): sha256_of(path) for path in sorted(copy.rglob("*")) if path.is_file()
+    }
     return Backup(FORMAT, now.isoformat(timespec="seconds"), deployment, number, files)
 
 
@@ -169,8 +171,3 @@ def _clear(copy: Path) -> None:
     for path in copy.rglob("*"):
         if path.name.endswith(_PASSING):
             path.unlink()
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
