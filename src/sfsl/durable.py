@@ -2,7 +2,7 @@
 
 Whatever ends the process or the power while they are written, files are whole. Everything is made aside,
 flushed, and only then given its name; then the folder is flushed, so that the name stays too. Errors of the
-disk are raised as they come, as ``OSError``: the caller knows what they mean, and ``disk_errors_as`` says it.
+disk are raised as they come, as ``OSError``: the caller knows what they mean (``system_errors_as``).
 
 A file of lines grows by whole lines (``LineFile``); files of other kinds are replaced. What a file holds is
 checked when it is read, by the checksum inside it (``sfsl.checksums``).
@@ -34,8 +34,8 @@ Record = TypeVar("Record", bound=Message)
 
 
 @contextmanager
-def disk_errors_as(kind: type[SfslError], doing: str, advice: str = "") -> Iterator[None]:
-    """Raise what the disk refuses in the block as an error of ours: what cannot be done, why, what helps."""
+def system_errors_as(kind: type[SfslError], doing: str, advice: str = "") -> Iterator[None]:
+    """Raise what the system refuses in the block as an error of ours: it cannot do so, why, and ``advice``."""
     try:
         yield
     except OSError as error:
@@ -338,7 +338,7 @@ class DurableFile(Closing):
 
     def read(self, limit: int) -> bytes:
         """Return all of it. A file that others may read or change is refused: it is theirs as well."""
-        with disk_errors_as(StateError, f"read {self.path}"), open(self.path, "rb") as file:
+        with system_errors_as(StateError, f"read {self.path}"), open(self.path, "rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             data = file.read(limit + 1)
         if mode & OTHERS:

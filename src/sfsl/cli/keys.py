@@ -14,7 +14,7 @@ from sfsl.carriers.https.expiry import WARN_DAYS
 from sfsl.cli import log
 from sfsl.cli.output import Json, moment, present, table
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness
-from sfsl.durable import disk_errors_as
+from sfsl.durable import system_errors_as
 from sfsl.errors import KeyFileError
 from sfsl.service.identities import names_on, read_identity, write_identity
 from sfsl.service.registry import ClientRecord, Registry
@@ -145,7 +145,7 @@ def list_(
 
 
 def _is_certificate(file: Path) -> bool:
-    with disk_errors_as(KeyFileError, f"read {file}"), open(file, "rb") as opened:
+    with system_errors_as(KeyFileError, f"read {file}"), open(file, "rb") as opened:
         return opened.read(64).startswith(b"-----BEGIN CERTIFICATE-----")
 
 

@@ -12,7 +12,7 @@ from sfsl.checksums import with_json_sum
 from sfsl.cli.output import Json, facts, moment, present
 from sfsl.crypto.merkle import HASH, Tree
 from sfsl.crypto.secret import SystemRandomness
-from sfsl.durable import disk_errors_as
+from sfsl.durable import system_errors_as
 from sfsl.errors import AuthenticationFailed, Forked, InputError, InvalidMessage, Unavailable
 from sfsl.service.identities import read_identity
 from sfsl.service.log import (
@@ -228,5 +228,5 @@ def _opened(state: Path) -> tuple[Path, bytes, list[LogEntry]]:
 
 
 def _heads(file: Path) -> list[LogHead]:
-    with disk_errors_as(InputError, f"read {file}"):
+    with system_errors_as(InputError, f"read {file}"):
         return read_heads(file)

@@ -114,8 +114,7 @@ class RoundParams(Checked, frozen=True):
     precision: Literal["float32", "float16"] = "float32"
     scores: ScoreBins | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if len(self.training) > 64:
             raise ParameterError("at most 64 hyperparameters")
 

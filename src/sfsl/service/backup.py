@@ -17,9 +17,9 @@ import msgspec
 from sfsl.checksums import sha256_of
 from sfsl.durable import (
     OWNER_ONLY,
-    disk_errors_as,
     folder_made_whole,
     make_folder,
+    system_errors_as,
     write_whole,
     written_whole,
 )
@@ -59,7 +59,7 @@ def back_up(folder: Path, target: Path, *, now: datetime) -> Backup:
         raise StoreError(f"{folder} is no server's folder: it has no {STORE} or no {REGISTRY}")
     if target.exists() and any(target.iterdir()):
         raise InputError(f"{target} is there already; a backup goes into a folder of its own")
-    copying = disk_errors_as(StoreError, f"copy {folder} to {target}", "; nothing was left there")
+    copying = system_errors_as(StoreError, f"copy {folder} to {target}", "; nothing was left there")
     with copying, folder_made_whole(target) as aside:
         aside.chmod(_FOLDER_ONLY)
         for name in _in_order(folder):
@@ -78,7 +78,7 @@ def restore(backup: Path, folder: Path) -> Backup:
             "mix. Move the old one away"
         )
     unmade = f"; nothing was left in {folder}"
-    with disk_errors_as(StoreError, f"restore {backup}", unmade), folder_made_whole(folder) as aside:
+    with system_errors_as(StoreError, f"restore {backup}", unmade), folder_made_whole(folder) as aside:
         aside.chmod(_FOLDER_ONLY)
         for name, digest in made.files.items():
             _copy_file(backup / name, aside / name)

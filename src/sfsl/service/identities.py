@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from sfsl import durable
 from sfsl.crypto.secret import Identity, Secret, digest
-from sfsl.durable import disk_errors_as
+from sfsl.durable import system_errors_as
 from sfsl.errors import InputError, InvalidMessage, KeyFileError, ParameterError, Refused, UnknownClient
 from sfsl.service.messages import LogEntry
 from sfsl.service.signing import client_id, require_public
@@ -70,7 +70,7 @@ def _checksum(seed: Secret) -> str:
 
 def read_secret(path: Path) -> Secret:
     """Return the bytes of a file that only its owner may read."""
-    with disk_errors_as(KeyFileError, f"read {path}"):
+    with system_errors_as(KeyFileError, f"read {path}"):
         # Not to hang where someone put a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -178,7 +178,7 @@ class Enrolment:
 
 def names_on(path: str | os.PathLike[str]) -> dict[bytes, str]:
     """Return what a list of clients calls them: the comment behind a key, without what a terminal obeys."""
-    with disk_errors_as(InputError, f"read the list of clients {path}"):
+    with system_errors_as(InputError, f"read the list of clients {path}"):
         text = Path(path).read_text("utf-8", "replace")
     names = {}
     for line in text.splitlines():

@@ -21,7 +21,7 @@ import msgspec
 from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.crypto.merkle import Tree
 from sfsl.crypto.secret import Randomness, Secret
-from sfsl.durable import OWNER_ONLY, Closing, LineFile, closed_on_error, disk_errors_as, write_whole
+from sfsl.durable import OWNER_ONLY, Closing, LineFile, closed_on_error, system_errors_as, write_whole
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -80,7 +80,7 @@ class RosterLog(Closing):
         self._places: dict[str, list[int]] = {}
         for place, entry in enumerate(self.entries):
             self._places.setdefault(client_id(entry.public_key), []).append(place)
-        with disk_errors_as(StoreError, f"open {self._path}"):
+        with system_errors_as(StoreError, f"open {self._path}"):
             self._file = LineFile(self._path, whole)
         self._failed = False
         with closed_on_error(self):
@@ -230,7 +230,7 @@ def with_sum(text: str) -> str:
 def read_log(path: Path, deployment: bytes | None = None) -> tuple[list[LogEntry], int]:
     """Return the entries of a log's file, and the bytes of its whole lines; behind them may be what a crash
     cut short. Lines have checksums, but for those at the start that an earlier version wrote."""
-    with disk_errors_as(StoreError, f"read {path}"):
+    with system_errors_as(StoreError, f"read {path}"):
         data = path.read_bytes()
     *whole, torn = data.decode("latin-1").split("\n")
     title, *lines = whole or [""]
@@ -296,5 +296,5 @@ def keys_of(text: str, what: str) -> frozenset[bytes]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    with disk_errors_as(StoreError, f"write {path}", "; its folder must be writable"):
+    with system_errors_as(StoreError, f"write {path}", "; its folder must be writable"):
         write_whole(path, data, mode=OWNER_ONLY)

@@ -97,8 +97,7 @@ class UnionParams(Checked, frozen=True):
     seed: Annotated[bytes, Meta(min_length=32, max_length=32)]
     false_positive_rate: Annotated[float, Meta(gt=0, lt=1)] = DEFAULT_FALSE_POSITIVE_RATE
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if self.domain > LARGEST_DOMAIN:
             raise ParameterError(f"a domain has at most 2^63 indices, not {self.domain}")
 

@@ -80,8 +80,8 @@ class Terms(terms.Terms, frozen=True, rename="kebab"):
     def _most_epsilon(self) -> float:
         return self.epsilon or math.inf
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
+        super().require_sound()
         if self.log:
             raise InputError("log: a Grid carries no log of enrolled clients; pin them with roster")
 

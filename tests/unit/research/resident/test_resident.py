@@ -470,7 +470,7 @@ def test_clients_in_two_lanes_learn_as_in_one(
     task, settings = din(Catalogue.of(data), seed=1), settings_of("cpp1", training={"batch_size": 2})
 
     def moved(longest: float, compiled: bool) -> ResidentModel:
-        monkeypatch.setattr("sfsl.training.stack._LONGEST", longest)
+        monkeypatch.setattr("sfsl.training.graphs._LONGEST", longest)
         fleet = ResidentClients(compact(data), torch.device("cuda"))
         model = ResidentModel(task, store_of(task), fleet.device)
         arm = Arm("one", model, settings, PRESETS["cpp1"])
