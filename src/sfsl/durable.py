@@ -35,7 +35,7 @@ Record = TypeVar("Record", bound=Message)
 
 @contextmanager
 def system_errors_as(kind: type[SfslError], doing: str, advice: str = "") -> Iterator[None]:
-    """Raise what the system refuses in the block as an error of ours: it cannot do so, why, and ``advice``."""
+    """Raise what the system refuses in the block as an error of ours: what failed, why, and ``advice``."""
     try:
         yield
     except OSError as error:

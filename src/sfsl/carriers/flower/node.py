@@ -32,6 +32,7 @@ from sfsl.client.round import (
     ClientModel,
     ClientRound,
     DurableMemory,
+    Passing,
     PassingMemory,
     Remembered,
     Trainer,
@@ -223,10 +224,7 @@ def answer(
     try:
         # A client trains once in a round, and if that fails, be it by a crash, it is out: whether training on
         # another submodel fails would tell a server which of the rows it spoiled there are this client's.
-        if isinstance(round_, HotClientRound):
-            said = round_.answer(message, lambda: keep(None), published or {})
-        else:
-            said = round_.answer(message, lambda: keep(None))
+        said = round_.answer(message, lambda: keep(None), published or {})
         over = isinstance(said, Decline) or round_.client.phase is Phase.FINISHED
         kept = None if over else encode_client(round_.client)
         answered = CODEC.encode(said)
@@ -283,27 +281,22 @@ def _go_on(member: Member, before: Snapshot, kept: bytes) -> Callable[[bytes | N
     it has gone on without these secrets, they can go."""
     roster = before.session.roster
     exposed = roster.params.round_id if roster is not None and before.phase in _EXPOSED else None
+    number = None if before.params is None else before.params.number
     try:
-        if isinstance(before, HotSnapshot):
-            member.paying.go_on(kept)
-            return member.paying.keep
-        member.memory.go_on(kept, _number(before), exposed)
-        return member.memory.keep
+        paying: Passing = member.paying if isinstance(before, HotSnapshot) else member.memory
+        paying.go_on(kept, number, exposed)
     except SfslError as reason:
         raise SatOut(reason, None) from None
+    return paying.keep
 
 
 def _revived(member: Member, before: Snapshot) -> ClientRound | HotClientRound:
     chance = Chance(member.randomness)
-    told = (member.trainer, member.personal, chance, _number(before))
+    told = (member.trainer, member.personal, chance, before.params)
     if isinstance(before, HotSnapshot):
         client = revive(HotClient, before, member.own(member.paying, chance))
-        return HotClientRound(client, member.paying, *told, params=before.params)
+        return HotClientRound(client, member.paying, *told)
     return ClientRound(revive(RoundClient, before, member.own(member.memory, chance)), member.memory, *told)
-
-
-def _number(before: Snapshot) -> int | None:
-    return None if before.params is None else before.params.number
 
 
 def model_of(task: Task) -> ClientModel:
