@@ -84,6 +84,7 @@ def secure_mean(
         dropped_before_upload=dropped_before_upload,
         dropped_before_unmask=dropped_before_unmask,
         ring=ring,
+        wrap=True,  # numbers below zero stand at the ring's upper end; quantization leaves room for the sum
         randomness=source,
     )
     sums = quantization.decode(found.total[None])
