@@ -50,10 +50,10 @@ LINKED = {
 }
 _LINKED_DATA = ("amazon", "taobao", "synthetic")
 _LEGEND = (
-    "p1: a row of one's own gets a permanent yes; p2: another row does. p3: a permanent yes is a yes in this\n"
+    "p1: a row of one's own gets a permanent yes; p2: another row does. p3: a permanent yes is a yes in a\n"
     "round; p4: a permanent no is. p5, p6: what comes of it for a row of one's own, and for another. p7: an\n"
     "owner asks for its row alone, so that the sum is its update. p8: a row is asked for, but by no owner.\n"
-    "ε(k): k rounds of answers move the odds that one has a row by e^ε at the most; ε₁, ε∞: the paper's bounds."
+    "ε(k): k rounds of answers move the odds that one has a row by e^ε at most; ε₁, ε∞: the paper's bounds."
 )
 _LINKED_NOTE = (
     "Owners named: of rows that one client alone trained, in the paper's scheme, measured with 100 clients.\n"
