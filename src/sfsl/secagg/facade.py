@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -160,6 +160,17 @@ class AggregateRows:
     cost: Cost
     params: SessionParams
     min_contributors: int
+
+
+class SumOptions(TypedDict, total=False):
+    """What else ``aggregate`` takes, for whoever hands it on."""
+
+    threshold: int | None
+    neighbours: int | None
+    active: bool
+    dropped_before_shares: Collection[str]
+    dropped_before_upload: Collection[str]
+    dropped_before_unmask: Collection[str]
 
 
 def aggregate(
