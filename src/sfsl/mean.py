@@ -75,6 +75,7 @@ def secure_mean(
     found = aggregate(
         {name: quantization.encode_dense(vector, counted[name], source) for name, vector in given.items()},
         ring=ring,
+        wrap=True,  # numbers below zero stand at the ring's upper end; quantization leaves room for the sum
         randomness=source,
         **options,
     )
