@@ -22,7 +22,6 @@ PATIENCE = 50
 _WORSE = 0.98
 ADVICE = (
     "What may help: more rounds; sfsl tune, which looks for settings; more clients per round (--clients); "
-    "where these are few, --privacy cpp5, with which all rows of a round open, for more bytes; "
     "and a look at the data: can items, users and their order in time tell clicks apart at all?"
 )
 

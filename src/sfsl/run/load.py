@@ -13,10 +13,12 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.correction import Correction
 from sfsl.durable import FileLock
 from sfsl.errors import InputError
 from sfsl.run.folder import BEST, RunFolder
 from sfsl.scores import Evaluation
+from sfsl.service.folder import METRICS, read_lines
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import LmdbStore, ModelSpec, RowSet, RowStore, StoreSpec
 from sfsl.submodel.store import require_same
@@ -95,6 +97,12 @@ class Model:
     def config(self) -> RunConfig | None:
         """The settings of its run; None where the folder has none."""
         return RunFolder(self.path).config() if (self.path / "config.toml").is_file() else None
+
+    @cached_property
+    def correction(self) -> Correction | None:
+        """What validation devices correct its scores by; None where it was not evaluated, or by nobody."""
+        lines = read_lines(self.path / METRICS)
+        return lines[self.round - 1].correction if 0 < self.round <= len(lines) else None
 
     @cached_property
     def fleet(self) -> "Fleet":
