@@ -11,6 +11,7 @@ older version and is taken as it is; one that is nearly a checksum is damage. It
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import BinaryIO
@@ -21,6 +22,7 @@ _DIGITS = 16
 _OBJECT = (b',"checksum":"', b'"}')
 _ARRAY = (b',"checksum:', b'"]')
 _LAST_LINE = (b"\n# checksum ", b"\n")
+_WHOLE_LINE = re.compile(rb"\n# checksum [0-9a-f]{16}\n")
 TRAILER_BYTES = sum(map(len, _LAST_LINE)) + _DIGITS
 _ALIKE = 4  # so many wrong bytes in its frame, and it is still a checksum, and damaged
 _AT_ONCE = 1 << 20
@@ -81,6 +83,13 @@ def without_last_line(data: bytes, where: str, advice: str = "restore it") -> by
     except _Damaged:
         raise InputError(f"{where} is damaged: its checksum does not fit; {advice}") from None
     return body
+
+
+def without_last_lines(data: bytes, where: str, advice: str = "restore it") -> bytes:
+    """Do the same for a file of several that were joined, as people join certificates to a chain."""
+    ends = [found.end() for found in _WHOLE_LINE.finditer(data)]
+    parts = zip([0, *ends], [*ends, len(data)], strict=True)
+    return b"".join(without_last_line(data[start:end], where, advice) for start, end in parts)
 
 
 def add_last_line(file: BinaryIO) -> None:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sfsl.checksums import with_last_line, without_last_line
+from sfsl.checksums import with_last_line, without_last_line, without_last_lines
 from sfsl.durable import make_folder
 from sfsl.errors import InputError, KeyFileError
 from sfsl.service.identities import read_secret, write_new
@@ -214,7 +214,7 @@ def _load_chain(path: Path) -> list[x509.Certificate]:
             data = file.read(_LARGEST + 1)
         if len(data) > _LARGEST:
             raise ValueError
-        return x509.load_pem_x509_certificates(without_last_line(data, "it"))
+        return x509.load_pem_x509_certificates(without_last_lines(data, "it"))
     except OSError as error:
         raise KeyFileError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:

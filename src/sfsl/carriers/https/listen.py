@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sfsl.carriers.https.coordinator import Coordinator
-from sfsl.checksums import without_last_line
+from sfsl.checksums import without_last_lines
 from sfsl.errors import InputError, KeyFileError
 
 log = logging.getLogger(__name__)
@@ -259,7 +259,7 @@ def _tls(listen: Listen) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         for file in (listen.certificate, listen.key):
-            without_last_line(file.read_bytes(), str(file))  # damage that OpenSSL would not find
+            without_last_lines(file.read_bytes(), str(file))  # damage that OpenSSL would not find
         context.load_cert_chain(listen.certificate, listen.key, password=_no_password)
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)

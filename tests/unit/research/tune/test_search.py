@@ -117,10 +117,7 @@ def test_each_arm_says_what_it_cost(whole: tuple[Path, Search], fleet: Fleet) ->
         assert (arm.cost.rounds, arm.cost.client_rounds) == (rounds, rounds * CLIENTS), name
         assert len(arm.points) == rounds
         assert arm.cost.seconds > 0
-    # Clients that rebuild learn from the other samples; those that do not, from all of them.
-    kept, slow = search.arms["kept"].cost, search.arms["slow"].cost
-    assert kept.rounds == slow.rounds
-    assert kept.samples > slow.samples
+        assert arm.cost.samples >= arm.cost.client_rounds, name
     summary = summarize(search.plan, search.rungs, search.arms)
     costs = [arm.cost for arm in search.arms.values()]
     assert summary.cost.rounds == sum(one.rounds for one in costs)
@@ -144,20 +141,19 @@ def test_test_devices_judge_the_best_round_and_not_the_last(fleet: Fleet, tmp_pa
         "wild": {"training.learning_rate": 0.5, "server.row_rate": 2.0, "server.dense_rate": 0.01},
     }
 
-    def tried(rounds: int) -> ArmState:
+    def after(rounds: int) -> ArmState:
         base = msgspec.structs.replace(BASE, run=msgspec.structs.replace(BASE.run, rounds=rounds))
         plan = Plan(base, wild, len(fleet.devices), len(fleet.train))
         return searched(begin(tmp_path / str(rounds), plan, fleet, CPU))["wild"]
 
-    whole = tried(4)
-    best, losses = whole.best("log_loss"), [one.found.log_loss for one in whole.points]
+    whole = after(4)
+    best = whole.best("log_loss")
     assert best is not None
-    assert best.round < 4
-    assert losses[-1] > losses[best.round - 1] + 0.01  # or there is nothing to see
-    shorter = tried(best.round)
+    assert whole.points[-1].found.log_loss > best.found.log_loss + 0.01  # or there is nothing to see
+    until_best = after(best.round)
     assert whole.test is not None
-    assert shorter.test is not None
-    assert whole.test.log_loss == pytest.approx(shorter.test.log_loss, abs=1e-6)
+    assert until_best.test is not None
+    assert whole.test.log_loss == pytest.approx(until_best.test.log_loss, abs=1e-6)
     assert whole.test.correction == best.found.correction
 
 
