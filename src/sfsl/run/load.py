@@ -18,7 +18,7 @@ from sfsl.durable import FileLock
 from sfsl.errors import InputError
 from sfsl.run.folder import BEST, RunFolder
 from sfsl.scores import Evaluation
-from sfsl.service.folder import METRICS, read_lines
+from sfsl.service.folder import METRICS, scan_metrics
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import LmdbStore, ModelSpec, RowSet, RowStore, StoreSpec
 from sfsl.submodel.store import require_same
@@ -100,9 +100,10 @@ class Model:
 
     @cached_property
     def correction(self) -> Correction | None:
-        """What validation devices correct its scores by; None where it was not evaluated, or by nobody."""
-        lines = read_lines(self.path / METRICS)
-        return lines[self.round - 1].correction if 0 < self.round <= len(lines) else None
+        """What validation devices correct its scores by; None where none did, or the metrics of its round are
+        lost."""
+        lines = scan_metrics(self.path / METRICS)
+        return next((line.correction for line in lines if line.round == self.round), None)
 
     @cached_property
     def fleet(self) -> "Fleet":
