@@ -33,7 +33,8 @@ def register(app: typer.Typer) -> None:
     app.command(
         epilog="Examples:  sfsl tune clicks.csv   |   "
         "sfsl tune stars.csv --columns time=at --label 'rating>=4'   |   "
-        "sfsl tune my.toml --rounds 200 --clients 50 --out tuned   |   sfsl tune amazon:interactions.tsv.gz --arms 18 --device cuda   |   "
+        "sfsl tune my.toml --rounds 200 --clients 50 --out tuned   |   "
+        "sfsl tune amazon:interactions.tsv.gz --arms 18 --device cuda   |   "
         "sfsl tune --out tuned --resume   |   then:  sfsl run tuned/tuned.toml --out runs/tuned"
     )(tune)
 
