@@ -14,6 +14,7 @@ import hashlib
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import BinaryIO
 
 from sfsl.errors import InputError
@@ -32,6 +33,12 @@ Frame = tuple[bytes, bytes]
 
 class _Damaged(Exception):
     """The checksum does not fit. Each reader says it in its own words."""
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a whole file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def with_json_sum(data: bytes) -> bytes:

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from sfsl.arrays import Indices
 from sfsl.correction import Correction
-from sfsl.data.compact import compact
 from sfsl.durable import Closing
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.fleet import Devices, Fleet, Interacted, scheme_privacy
@@ -28,6 +27,7 @@ from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import MemoryStore
 from sfsl.training.task import Task
 from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
+from sfsl_research.resident.compact import compact
 from sfsl_research.resident.scoring import ResidentTest
 from sfsl_research.tune.folder import Plan, State, TuneFolder
 from sfsl_research.tune.halving import DEFAULT, ArmState, Cost, Point, keep_half, ordered, plan_rungs

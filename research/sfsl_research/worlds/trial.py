@@ -9,12 +9,11 @@ import msgspec
 import numpy as np
 import torch
 
-from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions, hold_out_last
 from sfsl.errors import NotFinite
 from sfsl.run.fleet import Fleet, Interacted, fleet_of_clicks, fleet_of_speech
 from sfsl.run.planning import choose_cohort
-from sfsl.run.setup import build_engine, central_settings, resolved
+from sfsl.run.setup import build_engine, resolved
 from sfsl.run.validation import TEST, VALID, split_held_out
 from sfsl.scores import Evaluation, correction_of, evaluate
 from sfsl.settings.rounds import store_spec
@@ -22,9 +21,11 @@ from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import Engine, baselines_of
 from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import MemoryStore
+from sfsl_research.experiments.centralized import central_settings
 from sfsl_research.experiments.resident_central import ResidentCentral
 from sfsl_research.resident import ResidentClients, ResidentModel
 from sfsl_research.resident import plugin as resident
+from sfsl_research.resident.compact import compact
 from sfsl_research.resident.scoring import ResidentTest
 from sfsl_research.worlds.world import World
 

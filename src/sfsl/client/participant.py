@@ -35,10 +35,10 @@ from sfsl.errors import (
     WrongVersion,
 )
 from sfsl.rounds import RoundClient, RoundPolicy
-from sfsl.rounds.client import Download, Own, Phase
+from sfsl.rounds.client import Download, Phase
 from sfsl.rounds.exchanges import HotInvitation, Invitation, Submodel
 from sfsl.rounds.hot import HotParams, HotSet, Published, blob_bytes, blob_digest, decode_hot_set
-from sfsl.rounds.hot_client import HotClient, HotOwn
+from sfsl.rounds.hot_client import HotClient
 from sfsl.secagg.messages import InboundShares
 from sfsl.service.messages import CODEC, CheckIn, Decline
 
@@ -193,7 +193,7 @@ class Participant:
             return self._declined(str(reason))
 
     async def _checked_in(self, hot: bool) -> Attempt:
-        round_ = self._new_hot_round() if hot else self._new_round()
+        round_ = self._new_round(hot)
         keys = CODEC.encode(CheckIn(self.model.digest, round_.client.create_keys()))
         checked = await self.link.check_in(keys)
         try:
@@ -206,37 +206,13 @@ class Participant:
     def _paying(self, hot: bool) -> Memory | Purse:
         return self.purse if hot and self.purse is not None else self.memory
 
-    def _new_round(self) -> ClientRound:
-        model, rounding = self.model, Chance(self.randomness)
-        own = Own(
-            self.memory,
-            model.spec,
-            model.maps,
-            self.policy,
-            self.randomness,
-            rounding,
-            model.names,
-            None if self.pinned is None else self.identity,
-            self.pinned,
-        )
-        client = RoundClient.join(self.link.client, own)
-        return ClientRound(client, self.memory, self.trainer, self.personal, rounding)
-
-    def _new_hot_round(self) -> HotClientRound:
-        assert self.purse is not None  # noqa: S101 -- _require has seen to it
-        model, rounding = self.model, Chance(self.randomness)
-        own = HotOwn(
-            self.purse,
-            model.spec,
-            self.policy,
-            self.randomness,
-            rounding,
-            model.names,
-            None if self.pinned is None else self.identity,
-            self.pinned,
-        )
-        client = HotClient.join(self.link.client, own)
-        return HotClientRound(client, self.purse, self.trainer, self.personal, rounding)
+    def _new_round(self, hot: bool) -> ClientRound | HotClientRound:
+        name, model, rounding = self.link.client, self.model, Chance(self.randomness)
+        told = (self.policy, self.randomness, rounding, self.identity, self.pinned)
+        having = (self.trainer, self.personal, rounding)
+        if hot and self.purse is not None:
+            return HotClientRound(HotClient.join(name, model.own(self.purse, *told)), self.purse, *having)
+        return ClientRound(RoundClient.join(name, model.own(self.memory, *told)), self.memory, *having)
 
     async def _require_same_model(self) -> bool:
         """Return whether the server's rounds are over hot rows."""

@@ -15,14 +15,16 @@ from numpy.typing import ArrayLike
 from sfsl.arrays import Bits, Indices, Values
 from sfsl.client.home import PersonalRows
 from sfsl.codec import Message
-from sfsl.crypto.secret import Randomness
+from sfsl.crypto.secret import Identity, Randomness
 from sfsl.errors import Refused, WrongPhase
 from sfsl.privacy import ClientState, Decoys, IndexPrivacy, Tables
-from sfsl.rounds import Download, RoundClient, Trained
-from sfsl.rounds.client import Answers
+from sfsl.rounds import Download, RoundClient, RoundPolicy, Trained
+from sfsl.rounds.client import Answers, Own
 from sfsl.rounds.exchanges import HANDLERS, Invitation, Submodel
 from sfsl.service.messages import Decline
 from sfsl.submodel import ModelSpec, RowMaps
+
+Remembered = TypeVar("Remembered")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,21 @@ class ClientModel:
         kinds = ("shared", "derived", "personal")
         named = {kind: tuple(one.name for one in self.spec.tables if one.kind == kind) for kind in kinds}
         return Tables(**named)
+
+    def own(
+        self,
+        memory: Remembered,
+        policy: RoundPolicy,
+        randomness: Randomness,
+        rounding: Randomness | None,
+        identity: Identity | None,
+        pinned: Mapping[str, bytes] | None,
+    ) -> Own[Remembered]:
+        """Return what a client has in a round. It signs nothing there, unless it insists on active mode, in
+        which the identities of all are ``pinned``."""
+        signer = None if pinned is None else identity
+        told = (policy, randomness, rounding, self.names)
+        return Own(memory, self.spec, self.maps, *told, signer, pinned)
 
 
 @dataclass(frozen=True)

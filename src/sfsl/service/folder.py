@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sfsl import durable
 from sfsl.checksums import json_lines, with_json_sum
-from sfsl.durable import Closing, LineFile, kept_aside, write_whole
+from sfsl.durable import Closing, LineFile, disk_errors_as, kept_aside, write_whole
 from sfsl.errors import InputError, StoreCorrupt, StoreError
 from sfsl.rounds.record import RoundRecord
 from sfsl.service.driver import Journal
@@ -110,10 +110,8 @@ class MetricsFile(Closing):
 
 
 def make_folder(folder: Path) -> None:
-    try:
+    with disk_errors_as(InputError, f"make the folder {folder}"):
         durable.make_folder(folder, 0o700)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
 
 
 def open_store(

@@ -27,7 +27,15 @@ from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name, read_ros
 from sfsl.client.device import Device, DeviceTrainer, TrainingLimits
 from sfsl.client.home import Home, PersonalRows
 from sfsl.client.hot import DurablePurse, HotClientRound, PassingPurse
-from sfsl.client.round import Chance, ClientModel, ClientRound, DurableMemory, PassingMemory, Trainer
+from sfsl.client.round import (
+    Chance,
+    ClientModel,
+    ClientRound,
+    DurableMemory,
+    PassingMemory,
+    Remembered,
+    Trainer,
+)
 from sfsl.crypto.secret import Identity, Randomness, SystemRandomness, digest
 from sfsl.errors import (
     BudgetExhausted,
@@ -42,8 +50,8 @@ from sfsl.errors import (
 from sfsl.privacy import ClientState
 from sfsl.rounds import RoundClient, RoundPolicy
 from sfsl.rounds.client import Own, Phase
-from sfsl.rounds.hot_client import HotClient, HotOwn
-from sfsl.rounds.snapshots import HotSnapshot, Snapshot, decode_client, encode_client, revive, revive_hot
+from sfsl.rounds.hot_client import HotClient
+from sfsl.rounds.snapshots import HotSnapshot, Snapshot, decode_client, encode_client, revive
 from sfsl.service.messages import CheckIn, Decline
 from sfsl.settings import terms
 from sfsl.settings.sections import about, section_from
@@ -158,25 +166,16 @@ class Member:
         if self.pinned is not None and self.identity is None:
             raise InputError("active mode needs an identity of this client's own")
 
-    def own(self, rounding: Randomness | None) -> Own:
-        """Return what it has in a round. It signs nothing there, unless it insists on active mode."""
-        model, told = self.model, (self.policy, self.randomness, rounding, self.model.names)
-        return Own(self.memory, model.spec, model.maps, *told, self._signer, self.pinned)
-
-    def hot_own(self, rounding: Randomness | None) -> HotOwn:
-        """Return the same of a round over hot rows."""
-        told = (self.policy, self.randomness, rounding, self.model.names)
-        return HotOwn(self.paying, self.model.spec, *told, self._signer, self.pinned)
+    def own(self, memory: Remembered, rounding: Randomness | None) -> Own[Remembered]:
+        """Return what it has in a round."""
+        told = (self.policy, self.randomness, rounding, self.identity, self.pinned)
+        return self.model.own(memory, *told)
 
     @property
     def paying(self) -> PassingPurse:
         if self.purse is None:
             raise Refused("a round over hot rows, which this client does not take part in (hot-epsilon)")
         return self.purse
-
-    @property
-    def _signer(self) -> Identity | None:
-        return None if self.pinned is None else self.identity
 
 
 @dataclass(frozen=True)
@@ -258,11 +257,11 @@ def _checked_in(member: Member, call: Call) -> Answer:
     if call.rho is None:
         member.policy.require_exact()
         member.memory.prepare(call.acknowledged)
-        keep, client = member.memory.keep, RoundClient.join(member.name, member.own(None))
+        keep, client = member.memory.keep, RoundClient.join(member.name, member.own(member.memory, None))
     else:
         member.paying.prepare(call.acknowledged)
         member.paying.afford(call.rho)
-        keep, client = member.paying.keep, HotClient.join(member.name, member.hot_own(None))
+        keep, client = member.paying.keep, HotClient.join(member.name, member.own(member.paying, None))
     member.home.pin(call.deployment)
     frame = CODEC.encode(CheckIn(member.model.digest, client.create_keys()))
     kept = encode_client(client)
@@ -298,9 +297,9 @@ def _revived(member: Member, before: Snapshot) -> ClientRound | HotClientRound:
     chance = Chance(member.randomness)
     told = (member.trainer, member.personal, chance, _number(before))
     if isinstance(before, HotSnapshot):
-        client = revive_hot(before, member.hot_own(chance))
+        client = revive(HotClient, before, member.own(member.paying, chance))
         return HotClientRound(client, member.paying, *told, params=before.params)
-    return ClientRound(revive(before, member.own(chance)), member.memory, *told)
+    return ClientRound(revive(RoundClient, before, member.own(member.memory, chance)), member.memory, *told)
 
 
 def _number(before: Snapshot) -> int | None:

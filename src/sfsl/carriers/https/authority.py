@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sfsl.checksums import with_last_line, without_last_line, without_last_lines
-from sfsl.durable import make_folder
+from sfsl.durable import disk_errors_as, make_folder
 from sfsl.errors import InputError, KeyFileError
 from sfsl.service.identities import read_secret, write_new
 
@@ -64,10 +64,8 @@ def create_authority(
         .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
         .sign(key, hashes.SHA256())
     )
-    try:
+    with disk_errors_as(KeyFileError, f"make the folder {place}"):
         make_folder(place, 0o700)
-    except OSError as error:
-        raise KeyFileError(f"cannot make the folder {place}: {error.strerror}") from None
     _write_pair(place, AUTHORITY, key, certificate)
     return _facts(certificate)
 

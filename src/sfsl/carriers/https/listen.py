@@ -21,6 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sfsl.carriers.https.coordinator import Coordinator
 from sfsl.checksums import without_last_lines
+from sfsl.durable import disk_errors_as
 from sfsl.errors import InputError, KeyFileError
 
 log = logging.getLogger(__name__)
@@ -276,10 +277,8 @@ def _no_password() -> str:
 def _bound(listen: Listen) -> socket.socket:
     _allow_files(listen.connections.most + _SPARE_FILES)
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    try:
+    with disk_errors_as(InputError, f"listen on {listen.host} port {listen.port}"):
         bound = socket.create_server((listen.host, listen.port), family=family, backlog=1024)
-    except OSError as error:
-        raise InputError(f"cannot listen on {listen.host} port {listen.port}: {error.strerror}") from None
     # Connections inherit it. asyncio sets it only where a socket names TCP, which this one does not; without
     # it a body waits for the peer to confirm the head, which takes 40 ms.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
