@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from sfsl.correction import Correction
 from sfsl.errors import NotFinite
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.privacy.accounting import epsilon_of
@@ -147,13 +148,14 @@ class FullModel(msgspec.Struct, frozen=True):
 
 class Best(msgspec.Struct, frozen=True):
     """The model that is exported: of which round, and what it is worth to the test set and to validation
-    devices, by which it was chosen."""
+    devices, by which it was chosen, under the correction that these fit."""
 
     round: int
     auc: float | None
     log_loss: float | None
     auc_valid: float | None
     log_loss_valid: float | None
+    correction: Correction | None
 
 
 class Summary(msgspec.Struct, frozen=True):

@@ -36,6 +36,11 @@ def read_lines(path: Path) -> list[RoundRecord]:
     return lines
 
 
+def scan_metrics(path: Path) -> Iterator[RoundRecord]:
+    """Yield the lines that can be read, whatever became of the others."""
+    return (line for line in scan_lines(_content(path)) if isinstance(line, RoundRecord))
+
+
 def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
