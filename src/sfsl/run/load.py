@@ -1,7 +1,4 @@
-"""A model at rest: from the folder of a run, or from that of a server, which has no users' rows.
-
-Whatever else will hold a model one day is told apart in ``load``.
-"""
+"""A model at rest: from the folder of a run, from that of a server, which has no users' rows, or a bundle."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.bundle.contents import MANIFEST
 from sfsl.durable import FileLock
 from sfsl.errors import InputError
 from sfsl.run.folder import BEST, RunFolder
@@ -26,6 +24,9 @@ from sfsl.submodel.tables import row_numbers
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sfsl.bundle.described import Described
+    from sfsl.bundle.model import Bundle
+    from sfsl.data.catalogue import Catalogue
     from sfsl.run.fleet import Fleet
     from sfsl.simulate.engine import Pool
     from sfsl.training.task import Task
@@ -125,6 +126,27 @@ class Model:
 
         return self.fleet.test if self.config is None else split_held_out(self.config, self.fleet)[TEST]
 
+    @cached_property
+    def described(self) -> "tuple[Described, Catalogue | None]":
+        """What its model is, and what rows are called; a server's rows by number, where nothing names them."""
+        from sfsl.bundle.described import described, read_described
+
+        if (found := read_described(self.path)) is not None:
+            about, catalogue = found
+            return about, catalogue
+        if self.config is None:
+            raise InputError(
+                f"{self.path} does not say what its model is: an older version made it. Start its server once "
+                "with this one, which writes it down"
+            )
+        return described(self.fleet.task, self.config, "run", history_of(self.config)), self.fleet.catalogue
+
+    @contextmanager
+    def open(self) -> Iterator[LmdbStore]:
+        """Open the store that holds it, to read."""
+        with self._store() as store:
+            yield store
+
     @property
     def dense(self) -> NDArray[np.float32]:
         """The parameters outside the tables, as one vector."""
@@ -173,8 +195,14 @@ class Model:
             yield held.enter_context(LmdbStore.open(where, check=check))
 
 
-def load(path: str | Path, *, task: "Task | None" = None, last: bool = False) -> Model:
-    """Load the model in the folder of a run, of a server or of a Flower run. Nothing else may be writing it.
+def history_of(config: RunConfig) -> int:
+    """Return how many clicks or words before a sample a run's model sees."""
+    return config.data.context if config.model.kind == "lstm" else config.data.max_history
+
+
+def load(path: str | Path, *, task: "Task | None" = None, last: bool = False) -> "Model | Bundle":
+    """Load the model in the folder of a run, of a server or of a Flower run, or a bundle of one, which scores
+    and recommends. Nothing else may be writing it.
 
     Of a run it is the best model, if one was chosen on validation devices; ``last``: that of the last round.
     ``task`` is for folders that do not say how the model is built: those of servers, and of a run that was
@@ -186,6 +214,10 @@ def load(path: str | Path, *, task: "Task | None" = None, last: bool = False) ->
     sfsl.errors.InputError: no model at no/such/folder: it has no store
     """
     folder = Path(path)
+    if (folder / MANIFEST).is_file() or folder.is_file():
+        from sfsl.bundle.model import Bundle
+
+        return Bundle(folder)
     if not (folder / STORE).exists():
         if (folder / "config.toml").is_file():
             raise InputError(f"{folder} has no store yet; go on with it: sfsl run --out {folder} --resume")
