@@ -1,10 +1,9 @@
-"""How this copy of the package is installed, with what beside it, and the command that adds to it from where its user is.
+"""How this copy of the package is installed, and the command that adds to it from where its user is.
 
 No message says to install sfsl by its name alone: no index has to know it, and one that does may mean
 somebody else's (decision 20).
 """
 
-import platform
 import re
 import shlex
 import shutil
@@ -12,23 +11,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
-from sfsl import __version__
-
 _EXTRA = re.compile(r"""\s*;\s*extra\s*==\s*['"]([^'"]+)['"]\s*$""")
-
-
-_PACKAGES = ("torch", "numpy", "cryptography", "msgspec", "lmdb")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of what a model's numbers may depend on."""
-    found = {"sfsl": __version__, "python": platform.python_version(), "platform": platform.platform()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
 
 
 def clone() -> Path | None:

@@ -19,6 +19,7 @@ MANIFEST, WEIGHTS, CATALOGUE, SOURCE, ONNX = (
     "model.py",
     "model.onnx",
 )
+LINES, SUMMARY = "metrics.jsonl", "summary.json"  # as the folder had them
 OWN = "own"
 _KINDS: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
 _MOST_HEADER = 1 << 24
@@ -47,8 +48,8 @@ class StoredTable(Struct, frozen=True):
 
 
 class Architecture(Struct, frozen=True):
-    """``kind`` is one of ours, or "own"; ``arguments`` are those of its ``network``, a class that ``model.py``
-    has. ``person`` is the width of a personal row, 0 where there are none; ``history`` how many clicks or
+    """``kind`` is one of ours, or "own"; ``arguments`` are those of its ``network``, a class in ``model.py``.
+    ``person`` is the width of a personal row, 0 where there are none; ``history`` how many clicks or
     words before a sample the model was trained with at most. ``dense``: parameters outside the tables."""
 
     kind: str

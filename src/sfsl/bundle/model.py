@@ -12,7 +12,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Indices, Reals, Values
-from sfsl.bundle.contents import CATALOGUE, OWN, WEIGHTS, Manifest
+from sfsl.bundle.contents import CATALOGUE, OWN, WEIGHTS
 from sfsl.bundle.described import config_of
 from sfsl.bundle.file import read_bundle
 from sfsl.bundle.rows import AtRest, BundleRows
@@ -64,7 +64,7 @@ class Bundle:
     >>> run = sfsl.train(rounds=1, clients=4, settings={
     ...     "data.users": 12, "data.scale": 0.03, "model.kind": "logistic", "round.min_contributors": 1})
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     bundle = sfsl.load(run.export(f"{folder}/films.zip"))
+    ...     bundle = sfsl.load(run.model.export(f"{folder}/films.zip"))
     >>> bundle.round, bundle.score([3, 5], history=[1]).shape, len(bundle.recommend(history=[1], top=2))
     (1, (2,), 2)
     """
@@ -121,8 +121,8 @@ class Bundle:
         about = self.manifest.architecture
         if about.kind == OWN or about.kind not in KINDS:
             raise InputError(
-                f"{self.path} is of a model {about.network!r} of an app's own, whose code no bundle has; load "
-                "its weights into that class, or score it where it was trained"
+                f"{self.path} is of a model {about.network!r} of an app's own, whose code no bundle has; "
+                "load its weights into that class, or score it where it was trained"
             )
         try:
             content = msgspec.json.decode(self.catalogue.public)
@@ -160,7 +160,9 @@ class Bundle:
         data = in_rows(self.catalogue, np.zeros(len(items)), items, labels, np.arange(len(items)))
         return next(self.people(data))
 
-    def people(self, data: Interactions, users: Indices | None = None, seen: Seen = _unseen) -> Iterator[Person]:
+    def people(
+        self, data: Interactions, users: Indices | None = None, seen: Seen = _unseen
+    ) -> Iterator[Person]:
         """Return the users of these interactions, which are in rows of the catalogue's; rows of their own are
         rebuilt on all their samples. ``seen`` hears after how many."""
         wanted = np.arange(len(data.users)) if users is None else users
@@ -194,7 +196,9 @@ class Bundle:
         self, items: Ids, history: Ids = (), rated: Sequence[tuple[object, object]] = ()
     ) -> NDArray[np.float64]:
         """Return the chance that somebody clicks each item, or that each word comes next."""
-        return self.score_pairs([self.person(history, rated)], np.zeros(len(items), np.int64), self.find(items))
+        return self.score_pairs(
+            [self.person(history, rated)], np.zeros(len(items), np.int64), self.find(items)
+        )
 
     def recommend(
         self, history: Ids = (), top: int = 10, rated: Sequence[tuple[object, object]] = ()
@@ -214,7 +218,7 @@ class Bundle:
 
     @cached_property
     def _candidates(self) -> Indices:
-        """The rows that may be recommended: of a table too large to be stored whole, those that were trained."""
+        """The rows that may be recommended; of a table too large to be stored whole, those that moved."""
         moved = self._rows.tensors.get(f"{self.named.name}.numbers")
         return np.arange(self.named.rows) if moved is None else np.asarray(moved, np.int64)
 

@@ -25,12 +25,13 @@ def onnx_bytes(manifest: Manifest, files: Mapping[str, bytes], where: str) -> by
     about = manifest.architecture
     if about.kind == OWN:
         raise InputError(
-            f"{where} is of a model {about.network!r} of an app's own: export that with torch.onnx, from its class"
+            f"{where} is of a model {about.network!r} of an app's own: export that with torch.onnx, from "
+            "its class"
         )
     if any(table.stored == "touched" for table in about.tables) or len(files[WEIGHTS]) > _MOST_BYTES:
         raise InputError(
-            f"{where} has tables too large for an ONNX file, which holds every row; use the bundle itself, or "
-            "model.py in it"
+            f"{where} has tables too large for an ONNX file, which holds every row; use the bundle itself, "
+            "or model.py in it"
         )
     try:
         import onnx  # noqa: F401

@@ -21,8 +21,8 @@ from sfsl.bundle.described import Described
 from sfsl.bundle.source import model_source
 from sfsl.crypto.secret import digest
 from sfsl.data.catalogue import Catalogue
-from sfsl.models.kinds import KINDS
 from sfsl.errors import InputError
+from sfsl.models.kinds import KINDS
 from sfsl.submodel import ModelSpec, RowSet, RowStore, Table
 
 # Tables up to this many bytes are stored whole: then plain torch needs nothing else to read them.

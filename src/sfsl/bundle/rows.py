@@ -59,7 +59,10 @@ class BundleRows:
         self._tables = {table.name: table for table in about.tables}
         self.model = ModelSpec(
             tables=tuple(
-                Table(name=one.name, rows=one.rows, width=one.width, kind=one.kind, source=one.source, initial=one.initial)
+                Table(
+                    name=one.name, rows=one.rows, width=one.width, kind=one.kind, source=one.source,
+                    initial=one.initial,
+                )
                 for one in about.tables
             ),
             dense=sum(int(np.prod((1, *shape))) for _, shape in about.dense),

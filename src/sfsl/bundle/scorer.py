@@ -1,6 +1,6 @@
 """Scores of a bundle's model, in plain torch.
 
-This text is the head of ``model.py`` in every bundle, so it imports nothing but torch and the standard library.
+This text is the head of ``model.py`` in every bundle: it imports nothing but torch and the standard library.
 """
 
 import json
@@ -26,7 +26,9 @@ def read_tensors(data: bytes) -> dict[str, Tensor]:
             start, stop = (8 + size + offset for offset in one["data_offsets"])
             kind = kinds[one["dtype"]]
             values = torch.frombuffer(bytearray(data[start:stop]), dtype=kind) if stop > start else None
-            found[name] = torch.empty(one["shape"], dtype=kind) if values is None else values.view(one["shape"])
+            found[name] = (
+                torch.empty(one["shape"], dtype=kind) if values is None else values.view(one["shape"])
+            )
     return found
 
 

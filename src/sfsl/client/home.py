@@ -133,6 +133,15 @@ class PersonalRows(Closing):
         self._file.replace(_FORMAT.encode(_Record(self._seed, tables)))
 
 
+def read_personal(path: Path, model: ModelSpec) -> dict[str, tuple[Indices, Values]]:
+    """Read the personal rows that a client keeps, by table, also while it runs: files are replaced whole."""
+    try:
+        record = _FORMAT.decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise StateError(f"cannot read {path}: {error.strerror}") from None
+    return {name: _arrays(model.table(name), rows, str(path)) for name, rows in record.tables.items()}
+
+
 def _arrays(table: Table, given: _Rows, where: str) -> tuple[Indices, Values]:
     rows = np.frombuffer(given.rows[: len(given.rows) // 8 * 8], "<i8").astype(np.int64)
     whole = len(given.rows) == 8 * len(rows) and len(given.values) == 4 * len(rows) * given.width

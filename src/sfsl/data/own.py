@@ -76,8 +76,8 @@ def load_own(
 
 
 def in_rows(catalogue: Catalogue, user: Column, row: Indices, label: Column, time: Column) -> Interactions:
-    """Put together interactions whose items are rows of a catalogue's, with its categories. Users are numbered
-    in the order of what they are called."""
+    """Put together interactions whose items are rows of a catalogue, with its categories. Users are
+    numbered in the order of what they are called."""
     items = catalogue.table(ITEM)
     category_of = None if catalogue.rows(CATEGORY) is None else catalogue.table(CATEGORY).map
     if items.rows > 2**31:
@@ -94,12 +94,14 @@ def in_rows(catalogue: Catalogue, user: Column, row: Indices, label: Column, tim
 
 
 def in_catalogue(data: Interactions, catalogue: Catalogue) -> tuple[Interactions, int]:
-    """Return interactions with a catalogue's row numbers, and how many samples were left out, since their items
-    are not in it."""
+    """Return interactions with a catalogue's row numbers, and how many samples were left out, since their
+    items are not in it."""
     row = _rows(catalogue.table(ITEM), None, np.asarray(data.items).astype(str))[0][data.item]
     kept = row >= 0
     if not kept.any():
-        raise InputError("no item of these data is in the model's catalogue; are they called otherwise there?")
+        raise InputError(
+            "no item of these data is in the model's catalogue; are they called otherwise there?"
+        )
     users = data.users[data.user[kept]]
     found = in_rows(catalogue, users, row[kept], data.label[kept], data.time[kept])
     return found, int((~kept).sum())

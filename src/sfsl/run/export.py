@@ -5,16 +5,15 @@ from typing import Any
 
 import msgspec
 
-from sfsl.bundle.contents import ONNX, Manifest
+from sfsl.bundle.contents import LINES, ONNX, SUMMARY, Manifest
 from sfsl.bundle.described import Described
 from sfsl.bundle.file import require_free, write_bundle
 from sfsl.bundle.pack import Files, pack
 from sfsl.checksums import without_json_sum
-from sfsl.errors import InputError
 from sfsl.rounds.record import RoundRecord
-from sfsl.run.load import Model, load
+from sfsl.run.load import Model
 from sfsl.run.summary import Summary
-from sfsl.service.folder import METRICS, REGISTRY, scan_lines
+from sfsl.service.folder import REGISTRY, scan_lines
 from sfsl.service.registry import Registry
 
 _PERSONAL = (
@@ -32,6 +31,7 @@ _COVERS = {
     ),
     "sfl": "every client asked for every row; secure sums of exact updates, without noise",
 }
+_NOTHING = "this scheme hides nothing"
 _PLAIN = "sums were added in the open, in a simulation: nothing was hidden from who ran it"
 _WORTH = (
     "auc", "log_loss", "ndcg", "recall", "auc_valid", "log_loss_valid", "auc_secure", "auc_secure_error",
@@ -39,21 +39,8 @@ _WORTH = (
 )  # fmt: skip
 
 
-def export(folder: str | Path, out: str | Path, *, last: bool = False, onnx: bool = False) -> Manifest:
-    """Write the model in a folder as a bundle: a zip if the name ends so, else a folder of its own. It is the
-    best model, where validation devices chose one; ``last``: that of the last round. ``onnx``: with the scoring
-    function as ONNX in it."""
-    return export_model(load_folder(folder, last=last), Path(out), onnx=onnx)
-
-
-def load_folder(folder: str | Path, *, last: bool = False) -> Model:
-    model = load(folder, last=last)
-    if not isinstance(model, Model):
-        raise InputError(f"{folder} is a bundle already")
-    return model
-
-
 def export_model(model: Model, out: Path, *, onnx: bool = False) -> Manifest:
+    """Write a model as a bundle. ``onnx``: with the scoring function as ONNX in it."""
     require_free(out)
     manifest, files = packed(model)
     if onnx:
@@ -68,7 +55,7 @@ def packed(model: Model) -> tuple[Manifest, Files]:
     """Return the manifest and the files of a bundle."""
     about, catalogue = model.described
     with model.open() as store:
-        return pack(
+        manifest, files = pack(
             store,
             about,
             catalogue,
@@ -76,6 +63,9 @@ def packed(model: Model) -> tuple[Manifest, Files]:
             metrics=_metrics(model),
             privacy=_privacy(model, about),
         )
+    # What a report is made of.
+    beside = {name: model.path / name for name in (LINES, SUMMARY)}
+    return manifest, files | {name: path.read_bytes() for name, path in beside.items() if path.is_file()}
 
 
 def _metrics(model: Model) -> dict[str, Any]:
@@ -97,7 +87,7 @@ def _privacy(model: Model, about: Described) -> dict[str, Any]:
     said: dict[str, Any] = {
         "scheme": scheme,
         "sums": "masked" if masked else "plain" if config.round.stands_in else "none",
-        "covers": _COVERS.get(scheme, "this scheme hides nothing") if masked or scheme not in _COVERS else _PLAIN,
+        "covers": _PLAIN if scheme in _COVERS and not masked else _COVERS.get(scheme, _NOTHING),
         "personal_rows": _PERSONAL,
     }
     if summary is not None:
@@ -117,7 +107,7 @@ def _privacy(model: Model, about: Described) -> dict[str, Any]:
 
 def _lines(folder: Path) -> list[RoundRecord]:
     try:
-        data = (folder / METRICS).read_bytes()
+        data = (folder / LINES).read_bytes()
     except OSError:
         return []
     return [line for line in scan_lines(data) if isinstance(line, RoundRecord) and not line.lost]
@@ -126,10 +116,10 @@ def _lines(folder: Path) -> list[RoundRecord]:
 def _summary(folder: Path) -> Summary | None:
     """Read a run's summary; None where it has none yet, or goes on."""
     try:
-        data = (folder / "summary.json").read_bytes()
+        data = (folder / SUMMARY).read_bytes()
     except OSError:
         return None
     try:
-        return msgspec.json.decode(without_json_sum(data, str(folder / "summary.json")), type=Summary)
+        return msgspec.json.decode(without_json_sum(data, str(folder / SUMMARY)), type=Summary)
     except msgspec.MsgspecError:
         return None  # of another version

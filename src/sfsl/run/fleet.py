@@ -200,11 +200,17 @@ def _click_fleet(config: RunConfig) -> Fleet:
     return fleet_of_clicks(config, data, report)
 
 
-def fleet_of_clicks(config: RunConfig, data: Interactions, report: LoadReport | None = None) -> Fleet:
-    """Build a fleet of these users, whatever ``config.data`` says about where samples come from."""
+def fleet_of_clicks(
+    config: RunConfig,
+    data: Interactions,
+    report: LoadReport | None = None,
+    catalogue: Catalogue | None = None,
+) -> Fleet:
+    """Build a fleet of these users, whatever ``config.data`` says about where samples come from. With a
+    ``catalogue`` their items are rows of it."""
     history = config.data.max_history
     train, test = hold_out_last(data, config.data.held_out)
-    catalogue = Catalogue.of(train)
+    catalogue = catalogue or Catalogue.of(train)
     task = build_task(catalogue, config.model, config.run.seed)
     devices = Devices(
         "user",

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
+from sfsl.bundle.versions import versions
 from sfsl.checksums import with_json_sum, with_last_line
 from sfsl.durable import folder_made_whole, write_new, write_whole
 from sfsl.errors import InputError, ParameterError
-from sfsl.installed import versions
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import Sections, read_run_sections, to_toml
 

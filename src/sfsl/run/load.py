@@ -128,18 +128,19 @@ class Model:
 
     @cached_property
     def described(self) -> "tuple[Described, Catalogue | None]":
-        """What its model is, and what rows are called; a server's rows by number, where nothing names them."""
-        from sfsl.bundle.described import described, read_described
+        """What its model is, and what its rows are called, where anything is known of that."""
+        from sfsl.bundle.described import read_described
 
         if (found := read_described(self.path)) is not None:
-            about, catalogue = found
-            return about, catalogue
+            return found
         if self.config is None:
             raise InputError(
-                f"{self.path} does not say what its model is: an older version made it. Start its server once "
-                "with this one, which writes it down"
+                f"{self.path} does not say what its model is: an older version made it. Start its server "
+                "once with this one, which writes it down"
             )
-        return described(self.fleet.task, self.config, "run", history_of(self.config)), self.fleet.catalogue
+        from sfsl.bundle.describe import describe
+
+        return describe(self.fleet.task, self.config, "run", history_of(self.config)), self.fleet.catalogue
 
     @contextmanager
     def open(self) -> Iterator[LmdbStore]:
@@ -169,6 +170,14 @@ class Model:
             )
         with self._store() as store:
             return dict(state_dict(self.task, store, int(max_gib * 2**30)))
+
+    def export(self, out: str | Path, *, onnx: bool = False) -> Path:
+        """Write it as a bundle, a zip if the name ends so, else a folder; ``onnx``: with the scoring function
+        as ONNX in it. Returns where it is."""
+        from sfsl.run.export import export_model
+
+        export_model(self, Path(out), onnx=onnx)
+        return Path(out)
 
     def evaluate(self) -> Evaluation:
         """Return what its scores of the test set of its run are worth, beside the baselines."""

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 import torch
 
-from sfsl.bundle.described import described, write_described
+from sfsl.bundle.describe import describe as describe_model
+from sfsl.bundle.describe import write_described
 from sfsl.crypto.ring import Z32
 from sfsl.durable import Closing
 from sfsl.privacy import PeriodSelection
@@ -60,7 +61,7 @@ class Runner(Closing):
             keep = config.run.keep
             self._best = BestModel(folder.best, self.store, keep, self.lines, self.evaluation)
             folder.write_config(config)
-            about = described(fleet.task, config, "run", history_of(config))
+            about = describe_model(fleet.task, config, "run", history_of(config))
             write_described(folder.path, fleet.task, about, fleet.catalogue)
             folder.drop_summary()  # it is about fewer rounds than there will be
         except BaseException:

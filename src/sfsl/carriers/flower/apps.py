@@ -20,7 +20,8 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
-from sfsl.bundle.described import described, write_described
+from sfsl.bundle.describe import describe as describe_model
+from sfsl.bundle.describe import write_described
 from sfsl.carriers.flower.messages import read_roster
 from sfsl.carriers.flower.node import Member, Node, SatOut, answer, model_of, open_node
 from sfsl.carriers.flower.rounds import Post, Published, Rounds, Take
@@ -187,7 +188,7 @@ def run_rounds(config: FlowerConfig, task: Task, post: Post, catalogue: Catalogu
     with ExitStack() as held:
         spec = store_spec(config.run, task.spec, devices=False)
         registry, store, metrics, _ = open_server_folder(folder, spec, task.initial_dense, held)
-        write_described(folder, task, described(task, config.run, "flower", MAX_HISTORY), catalogue)
+        write_described(folder, task, describe_model(task, config.run, "flower", MAX_HISTORY), catalogue)
         log.info("round %d of %d is in the store", store.round, own.rounds)
         service = Service(
             config.rounds(),
