@@ -65,6 +65,7 @@ SECTIONS: dict[str, dict[str, Any]] = {
 KEYS = {
     "checksum",
     "lost",
+    "restored",
     *("round", "aborted", "cohort", "survivors", "dropped", "late", "declined", "diverged"),
     *("samples", "unknown_rows", "loss", "auc", "auc_secure", "auc_secure_error", "union", "opened", "moved"),
     *("log_loss", "ndcg", "recall", "log_loss_secure", "log_loss_secure_error", "base_log_loss_secure"),

@@ -43,7 +43,7 @@ def pack(
     """Return a manifest and the files that it speaks of. Rows of people stay behind, also where a simulation
     has them: in a deployment nobody else has, and what predicts rebuilds them from samples."""
     if catalogue is not None:
-        _require_names(store.spec.model, catalogue)
+        catalogue = _names(store.spec.model, catalogue)
     tensors = _dense(store, about)
     tables = tuple(_stored(store, table, tensors) for table in store.spec.model.tables)
     personal = [table.width for table in about.model.tables if table.kind == "personal"]
@@ -80,14 +80,19 @@ def pack(
     return manifest, files
 
 
-def _require_names(model: ModelSpec, catalogue: Catalogue) -> None:
-    """Refuse a store that has grown since its catalogue was written down, as a crash may leave it."""
+def _names(model: ModelSpec, catalogue: Catalogue) -> Catalogue:
+    """Return what the rows of a store are called: an older version has fewer. One that has grown since its
+    catalogue was written down, as a crash may leave it, is refused."""
     rows = {table.name: table.rows for table in model.tables if table.kind != "personal"}
-    if rows != {table.name: table.rows for table in catalogue.tables}:
+    if rows == {table.name: table.rows for table in catalogue.tables}:
+        return catalogue
+    try:
+        return catalogue.first(rows)
+    except InputError as error:
         raise InputError(
-            f"the store has tables of {rows}, and its catalogue others: it has grown; start its server once, "
-            "which writes down what the new rows are called"
-        )
+            f"the store has rows that its catalogue has not ({error}); start its server once, which writes "
+            "down what they are called"
+        ) from None
 
 
 def _dense(store: RowStore, about: Described) -> dict[str, NDArray[Any]]:

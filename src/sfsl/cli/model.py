@@ -85,6 +85,7 @@ def export(
     ] = False,
     max_gib: Annotated[float, Option(help="A state dict: refuse tables larger than this in all.")] = 4.0,
     last: Last = False,
+    version: Annotated[str, Option(help="Of a server: a version of sfsl models tag.")] = "",
     json: Json = False,
 ) -> None:
     """Write the model as a bundle: weights, architecture, what rows are called, metrics, privacy, provenance.
@@ -100,7 +101,7 @@ def export(
     from sfsl.run.load import Model, load
 
     require_free(file)
-    model = load(folder, last=last)
+    model = load(folder, last=last, version=version)
     if not isinstance(model, Model):
         raise InputError(f"{folder} is a bundle already")
     if file.suffix == _STATE:

@@ -15,6 +15,7 @@ from sfsl.durable import FileLock
 from sfsl.errors import InputError
 from sfsl.run.folder import BEST, RunFolder
 from sfsl.scores import Evaluation
+from sfsl.service.versions import version_path
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import LmdbStore, ModelSpec, RowSet, RowStore, StoreSpec
 from sfsl.submodel.store import require_same
@@ -77,8 +78,11 @@ class Model:
         keeps: object = None,
         *,
         last: bool = False,
+        version: str = "",
     ) -> None:
-        """``keeps`` is what the folder lasts as long as, where it is temporary. ``last``: not the best."""
+        """``keeps`` is what the folder lasts as long as, where it is temporary. ``last``: not the best.
+        ``version``: one that was tagged on a server."""
+        self._version = version_path(path, version) if version else None
         self.which: Literal["best", "last"] = "best" if not last and (path / BEST).exists() else "last"
         self.path, self._fleet, self._keeps = path, fleet, keeps
         self._task = fleet.task if fleet is not None else task
@@ -200,7 +204,7 @@ class Model:
         with ExitStack() as held:
             if self.which == "best":  # a run that goes on may replace it
                 held.enter_context(FileLock(self.path / STORE))
-            where = self.path / (STORE if self.which == "last" else BEST)
+            where = self._version or self.path / (STORE if self.which == "last" else BEST)
             yield held.enter_context(LmdbStore.open(where, check=check))
 
 
@@ -209,13 +213,16 @@ def history_of(config: RunConfig) -> int:
     return config.data.context if config.model.kind == "lstm" else config.data.max_history
 
 
-def load(path: str | Path, *, task: "Task | None" = None, last: bool = False) -> "Model | Bundle":
+def load(
+    path: str | Path, *, task: "Task | None" = None, last: bool = False, version: str = ""
+) -> "Model | Bundle":
     """Load the model in the folder of a run, of a server or of a Flower run, or a bundle of one, which scores
     and recommends. Nothing else may be writing it.
 
     Of a run it is the best model, if one was chosen on validation devices; ``last``: that of the last round.
-    ``task`` is for folders that do not say how the model is built: those of servers, and of a run that was
-    given its fleet in Python. Without it, tables and the dense part can still be read.
+    ``version``: of a server, one that was tagged (``sfsl models``). ``task`` is for folders that do not say
+    how the model is built: those of apps with a model of their own, and of a run that was given its fleet in
+    Python. Without it, tables and the dense part can still be read.
 
     >>> import sfsl
     >>> sfsl.load("no/such/folder")
@@ -231,4 +238,4 @@ def load(path: str | Path, *, task: "Task | None" = None, last: bool = False) ->
         if (folder / "config.toml").is_file():
             raise InputError(f"{folder} has no store yet; go on with it: sfsl run --out {folder} --resume")
         raise InputError(f"no model at {folder}: it has no store")
-    return Model(folder, task, last=last)
+    return Model(folder, task, last=last, version=version)
