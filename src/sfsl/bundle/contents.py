@@ -35,7 +35,7 @@ class Struct(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 class StoredTable(Struct, frozen=True):
     """``stored``: "whole", every row; "touched", those that some round moved, while the others follow from
-    ``key``; "none", as of people, whose rows are in no bundle."""
+    ``key``, or are not known where that is empty; "none", as of people, whose rows are in no bundle."""
 
     name: str
     rows: Annotated[int, Meta(ge=1)]

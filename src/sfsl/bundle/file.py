@@ -28,9 +28,11 @@ def require_free(path: Path) -> None:
         raise InputError(f"{path} exists already; choose another name or remove it")
 
 
-def write_bundle(path: Path, manifest: Manifest, files: Mapping[str, bytes]) -> None:
-    """Write a zip if the name says so, else a folder. ``manifest.files`` is filled in here."""
-    require_free(path)
+def write_bundle(path: Path, manifest: Manifest, files: Mapping[str, bytes], *, anew: bool = False) -> None:
+    """Write a zip if the name says so, else a folder. ``manifest.files`` is filled in here. ``anew``: in the
+    place of a zip that may be there."""
+    if not anew:
+        require_free(path)
     digests = {
         name: StoredFile(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
         for name, data in files.items()

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from sfsl.arrays import Indices, Reals, Values
+from sfsl.arrays import Bits, Indices, Reals, Values
 from sfsl.bundle.contents import CATALOGUE, OWN, WEIGHTS
 from sfsl.bundle.described import config_of
 from sfsl.bundle.file import read_bundle
@@ -147,8 +147,22 @@ class Bundle:
             try:
                 found.append(table.find(str(one)))
             except BadField as bad:
-                raise InputError(f"{str(one)[:80]!r}: {bad.problem}") from None
-        return np.array(found, np.int64)
+                like = ", ".join(table.name_of(row) for row in range(min(3, table.rows)))
+                raise InputError(
+                    f"{str(one)[:80]!r}: {bad.problem}; its ids are those of its catalogue, such as {like}"
+                ) from None
+        rows = np.array(found, np.int64)
+        if not (held := self.holds(rows)).all():
+            lost = table.name_of(int(rows[~held][0]))
+            raise InputError(f"{lost!r} is not among what this client has downloaded; score it with a bundle")
+        return rows
+
+    def holds(self, rows: Indices) -> Bits:
+        """Say of which rows something is known: of all, but in what a client keeps of a download."""
+        stored = next(one for one in self.manifest.architecture.tables if one.name == self.named.name)
+        if stored.stored == "whole" or stored.key:
+            return np.ones(len(rows), np.bool_)
+        return np.isin(rows, self._candidates)
 
     def person(self, history: Ids = (), rated: Sequence[tuple[object, object]] = ()) -> Person:
         """Return somebody by what they clicked, or by what they were shown and whether they clicked it."""

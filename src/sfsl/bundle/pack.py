@@ -31,6 +31,11 @@ MOST_WHOLE = 1 << 26
 Files = dict[str, bytes]
 
 
+def fits(table: Table) -> bool:
+    """Say whether a table is stored whole."""
+    return 4 * table.rows * table.width <= MOST_WHOLE
+
+
 def pack(
     store: RowStore,
     about: Described,
@@ -39,13 +44,15 @@ def pack(
     which: str,
     metrics: dict[str, Any],
     privacy: dict[str, Any],
+    known: bool = True,
 ) -> tuple[Manifest, Files]:
     """Return a manifest and the files that it speaks of. Rows of people stay behind, also where a simulation
-    has them: in a deployment nobody else has, and what predicts rebuilds them from samples."""
+    has them: in a deployment nobody else has, and what predicts rebuilds them from samples. Not ``known``: of
+    rows that did not move nothing is, as of those that a client did not download."""
     if catalogue is not None:
         catalogue = _names(store.spec.model, catalogue)
     tensors = _dense(store, about)
-    tables = tuple(_stored(store, table, tensors) for table in store.spec.model.tables)
+    tables = tuple(_stored(store, table, tensors, known) for table in store.spec.model.tables)
     personal = [table.width for table in about.model.tables if table.kind == "personal"]
     files = {WEIGHTS: encode_tensors(tensors)}
     if catalogue is not None:
@@ -104,9 +111,9 @@ def _dense(store: RowStore, about: Described) -> dict[str, NDArray[Any]]:
     return tensors
 
 
-def _stored(store: RowStore, table: Table, tensors: dict[str, NDArray[Any]]) -> StoredTable:
+def _stored(store: RowStore, table: Table, tensors: dict[str, NDArray[Any]], known: bool) -> StoredTable:
     """Add a table's rows to the tensors, and say how."""
-    whole = 4 * table.rows * table.width <= MOST_WHOLE
+    whole = known and fits(table)
     if table.kind == "personal":
         how, key = "none", ""
     elif whole:
@@ -114,11 +121,12 @@ def _stored(store: RowStore, table: Table, tensors: dict[str, NDArray[Any]]) -> 
         every = RowSet(np.arange(table.rows))
         tensors[f"{table.name}.weight"] = store.read_rows(table.name, every).values
     else:
-        how, key = "touched", digest("initial rows", store.spec.seed, table.name.encode()).hex()
+        key = digest("initial rows", store.spec.seed, table.name.encode()).hex() if known else ""
+        how = "touched"
         moved = store.touched(table.name)
         tensors[f"{table.name}.numbers"] = moved.rows
         tensors[f"{table.name}.values"] = store.read_rows(table.name, moved).values
     return StoredTable(
         name=table.name, rows=table.rows, width=table.width, kind=table.kind, source=table.source,
-        initial=table.initial, stored=how, key=key,  # type: ignore[arg-type]
+        initial=table.initial if known else 0.0, stored=how, key=key,  # type: ignore[arg-type]
     )  # fmt: skip

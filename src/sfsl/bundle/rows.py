@@ -34,7 +34,7 @@ class AtRest:
     def read_dense(self) -> DenseBlock:
         return DenseBlock(self._dense, np.zeros((0, len(self._dense)), np.float32))
 
-    def touched(self, table: str) -> NoReturn:
+    def touched(self, table: str) -> RowSet:
         raise InputError(f"which rows of {table!r} some round moved is not known here")
 
     def commit(self, commit: Commit) -> NoReturn:

@@ -51,7 +51,10 @@ class Asked:
 
 
 def predict(
-    bundle: Annotated[Path, Argument(metavar="BUNDLE", help="What sfsl export wrote.")],
+    bundle: Annotated[
+        Path | None,
+        Argument(metavar="BUNDLE", help="What sfsl export wrote; with --state it may be left out."),
+    ] = None,
     history: Annotated[
         list[str] | None,
         Option(metavar="ID,ID…", help="What somebody clicked, the oldest first (or the words before)."),
@@ -81,10 +84,15 @@ def predict(
 
     Somebody with labelled samples (--data, --state, or rated in a JSON file) has a row of their own rebuilt
     from these; whoever is new and has none begins at zero. Everything happens on this machine.
+
+    With --state and no bundle, a client scores with the model that it downloaded last: of rounds over hot
+    rows all that was published, of the paper's scheme the rows that it asked for, and no others.
     """
     require_torch()
     from sfsl.bundle.model import Bundle
 
+    if bundle is None:
+        bundle = _last_download(state)
     model = Bundle(bundle)
     if sum((bool(history), bool(user), requests is not None, state is not None)) != 1:
         raise InputError("say for whom: one of --history, --user with --data, --requests or --state")
@@ -111,6 +119,20 @@ def predict(
     heads = (("user", model.named.name, "score"), lines) if any(one[0] for one in lines) else (
         (model.named.name, "score"), [one[1:] for one in lines])  # fmt: skip
     present(whole, json, table(f"{bundle}, round {model.round}", heads[0], heads[1][:_SHOWN]), *more)
+
+
+def _last_download(state: Path | None) -> Path:
+    """Return the model that a client downloaded last, which it keeps."""
+    from sfsl.client.current import CURRENT
+
+    if state is None:
+        raise InputError("name a bundle, which sfsl export writes; or a client's folder: --state DIR")
+    if not (state / CURRENT).is_file():
+        raise InputError(
+            f"{state} has no model: a client keeps what it downloads in a round that trains (sfsl join). "
+            "Name a bundle, or take part"
+        )
+    return state / CURRENT
 
 
 def split_ids(texts: list[str] | None) -> list[str]:
@@ -200,7 +222,7 @@ def _answers(model: "Bundle", asked: list[Asked], progress: "Steps") -> list[dic
 
 def _of_client(model: "Bundle", state: Path, columns: str | None, label: str) -> "Person":
     """Return a deployed client, from the samples that its period froze and the row that it keeps."""
-    from sfsl.bundle.people import person_of_client
+    from sfsl.client.person import person_of_client
     from sfsl.data.own import Layout
 
     trained = model.config.data

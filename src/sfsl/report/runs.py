@@ -184,9 +184,7 @@ class _Files:
 def _files(path: Path) -> _Files:
     """Read the folder of a run, a server or a server on Flower, or a bundle of one."""
     if not path.exists():
-        raise InputError(
-            f"{path} is not a folder; name one that `sfsl run` wrote, a server's, or a bundle"
-        )
+        raise InputError(f"{path} is not a folder; name one that `sfsl run` wrote, a server's, or a bundle")
     if path.is_file() or (path / MANIFEST).is_file():
         manifest, content = read_bundle(path)
         about = manifest.provenance

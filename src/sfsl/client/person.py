@@ -1,5 +1,6 @@
 """A deployed client as somebody to predict for: what its home holds, which never leaves it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ def person_of_client(bundle: Bundle, home: Path, layout: Layout) -> Person:
     data, _ = load_own(frozen, bundle.catalogue, layout=layout)
     kept = read_personal(home / "rows", bundle.spec) if (home / "rows").exists() else {}
     rows, values = next(iter(kept.values()), (np.zeros(0, np.int64), np.zeros((0, 1), np.float32)))
-    if len(rows) and rows[0] == 0:
-        return Person(data.clicks.astype(np.int64), values[0])
-    return next(bundle.people(data))
+    person = Person(data.clicks.astype(np.int64), values[0] if len(rows) and rows[0] == 0 else None)
+    if person.row is None:
+        person = next(bundle.people(data))
+    return replace(person, history=person.history[bundle.holds(person.history)])
