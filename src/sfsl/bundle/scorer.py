@@ -159,33 +159,52 @@ class Model:
     """A bundle's model, by the ids of its items or words."""
 
     def __init__(self, scorer: Scorer, catalogue: Mapping[str, Any]) -> None:
-        self.scorer, first = scorer, catalogue["tables"][0]
-        ids = first.get("ids")
-        self.ids: list[str] = [str(one) for one in (range(first["rows"]) if ids is None else ids)]
-        self._rows = {name: row for row, name in enumerate(self.ids)}
+        self.scorer, self._table = scorer, catalogue["tables"][0]
+        self._rows = {str(name): row for row, name in enumerate(self._table.get("ids") or ())}
+
+    def row(self, name: object) -> int:
+        """Return the row that an item, or a word, has; where rows have no names, they have numbers."""
+        row = self._rows[str(name)] if self._rows else int(str(name))
+        if not 0 <= row < self._table["rows"]:
+            raise KeyError(name)
+        return row
+
+    def name(self, row: int) -> str:
+        return str(self._table["ids"][row] if self._rows else row)
 
     def score(
         self, items: Sequence[object], history: Sequence[object] = (), person: Tensor | None = None
     ) -> list[float]:
         """Score each item (or next word) for one person, after a history of items (or words)."""
-        rows = torch.tensor([self._rows[str(item)] for item in items], dtype=torch.int64)
-        past = torch.tensor([[self._rows[str(one)] for one in history] or [NO_ROW]], dtype=torch.int64)
-        with torch.no_grad():
-            if isinstance(self.scorer, WordScorer):
-                return [float(one) for one in self.scorer.chances(past)[0, rows]]
-            own = torch.zeros(1, self.scorer.width) if person is None else person.view(1, -1)
-            given = own.expand(len(rows), -1), rows, past.expand(len(rows), -1)
-            return [float(one) for one in self.scorer(*given)]
+        return self._scores(
+            torch.tensor([*map(self.row, items)], dtype=torch.int64), history, person
+        ).tolist()
 
     def top(
         self, history: Sequence[object] = (), count: int = 10, person: Tensor | None = None
     ) -> list[tuple[str, float]]:
         """Return the best items that are not in the history (or the likeliest next words)."""
-        words = isinstance(self.scorer, WordScorer)
-        left_out = set() if words else {str(one) for one in history}
-        free = [name for name in self.ids if name not in left_out]
-        scores = self.score(free, history, person)
-        return sorted(zip(free, scores, strict=True), key=lambda one: -one[1])[:count]
+        rows = torch.arange(self._table["rows"]) if self._known is None else self._known
+        if isinstance(self.scorer, ClickScorer):
+            rows = rows[~torch.isin(rows, torch.tensor([*map(self.row, history)], dtype=torch.int64))]
+        scores = self._scores(rows, history, person)
+        best = scores.argsort(descending=True, stable=True)[:count].tolist()
+        return [(self.name(int(rows[place])), float(scores[place])) for place in best]
+
+    @property
+    def _known(self) -> Tensor | None:
+        """The rows that some round moved, of a table that is too large to be stored whole."""
+        layer = getattr(self.scorer.net, self._table["name"])
+        return layer.numbers if isinstance(layer, Rows) else None
+
+    def _scores(self, rows: Tensor, history: Sequence[object], person: Tensor | None) -> Tensor:
+        past = torch.tensor([[*map(self.row, history)] or [NO_ROW]], dtype=torch.int64)
+        with torch.no_grad():
+            if isinstance(self.scorer, WordScorer):
+                return self.scorer.chances(past)[0, rows]
+            own = torch.zeros(1, self.scorer.width) if person is None else person.view(1, -1)
+            scores: Tensor = self.scorer(own.expand(len(rows), -1), rows, past.expand(len(rows), -1))
+            return scores
 
 
 def load(folder: str | Path, net: Callable[..., nn.Module]) -> Model:
