@@ -9,6 +9,7 @@
     data              the samples that the period froze, and data.sum, their checksum
     log               the last head of the log of enrolled clients, where it is checked (``MemberLog``)
     model             what it knows of the model, and the rows that the period froze (``KnownModel``)
+    current.zip       the model that it downloaded last, to score with (``keep_download``)
 """
 
 import hashlib
