@@ -10,6 +10,7 @@ import numpy as np
 from sfsl.bundle.describe import describe
 from sfsl.bundle.file import write_bundle
 from sfsl.bundle.pack import pack
+from sfsl.correction import Correction
 from sfsl.data.catalogue import Catalogue
 from sfsl.models import build_task
 from sfsl.settings.run import from_sections
@@ -45,10 +46,17 @@ def trained(kind: str, names: Catalogue | None = None) -> tuple[Task, MemoryStor
     return task, store, config
 
 
-def write(kind: str, path: Path, names: Catalogue | None = None) -> Path:
+def write(
+    kind: str, path: Path, names: Catalogue | None = None, correction: Correction | None = None
+) -> Path:
     task, store, config = trained(kind, names)
     about = describe(task, config, "run", HISTORY)
-    told: dict[str, Any] = {"which": "last", "metrics": {"auc": 0.7}, "privacy": {"scheme": "sfsl"}}
+    told: dict[str, Any] = {
+        "which": "last",
+        "correction": correction,
+        "metrics": {"auc": 0.7},
+        "privacy": {"scheme": "sfsl"},
+    }
     manifest, files = pack(store, about, names or catalogue(kind), **told)
     write_bundle(path, manifest, files)
     return path

@@ -50,7 +50,8 @@ class StoredTable(Struct, frozen=True):
 class Architecture(Struct, frozen=True):
     """``kind`` is one of ours, or "own"; ``arguments`` are those of its ``network``, a class in ``model.py``.
     ``person`` is the width of a personal row, 0 where there are none; ``history`` how many clicks or
-    words before a sample the model was trained with at most. ``dense``: parameters outside the tables."""
+    words before a sample the model was trained with at most. ``dense``: parameters outside the tables. The
+    log-odds of a click count times ``scale`` and plus ``shift``, by which validation devices correct them."""
 
     kind: str
     network: str
@@ -59,6 +60,8 @@ class Architecture(Struct, frozen=True):
     person: Count
     tables: tuple[StoredTable, ...]
     dense: tuple[tuple[str, tuple[int, ...]], ...]
+    scale: float = 1.0
+    shift: float = 0.0
 
 
 class Provenance(Struct, frozen=True):

@@ -17,6 +17,7 @@ from sfsl.bundle.described import config_of
 from sfsl.bundle.file import read_bundle
 from sfsl.bundle.rows import AtRest, BundleRows
 from sfsl.bundle.scorer import NO_ROW, Scorer, WordScorer, scorer_of
+from sfsl.correction import Correction
 from sfsl.data import Interactions, Samples
 from sfsl.data.catalogue import ITEM, WORD, Catalogue, CatalogueTable
 from sfsl.data.catalogue_file import decode_catalogue
@@ -83,6 +84,12 @@ class Bundle:
     @property
     def which(self) -> Literal["best", "last"]:
         return self.manifest.provenance.which
+
+    @property
+    def correction(self) -> Correction | None:
+        """What its scores are corrected by; None where nobody corrected them."""
+        found = Correction(self.manifest.architecture.scale, self.manifest.architecture.shift)
+        return None if found == Correction(1.0, 0.0) else found
 
     @property
     def spec(self) -> ModelSpec:

@@ -1,5 +1,6 @@
 """From a store to the files of a bundle."""
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from sfsl.bundle.contents import (
 )
 from sfsl.bundle.described import Described
 from sfsl.bundle.source import model_source
+from sfsl.correction import Correction
 from sfsl.crypto.secret import digest
 from sfsl.data.catalogue import Catalogue
 from sfsl.errors import InputError
@@ -44,6 +46,7 @@ def pack(
     which: str,
     metrics: dict[str, Any],
     privacy: dict[str, Any],
+    correction: Correction | None = None,
     known: bool = True,
 ) -> tuple[Manifest, Files]:
     """Return a manifest and the files that it speaks of. Rows of people stay behind, also where a simulation
@@ -69,6 +72,7 @@ def pack(
             person=sum(personal),
             tables=tables,
             dense=about.dense,
+            **({} if correction is None else asdict(correction)),
         ),
         metrics=metrics,
         privacy=privacy,

@@ -107,7 +107,7 @@ class ClickScorer(nn.Module):
         dense = {name: tensors[name] for name, _ in about["dense"]}
         self.net.load_state_dict({**self.net.state_dict(), **dense})
         self.register_buffer("follows", follows)
-        self.width = int(about["person"])
+        self.width, self.scale, self.shift = int(about["person"]), about["scale"], about["shift"]
         self.eval().requires_grad_(False)
 
     def forward(self, person: Tensor, item: Tensor, history: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class ClickScorer(nn.Module):
         if self.follows is not None:
             batch["item_category"] = self.follows[item]
             batch["history_category"] = self.follows[history.clamp_min(0)]
-        return torch.sigmoid(self.net(batch))
+        return torch.sigmoid(self.scale * self.net(batch) + self.shift)
 
 
 class WordScorer(nn.Module):

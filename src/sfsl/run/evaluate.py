@@ -38,7 +38,7 @@ def evaluate_on(model: Model | Bundle, data: DataSettings) -> tuple[Evaluation, 
     if fleet.task.personal:
         rows = rebuild_personal(fleet.task, fleet.devices, store, local, seed=config.run.seed)
     scored = score_pool(fleet.task, fleet.test, store, rows)
-    return evaluate(scored, baselines_of(fleet.task, fleet.train)), fleet
+    return evaluate(scored, baselines_of(fleet.task, fleet.train), model.correction), fleet
 
 
 def _fleet(config: RunConfig, catalogue: Catalogue) -> Fleet:

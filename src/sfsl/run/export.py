@@ -62,6 +62,7 @@ def packed(model: Model) -> tuple[Manifest, Files]:
             which=model.which,
             metrics=_metrics(model),
             privacy=_privacy(model, about),
+            correction=model.correction,
         )
     # What a report is made of.
     beside = {name: model.path / name for name in (LINES, SUMMARY)}

@@ -15,6 +15,7 @@ from bundles import HISTORY, KINDS, NAMES, trained, without_sfsl, write
 from sfsl.bundle import pack
 from sfsl.bundle.model import Bundle
 from sfsl.bundle.scorer import first_values
+from sfsl.correction import Correction
 from sfsl.crypto.secret import digest
 from sfsl.data import Samples
 from sfsl.data.catalogue import Catalogue
@@ -58,6 +59,17 @@ def test_scores_are_those_of_the_model_in_the_store(kind: str, tmp_path: Path) -
     )
     np.testing.assert_allclose(found, expected, atol=1e-6)
     assert np.ptp(found) > 1e-3
+
+
+def test_scores_are_corrected_as_validation_devices_said(tmp_path: Path) -> None:
+    plain, sober = sfsl.load(write("din", tmp_path / "a")), Correction(0.5, -0.25)
+    corrected = sfsl.load(write("din", tmp_path / "b", correction=sober))
+    past = [NAMES[row] for row in PAST]
+    np.testing.assert_allclose(
+        corrected.score(NAMES, past), sober.chances(plain.score(NAMES, past)), atol=1e-6
+    )
+    printed = without_sfsl(tmp_path / "b", f"print(model.load().score({NAMES}, {past}))")
+    np.testing.assert_allclose(json.loads(printed), corrected.score(NAMES, past), atol=1e-7)
 
 
 def test_words_have_chances_that_sum_to_one(tmp_path: Path) -> None:
