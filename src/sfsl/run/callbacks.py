@@ -48,8 +48,8 @@ class Callback:
     ...         print("training", settings["model"]["kind"], "after", len(records), "rounds")
     ...     def on_round(self, record):
     ...         print("round", record.round, "with", record.survivors, "clients")
-    ...     def on_evaluation(self, round, evaluation):
-    ...         print("tested after round", round, "on", evaluation.samples > 0)
+    ...     def on_evaluation(self, number, evaluation):
+    ...         print("tested after round", number, "on", evaluation.samples > 0)
     ...     def on_end(self, summary):
     ...         print("complete:", summary.complete)
     >>> run = sfsl.train(rounds=2, clients=4, callbacks=[Diary()], settings={
@@ -68,8 +68,8 @@ class Callback:
     def on_round(self, record: RoundRecord) -> bool | None:
         """Hear of a round once it is committed, or was aborted. True ends the run."""
 
-    def on_evaluation(self, round: int, evaluation: "Evaluation") -> None:  # noqa: A002 -- as in a record
-        """Hear what the model after a round is worth on the central test set, beside its baselines. It comes
+    def on_evaluation(self, number: int, evaluation: "Evaluation") -> None:
+        """Hear what the model after round ``number`` is worth on the central test set, beside its baselines. It comes
         after ``on_round``; a server never tests, and has what cohorts add up in its records."""
 
     def on_end(self, summary: "Summary | None") -> None:

@@ -42,11 +42,14 @@ class TensorBoard(_Tracker):
     needs = ("tensorboard", "torch.utils.tensorboard")
 
     def on_start(self, settings: Mapping[str, Mapping[str, Any]], records: Sequence[RoundRecord]) -> None:
+        folder, next_round = self._folder / "tensorboard", records[-1].round + 1 if records else None
+        new = not folder.exists()
         board = import_module("torch.utils.tensorboard")
-        next_round = records[-1].round + 1 if records else None
-        self._writer = board.SummaryWriter(str(self._folder / "tensorboard"), purge_step=next_round)
+        self._writer = board.SummaryWriter(str(folder), purge_step=None if new else next_round)
         lines = "\n".join(f"    {name} = {value}" for name, value in flat(settings).items())
         self._writer.add_text("settings", lines)
+        for record in records if new else ():
+            self.on_round(record)
 
     def on_round(self, record: RoundRecord) -> None:
         for name, value in record.scalars().items():
