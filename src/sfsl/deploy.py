@@ -182,6 +182,8 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         if own.active:
             service.members.also_bars = log_.bars
         coordinator = Coordinator(service)
+        if run.round.scheme == "hot" and run.privacy.participations != "auto":
+            coordinator.rounds_allowed = run.privacy.participations + 1  # and a survey
         for line in lines:
             if not line.lost:
                 coordinator.totals.show(line)

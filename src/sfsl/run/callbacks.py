@@ -69,8 +69,8 @@ class Callback:
         """Hear of a round once it is committed, or was aborted. True ends the run."""
 
     def on_evaluation(self, number: int, evaluation: "Evaluation") -> None:
-        """Hear what the model after round ``number`` is worth on the central test set, beside its baselines. It comes
-        after ``on_round``; a server never tests, and has what cohorts add up in its records."""
+        """Hear what the model after round ``number`` is worth on the central test set, beside its baselines.
+        It comes after ``on_round``; a server never tests, and has what cohorts add up in its records."""
 
     def on_end(self, summary: "Summary | None") -> None:
         """Hear how the run ended. There is no summary of one that broke off, and none of a server."""
