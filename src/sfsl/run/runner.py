@@ -23,9 +23,9 @@ from sfsl.run.best import BestModel
 from sfsl.run.callbacks import Callback, Callbacks
 from sfsl.run.fleet import Fleet
 from sfsl.run.folder import RunFolder
-from sfsl.run.planning import choose_cohort, choose_in_period, choose_in_turn
+from sfsl.run.planning import choose_cohort, choose_in_period, choose_in_turn, predict_bytes
 from sfsl.run.setup import build_engine, open_store
-from sfsl.run.summary import Summary, summarize
+from sfsl.run.summary import Predicted, Summary, summarize
 from sfsl.run.trackers import trackers
 from sfsl.run.validation import TEST, VALID
 from sfsl.scores import Evaluation
@@ -132,10 +132,18 @@ class Runner(Closing):
             out_of_patience=self.out_of_patience,
             out_of_budget=self.out_of_budget,
             kept=self._journal.kept,
+            predicted=self._predicted(),
             data_problems={} if report is None else report.problems,
             peak_memory=peak_memory(),
             mask_seconds=mask_seconds(Z32),
         )
+
+    def _predicted(self) -> Predicted | None:
+        if not self.config.round.stands_in:
+            return None
+        spec, hot = self.fleet.task.spec, self._journal.kept.hot.hot_set()
+        rows = {} if hot is None else {name: len(one) for name, one in hot.sets(spec).items()}
+        return predict_bytes(self.config, self.fleet, rows)
 
     def close(self) -> None:
         self._metrics.close()
