@@ -10,6 +10,7 @@ _WIDTH, _HEIGHT = 340, 170
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 10, 8, 24
 _TICKS = 4
 _STEPS = (1, 2, 2.5, 5, 10)
+_MANY = 30
 
 Points = Sequence[tuple[float, float | None]]
 
@@ -57,8 +58,10 @@ def chart(
         for x in _whole(min(rounds), max(rounds))
     ]
     for place, curve, points in drawn:
-        line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in points)
-        parts.append(f'<polyline class="line c{place}" points="{line}"/>')
+        smooth = _smooth(points)
+        for kind, shown in (("faint", points), ("line", smooth)) if smooth != points else (("line", points),):
+            line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in shown)
+            parts.append(f'<polyline class="{kind} c{place}" points="{line}"/>')
         x, y = points[-1]
         said = escape(f"{curve.name}: {form(y)} in round {x:g}")
         parts.append(
@@ -100,6 +103,20 @@ def _ticks(low: float, high: float) -> list[float]:
 
 
 def _whole(low: float, high: float) -> list[float]:
-    """Return a few rounds to write below the axis: there is no half round."""
-    step = max(1, math.ceil((high - low) / 5))
-    return [low + step * number for number in range(int((high - low) // step) + 1)]
+    """Return a few round numbers of rounds to write below the axis: there is no half round."""
+    if high - low < 6:
+        return [low + number for number in range(int(high - low) + 1)]
+    step = max(1.0, _ticks(0.0, high - low)[1])
+    return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def _smooth(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return means over a tenth of many points: cohorts differ, and a curve is to show where it goes."""
+    if len(points) < _MANY:
+        return points
+    width = len(points) // 10
+    values = [y for _, y in points]
+    return [
+        (x, sum(values[max(0, at - width + 1) : at + 1]) / min(width, at + 1))
+        for at, (x, _) in enumerate(points)
+    ]

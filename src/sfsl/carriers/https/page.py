@@ -69,7 +69,8 @@ svg { display: block; width: 100%; height: auto; }
 svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
 .grid { stroke: var(--line); }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
-.line.c0 { stroke: var(--a); } .line.c1 { stroke: var(--b); }
+.faint { fill: none; opacity: .35; }
+.line.c0, .faint.c0 { stroke: var(--a); } .line.c1, .faint.c1 { stroke: var(--b); }
 circle.c0 { fill: var(--a); } circle.c1 { fill: var(--b); }
 .cross { stroke: var(--bad); stroke-width: 2; fill: none; }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(12rem, 45%), 1fr));
@@ -212,6 +213,7 @@ def _when(moment: float, now: float) -> str:
 
 def _facts(status: Status, now: float) -> str:
     ends = "no TLS" if status.certificate_ends is None else _when(status.certificate_ends, now)
+    ends = ends.replace("-", "\u2011")  # a date is not broken into lines
     facts = [
         ("round", "Last round", f"{status.round:,}"),
         ("ends", "Committed / aborted", f"{status.committed:,} / {status.aborted:,}"),
@@ -243,11 +245,13 @@ def _title(history: Sequence[RoundShown]) -> str:
 
 
 def _curves(history: Sequence[RoundShown]) -> str:
+    # Of an aborted round, costs are those of the few that were left.
+    ended = [one for one in history if one.aborted is None]
+
     def curve(name: str, figure: str, scale: float = 1.0) -> Curve:
-        values = [(one.round, getattr(one, figure)) for one in history]
+        values = [(one.round, getattr(one, figure)) for one in ended]
         return Curve(name, [(at, None if value is None else value / scale) for at, value in values])
 
-    ended = [one for one in history if one.aborted is None]
     share = [(one.round, 100 * one.survivors / max(1, one.cohort)) for one in ended]
     crosses = [
         (one.round, f"round {one.round} was aborted: {one.aborted}")
@@ -256,7 +260,7 @@ def _curves(history: Sequence[RoundShown]) -> str:
     ]
     auc, loss = curve("AUC", "auc"), curve("model", "log_loss")
     base = curve("base rate", "base_log_loss") if loss.known else Curve("base rate", ())
-    size, unit = _unit(max((max(one.bytes_up, one.bytes_down) for one in history), default=0))
+    size, unit = _unit(max((max(one.bytes_up, one.bytes_down) for one in ended), default=0))
     sent, received = curve("sent", "bytes_up", size), curve("received", "bytes_down", size)
     late = "not known yet: the first rounds are too coarse to say"
     return "".join(
@@ -298,31 +302,33 @@ def _budget(status: Status, now: float) -> str:
         )
     else:
         said = "This server sets no limit on how often a client is invited; clients keep to their own."
-    few, exact = _few(used), dict(used)
-    most = max(clients for _, clients in few)
-    rows = ""
-    for rounds, clients in few:
-        more = "" if clients == exact[rounds] else " or more"
-        left_over = "" if allowed is None else f"<td>{max(0, allowed - rounds):,}</td>"
-        rows += (
-            f"<tr><td>{rounds:,}{more}</td>{left_over}<td>{clients:,}</td><td>"
-            '<svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
-            f'<rect class="bar" width="{100 * clients / most:.1f}" height="8"/></svg></td></tr>'
-        )
-    heads = ("Rounds used", *(() if allowed is None else ("Left",)), "Clients", "")
-    head = "".join(f"<th>{name}</th>" for name in heads)
+    if allowed is not None:
+        used = tuple((max(0, allowed - rounds), clients) for rounds, clients in used)
+    lines = _ranges(used)
+    most = max(clients for _, clients in lines)
+    rows = "".join(
+        f"<tr><td>{span}</td><td>{clients:,}</td><td>"
+        '<svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect class="bar" width="{100 * clients / most:.1f}" height="8"/></svg></td></tr>'
+        for span, clients in lines
+    )
+    head = f"<th>Rounds {'used' if allowed is None else 'left'}</th><th>Clients</th><th></th>"
     return (
         f'<figure><figcaption>Budget across clients</figcaption><p class="note">{escape(said)}</p>'
         f'<table class="budget"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></figure>'
     )
 
 
-def _few(used: Sequence[tuple[int, int]], most: int = 6) -> list[tuple[int, int]]:
-    """Return at most so many lines: the last one counts whoever used more."""
-    rest = used[most - 1 :]
-    if len(rest) <= 1:
-        return list(used)
-    return [*used[: most - 1], (rest[0][0], sum(clients for _, clients in rest))]
+def _ranges(counts: Sequence[tuple[int, int]], most: int = 5) -> list[tuple[str, int]]:
+    """Return how many clients have so many rounds, in a few ranges of equal width."""
+    low, high = min(rounds for rounds, _ in counts), max(rounds for rounds, _ in counts)
+    width = -(-(high - low + 1) // most)
+    lines = []
+    for first in range(low, high + 1, width):
+        last = min(high, first + width - 1)
+        span = f"{first:,}" if first == last else f"{first:,} to {last:,}"
+        lines.append((span, sum(clients for rounds, clients in counts if first <= rounds <= last)))
+    return lines
 
 
 def _rounds(status: Status) -> str:

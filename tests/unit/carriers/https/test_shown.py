@@ -189,9 +189,9 @@ def test_curves_have_all_rounds_and_crosses_those_that_were_aborted() -> None:
         title: [len(points.split()) for points in re.findall('points="([^"]*)"', rest)]
         for title, rest in figures.items()
     }
-    assert lines["AUC of cohorts, before they train"] == [4], "of the first round it is not known"
+    assert lines["AUC of cohorts, before they train"] == [3], "of the first round it is not known"
     assert lines["Clients in the sum, %"] == [4], "an aborted round has a cross instead"
-    assert lines["kB per client and round"] == [5, 5]
+    assert lines["kB per client and round"] == [4, 4]
     assert figures["Clients in the sum, %"].count('<path class="cross"') == 1
     assert "round 3 was aborted: too few &lt;b&gt;clients&lt;/b&gt; &amp; keys" in page
     assert "<b>clients</b>" not in page
@@ -206,22 +206,46 @@ def test_budgets_that_are_left_are_shown() -> None:
     hot = msgspec.structs.replace(BARE, scheme="hot", enrolled=10, exposures=used, rounds_allowed=11)
     page = html(hot, (), NOW)
     assert "9 of 10 clients have rounds left; noise is for 11 of each." in page
-    assert re.findall(r"<tr><td>(\d+)</td><td>(\d+)</td><td>(\d+)</td>", page) == [
-        ("0", "11", "4"), ("3", "8", "5"), ("11", "0", "1"),
-    ]  # fmt: skip
+    assert "Rounds left" in page
+    assert budget(page) == [("0 to 2", "1"), ("3 to 5", "0"), ("6 to 8", "5"), ("9 to 11", "4")]
     weekly = msgspec.structs.replace(
         BARE, enrolled=10, exposures=used, had_turn=4, period_ends=NOW + 3 * 86_400
     )
     said = "6 of 10 clients can still be invited in this period; the next begins in 3 days (2026-11-21)."
     assert said in html(weekly, (), NOW)
     many = msgspec.structs.replace(BARE, enrolled=40, exposures=tuple((n, 2) for n in range(20)))
-    shown = re.findall(r"<tr><td>(\d+(?: or more)?)</td><td>(\d+)</td>", html(many, (), NOW))
-    assert shown == [("0", "2"), ("1", "2"), ("2", "2"), ("3", "2"), ("4", "2"), ("5 or more", "30")]
+    assert budget(html(many, (), NOW)) == [(f"{n} to {n + 3}", "8") for n in range(0, 20, 4)]
+    few = msgspec.structs.replace(BARE, enrolled=3, exposures=((0, 2), (1, 1)))
+    assert budget(html(few, (), NOW)) == [("0", "2"), ("1", "1")]
+
+
+def budget(page: str) -> list[tuple[str, str]]:
+    return re.findall(r"<tr><td>(\d+(?: to \d+)?)</td><td>(\d+)</td><td><svg", page)
+
+
+def test_many_rounds_are_drawn_faintly_and_their_means_over_them() -> None:
+    many = [
+        msgspec.structs.replace(rounds(aborted=0)[4], round=n, seconds=float(n % 2)) for n in range(1, 41)
+    ]
+    page = html(BARE, many, NOW)
+    assert page.count('<polyline class="faint c0"') == 1, "the others do not change"
+    seconds = re.search("<figcaption>Seconds a round</figcaption>(.*?)</figure>", page)
+    assert seconds is not None
+    faint, line = (
+        {point.split(",")[1] for point in re.findall('points="([^"]*)"', seconds[1])[at].split()[4:]}
+        for at in (0, 1)
+    )
+    assert (len(faint), len(line)) == (2, 1), "ones and zeros, and their mean"
+    assert re.findall('text-anchor="middle">([0-9.]+)<', seconds[1]) == ["10", "20", "30", "40"]
 
 
 @pytest.mark.parametrize(
     ("days", "said", "alarms"),
-    [(397, "in 397 days (2027-12-20)", False), (20, "in 20 days", True), (-1, "ended on 2026-11-17", True)],
+    [
+        (397, "in 397 days (2027\u201112\u201120)", False),
+        (20, "in 20 days", True),
+        (-1, "ended on 2026\u201111\u201117", True),
+    ],
 )
 def test_when_the_certificate_ends_is_shown_and_cried_out_in_time(
     days: float, said: str, alarms: bool
