@@ -39,8 +39,8 @@ body { font: 16px/1.45 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max
 h1 { font-size: 1.25rem; margin: 0; }
 h2 { font-size: 1rem; margin: 1.5rem 0 .5rem; }
 header p, .note { color: var(--soft); font-size: .875rem; margin: .25rem 0 1rem; overflow-wrap: anywhere; }
-.live::before { content: "\\25cf "; color: var(--good); }
-.old::before { content: "\\25cf "; color: var(--bad); }
+.live::before { content: "\\25cf\\a0"; color: var(--good); }
+.old::before { content: "\\25cf\\a0"; color: var(--bad); }
 .card, figure, dl div { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; }
 .card { padding: .75rem 1rem; margin: 0 0 1rem; }
 .card h2 { margin: 0 0 .25rem; }
@@ -216,7 +216,7 @@ def _facts(status: Status, now: float) -> str:
     ends = ends.replace("-", "\u2011")  # a date is not broken into lines
     facts = [
         ("round", "Last round", f"{status.round:,}"),
-        ("ends", "Committed / aborted", f"{status.committed:,} / {status.aborted:,}"),
+        ("ends", "Committed / aborted since start", f"{status.committed:,} / {status.aborted:,}"),
         ("enrolled", "Clients enrolled", f"{status.enrolled:,}"),
         ("waiting", "Checked in, waiting", f"{status.waiting:,}"),
         ("auc", "AUC of a cohort", _figure(status.auc)),
