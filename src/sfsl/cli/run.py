@@ -1,5 +1,6 @@
 """``sfsl run`` and ``init``: training a model over simulated private clients."""
 
+import logging
 import math
 import signal
 from collections.abc import Iterator
@@ -13,10 +14,12 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
+from sfsl.cli.logs import LogJson, LogLevel, Verbose, start_logging
 from sfsl.cli.output import (
     INTERRUPTED,
     Json,
     Settings,
+    Track,
     console,
     emit_json,
     probabilities,
@@ -80,7 +83,11 @@ def run(
     patience: Annotated[
         int | None, Option(help="run.patience: stop after so many rounds without a better model; 0: never")
     ] = None,
+    track: Track = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the run in --out.")] = False,
+    verbose: Verbose = False,
+    log_level: LogLevel = None,
+    log_json: LogJson = False,
     json: Json = False,
 ) -> None:
     """Train a model over simulated clients on the real protocol: secure sums, private rows, dropouts.
@@ -100,6 +107,7 @@ def run(
         "run.device": device,
         "run.engine": engine,
         "run.patience": patience,
+        "run.track": track or None,
     }
     if privacy is not None:
         numbers = probabilities(privacy) if "," in privacy else []
@@ -115,7 +123,9 @@ def run(
     require_torch()
     from sfsl.run import start
 
-    screen = progress_console()
+    usual = logging.INFO if log_json else logging.WARNING
+    start_logging(usual, verbose=verbose, level=log_level, as_json=log_json)
+    screen = progress_console(quiet=log_json)
     with screen.status("reading data and settings"):
         opened = start.resume(out, wanted) if resume else start.begin(out, wanted)
     with opened as runner:

@@ -50,6 +50,23 @@ class Run:
             return "none"
         return "plain" if _within(self.config, "round").get("sums") == "plain" else "masked"
 
+    def setting(self, section: str, key: str) -> Any:
+        """Return a setting; None where an older run has none of that name."""
+        return _within(self.config, section).get(key)
+
+    @property
+    def predicted(self) -> bool:
+        """Whether its bytes are what the plan says of masked sums, since plain ones stood in for them."""
+        return self.sums == "plain" and not any(line.bytes_up for line in self.done)
+
+    def traffic(self, cost: str) -> dict[str, float]:
+        """Return the mean ``bytes_up`` or ``bytes_down`` by exchange; where none could be measured, what was
+        predicted."""
+        if not self.predicted:
+            return self.mean(cost)
+        found = _within(_within(self.summary, "predicted"), cost)
+        return {name: float(found[name]) for name in EXCHANGES if isinstance(found.get(name), int | float)}
+
     @property
     def asked(self) -> int:
         """Clients, counted anew in each round; none where all is trained in one place."""
