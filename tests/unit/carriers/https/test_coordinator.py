@@ -754,6 +754,29 @@ def test_once_in_a_period(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_period_ends_with_its_last_millisecond(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path, period_days=7) as world:
+            period = world.now_ms // (7 * DAY_MS)
+            guests = world.clients(3)
+            world.now_ms = (period + 1) * 7 * DAY_MS - 1
+            await whole_round(guests)
+            assert world.registry.invited(period) == {guest.id for guest in guests}
+            for guest in guests:
+                guest.fresh()
+                guest.check_in()
+                with pytest.raises(RoundOver, match="invited in this period already"):
+                    await guest.next()
+            world.now_ms += 1
+            for guest in guests:
+                guest.fresh()
+            ends = await whole_round(guests)
+            assert {(end.outcome, end.round) for end in ends} == {("committed", 2)}
+            assert world.registry.invited(period + 1) == {guest.id for guest in guests}
+
+    run(scenario())
+
+
 def test_checking_in_again_while_invitations_are_written_is_no_second_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
