@@ -41,7 +41,7 @@ _LIBRARIES = (
 _FAST = ("-x", "-s", "--assert=plain", "-p", "no:anyio")
 _OWN_SECONDS = 12.0  # of tests of the room itself, which come first
 _OTHER_SECONDS = 20.0
-_CPU_SECONDS = 20.0  # beside what the tests take without a mutant
+_CPU_SECONDS = 10.0  # beside what the tests take without a mutant
 _WALL_TIMES = 10.0  # of that: neighbours may be busy
 
 
@@ -130,7 +130,7 @@ class Bench:
         """The test that failed first, "timeout", or nothing."""
         said = self._copy / "said"
         said.unlink(missing_ok=True)
-        most = self._patience + 2 * sum(tests.values())
+        most = self._patience + sum(tests.values())
         child = os.fork()
         if child == 0:
             resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(most), math.ceil(most) + 5))

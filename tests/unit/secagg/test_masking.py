@@ -1,12 +1,13 @@
-"""Masks over vectors that are longer than the buffer they are drawn through."""
+"""Masks over vectors that are longer than the buffer they are drawn through, and secrets that are rebuilt."""
 
 import numpy as np
 import pytest
 
 from sfsl.crypto.ring import CHUNK_BYTES, RINGS, MaskStream, Ring, Words, uniform
-from sfsl.crypto.secret import Secret
-from sfsl.secagg.masking import Masker, Selection
-from sfsl.secagg.messages import Layout, TableShape
+from sfsl.crypto.secret import Secret, split
+from sfsl.errors import KeyMismatch
+from sfsl.secagg.masking import Masker, Rebuilding, Selection
+from sfsl.secagg.messages import Layout, TableShape, point
 from sfsl.testing import SeededRandomness
 
 KEY = Secret(bytes(range(32)))
@@ -61,3 +62,20 @@ def test_a_row_that_is_wider_than_the_buffer() -> None:
     )
     stream = one_stream(ring, 2 * width)
     assert np.array_equal(vector, np.concatenate([stream[:width], ring.zeros(width), stream[width:]]))
+
+
+def test_shares_beyond_the_threshold_are_not_looked_at_where_the_first_ones_fit() -> None:
+    holders = [2, 3, 5, 7]
+    dealt = split(KEY, 3, [point(one) for one in holders], SeededRandomness("shares"))
+    shares = {holder: int.from_bytes(share, "big") for holder, share in zip(holders, dealt, strict=True)}
+
+    def checked(secret: Secret) -> bytes:
+        if secret.reveal() != KEY.reveal():
+            raise KeyMismatch("not the one that was dealt")
+        return secret.reveal()
+
+    shares[7] += 1  # a lie that four shares could find and not correct
+    assert Rebuilding(3).secret("dealer", shares, checked) == KEY.reveal()
+    shares[2] += 1
+    with pytest.raises(KeyMismatch, match="no shares to spare"):
+        Rebuilding(3).secret("dealer", shares, checked)

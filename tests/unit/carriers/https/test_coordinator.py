@@ -975,6 +975,54 @@ def test_settings_that_contradict_each_other(changes: dict[str, Any]) -> None:
         settings(**changes)
 
 
+@pytest.mark.parametrize(("cohort", "threshold"), [(3, 2), (3, 3), (6, 4), (7, 4)])
+def test_a_threshold_is_more_than_half_of_a_cohort_and_no_more_than_all(cohort: int, threshold: int) -> None:
+    assert settings(cohort=cohort, threshold=threshold).rules.threshold == threshold
+    for other in (cohort // 2, cohort + 1):
+        with pytest.raises(ParameterError, match="more than half"):
+            settings(cohort=cohort, threshold=other)
+
+
+def test_one_thread_does_one_thing_after_another(tmp_path: Path) -> None:
+    """Store and registry are written by rounds and check-ins in the order in which they asked."""
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path) as world:
+            go_on, order = threading.Event(), []
+
+            def slow() -> int:
+                order.append("begun")
+                go_on.wait(10)
+                order.append("done")
+                return threading.get_ident()
+
+            def quick() -> int:
+                order.append("next")
+                go_on.set()
+                return threading.get_ident()
+
+            first = asyncio.ensure_future(world.coordinator._work(slow))
+            second = asyncio.ensure_future(world.coordinator._work(quick))
+            await until(lambda: bool(order))
+            await asyncio.sleep(0.05)  # room for a mistake to show
+            assert order == ["begun"]
+            go_on.set()
+            assert await first == await second
+            assert order == ["begun", "done", "next"]
+
+    run(scenario())
+
+
+def test_before_the_first_round_nothing_is_expected_and_a_download_is_nobodys(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path) as world:
+            world.coordinator.downloaded(100)
+            status = world.coordinator.status()
+            assert (status.expected, status.heard, status.cohort, status.waiting) == (0, 0, 0, 0)
+
+    run(scenario())
+
+
 def test_settings_that_no_round_can_have_show_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ParameterError):
         Deployment(tmp_path, encoding="nothing")
