@@ -27,6 +27,11 @@ RHOS = (1e-6, 1e-4, 0.01, 0.1, 0.5, 1.0, 4.0, 10.0)
 DELTAS = (1e-12, 1e-9, 1e-6, 1e-5, 0.01)
 
 
+def test_a_client_that_takes_part_once_spends_it_all_at_once() -> None:
+    plan = plan_noise(1.0, 1e-6, 1, surveys=0)
+    assert plan.rho_per_round("train") == plan.rho == rho_for(1.0, 1e-6)
+
+
 def test_what_inexact_noise_takes_of_delta() -> None:
     """Delta pays for the distance of the noise from the exact one, once and e^epsilon times (spec 9)."""
     distance, rho = MOST_DRAWS * DISTANCE, 1e-12

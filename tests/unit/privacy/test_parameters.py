@@ -159,6 +159,15 @@ def test_events_are_for_the_papers_cohort_unless_said_otherwise() -> None:
     assert privacy.events(2) != privacy.events(2, 50)
 
 
+def test_rows_and_bytes_of_a_workload() -> None:
+    """Ten rows of its own and ten others of the union: of each kind as many as randomness lets through."""
+    work = Workload(cohort=4, set_size=10, row_width=3, single_owner=0.5, mean_owners=2.0)
+    privacy = PRESETS["cpp2"]
+    assert work.union_size == 20
+    assert work.rows(privacy) == pytest.approx(10 * privacy.p5 + 10 * privacy.p6)
+    assert work.bytes_per_round(privacy) == pytest.approx(20 / 8 + work.rows(privacy) * 4 * 7)
+
+
 def test_a_workload_may_be_of_one_client() -> None:
     alone = Workload(cohort=1, set_size=1, row_width=1, single_owner=1.0, mean_owners=1.0)
     assert alone.owners == {1: 1.0}
