@@ -113,7 +113,8 @@ def _try_all(
         bench = Bench(ROOT, Path(copy), known)
         for number, mutant in enumerate(chosen, 1):
             path = ROOT / "src" / "sfsl" / mutant.file
-            key = [digest(path), known.tests]
+            reason = reasons.get(mutant.name, "")
+            key = [digest(path), "" if reason else known.tests]  # what changes nothing no new test can find
             if (outcome := kept.find(mutant, key)) is None:
                 outcome = bench.trial(mutant)
                 kept.add(mutant, key, outcome)
@@ -121,7 +122,7 @@ def _try_all(
                     typer.echo(
                         f"{number:4}/{len(chosen)}  {outcome.verdict:9}  {mutant.name}  {outcome.test}"
                     )
-            tried.append(Tried(mutant, outcome, reasons.get(mutant.name, "")))
+            tried.append(Tried(mutant, outcome, reason))
     return tried
 
 

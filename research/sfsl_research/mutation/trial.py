@@ -82,13 +82,16 @@ class Bench:
             return Outcome("unreached")
         with self._mutated(mutant):
             for stage in stages:
-                left = dict(stage)
+                left = stage
                 while left and (failed := self._first_failure(left)):
-                    if failed == "timeout":
-                        return Outcome("timeout")
-                    if self._passes_without(mutant, failed):
-                        return Outcome("killed", failed)
-                    left.pop(failed, None)
+                    late = failed == "timeout"
+                    if self._passes_without(mutant, left if late else {failed: left.get(failed, 1.0)}):
+                        return Outcome("timeout") if late else Outcome("killed", failed)
+                    left = (
+                        {}
+                        if late
+                        else {test: took for test, took in left.items() if not test.startswith(failed)}
+                    )
         return Outcome("survived")
 
     def _stages(self, mutant: Mutant) -> tuple[dict[str, float], dict[str, float]]:
@@ -113,17 +116,17 @@ class Bench:
             path.write_bytes(source)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # so that what was compiled is valid
 
-    def _passes_without(self, mutant: Mutant, test: str) -> bool:
-        if test not in self._steady:
+    def _passes_without(self, mutant: Mutant, tests: Mapping[str, float]) -> bool:
+        if not tests.keys() <= self._steady:
             path = self._copy / "src" / "sfsl" / mutant.file
             mutated = path.read_bytes()
             path.write_bytes((self._root / "src" / "sfsl" / mutant.file).read_bytes())
             try:
-                if self._first_failure({test: self._known.seconds.get(test, 1.0)}):
+                if self._first_failure(tests):
                     return False
             finally:
                 path.write_bytes(mutated)
-            self._steady.add(test)
+            self._steady.update(tests)
         return True
 
     def _first_failure(self, tests: Mapping[str, float]) -> str:
