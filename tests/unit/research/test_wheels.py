@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[3]
 COMMANDS = {"audit": "privacy audit"} | {name: name for name in ("bench", "reproduce", "swarm", "tune")}
 # By the name of the entry point: its module, what one types to run on it, and the extra that it needs.
 ENGINES = {
+    "centralized": ("sfsl_research.experiments.centralized", "--scheme centralized", ""),
     "device": ("sfsl_research.resident.plugin", "--sums plain --device cpu", ""),
     "ray": ("sfsl_research.ray.plugin", "--engine ray", "[ray]"),
 }
