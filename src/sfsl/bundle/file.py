@@ -15,12 +15,8 @@ from sfsl.errors import BundleError, InputError
 
 ZIP = ".zip"
 _MOST_MANIFEST = 1 << 26
+_MOST_UNPACKED = 1 << 30  # of a file that a zip has compressed, which may be far smaller there
 _LONG_AGO = (1980, 1, 1, 0, 0, 0)  # the same files make the same zip
-
-
-def is_bundle(path: Path) -> bool:
-    """Say whether a path is meant for a bundle: a zip, or a folder with a manifest."""
-    return (path / MANIFEST).is_file() or (path.is_file() and path.suffix != ".pt")
 
 
 def require_free(path: Path) -> None:
@@ -93,8 +89,9 @@ class _ZipFiles:
 
     def read(self, name: str, most: int) -> bytes:
         try:
+            plain = self._packed.getinfo(name).compress_type == zipfile.ZIP_STORED
             with self._packed.open(name) as file:
-                return file.read(most + 1)
+                return file.read((most if plain else min(most, _MOST_UNPACKED)) + 1)
         except KeyError:
             raise FileNotFoundError(2, "not in the zip", name) from None
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _PAIRS_AT_ONCE = 8192
 _PEOPLE_AT_ONCE = 400
+_WIDEST = 4096  # of a setting model.width
+_SEED = 0  # of the order of samples: whoever else is asked about changes nothing
 Seen = Callable[[int], None]
 Ids = Sequence[object]
 
@@ -97,7 +99,10 @@ class Bundle:
 
     @cached_property
     def config(self) -> RunConfig:
-        return config_of(self.manifest.provenance.settings, str(self.path))
+        try:
+            return config_of(self.manifest.provenance.settings, str(self.path))
+        except InputError as error:
+            raise BundleError(str(error)) from None
 
     @cached_property
     def catalogue(self) -> Catalogue:
@@ -105,9 +110,13 @@ class Bundle:
         if CATALOGUE not in self._files:
             raise InputError(f"{self.path} does not say what its rows are: it is of an app's own model")
         try:
-            return decode_catalogue(self._files[CATALOGUE], f"{self.path}, {CATALOGUE}")
+            found = decode_catalogue(self._files[CATALOGUE], f"{self.path}, {CATALOGUE}")
         except InputError as error:
             raise BundleError(str(error)) from None
+        rows = {table.name: table.rows for table in self.spec.summed}
+        if rows != {table.name: table.rows for table in found.tables}:
+            raise BundleError(f"{self.path}: its catalogue has other tables than its architecture")
+        return found
 
     @property
     def dense(self) -> NDArray[np.float32]:
@@ -131,6 +140,10 @@ class Bundle:
                 f"{self.path} is of a model {about.network!r} of an app's own, whose code no bundle has; "
                 "load its weights into that class, or score it where it was trained"
             )
+        sizes = [one for name, one in about.arguments.items() if isinstance(one, int) and name != "words"]
+        words = [table.rows for table in about.tables if table.name == WORD]
+        if max(sizes, default=0) > _WIDEST or about.arguments.get("words") not in (None, *words):
+            raise BundleError(f"{self.path}: its network is larger than any that sfsl makes")
         try:
             content = msgspec.json.decode(self.catalogue.public)
             net, told = KINDS[about.kind].module, msgspec.to_builtins(about)
@@ -203,11 +216,11 @@ class Bundle:
     def _rebuilt(self, samples: Sequence[Samples], users: Indices) -> list[Values | None]:
         task = self.task(int(users.max()) + 1)
         store, works = self.store(task.spec), []
-        for place, own in enumerate(samples):
+        for own in samples:
             kept = own.keep(task.needed_rows(own)[0])
             rows = task.needed_rows(kept)[0]
             values = {name: store.read_rows(name, RowSet(one)).values for name, one in rows.items()}
-            works.append(ClientWork(rows, values, kept, place))
+            works.append(ClientWork(rows, values, kept, _SEED))
         settings = LocalSettings(**msgspec.structs.asdict(self.config.training))
         settings = replace(settings, compiled=False)
         found = rebuild_cohort(task, self.dense, works, settings)

@@ -3,13 +3,14 @@
 from collections.abc import Callable
 from typing import NoReturn
 
+import msgspec
 import numpy as np
 import torch
 
-from sfsl.arrays import Indices, Values
-from sfsl.bundle.contents import WEIGHTS, Manifest, decode_tensors
+from sfsl.arrays import Indices, Values, ascends
+from sfsl.bundle.contents import WEIGHTS, Architecture, Manifest, decode_tensors
 from sfsl.bundle.scorer import Rows
-from sfsl.errors import BundleError, InputError
+from sfsl.errors import BundleError, InputError, ParameterError
 from sfsl.submodel import Commit, DenseBlock, ModelSpec, RowBlock, RowSet, StoreSpec, Table
 
 _NOTHING = b"\0" * 32
@@ -57,16 +58,10 @@ class BundleRows:
         about = manifest.architecture
         tensors = decode_tensors(weights, f"{where}, {WEIGHTS}")
         self._tables = {table.name: table for table in about.tables}
-        self.model = ModelSpec(
-            tables=tuple(
-                Table(
-                    name=one.name, rows=one.rows, width=one.width, kind=one.kind, source=one.source,
-                    initial=one.initial,
-                )
-                for one in about.tables
-            ),
-            dense=sum(int(np.prod((1, *shape))) for _, shape in about.dense),
-        )  # fmt: skip
+        try:
+            self.model = _spec(about)
+        except (ParameterError, msgspec.ValidationError) as error:
+            raise BundleError(f"{where}: its tables cannot be: {error}") from None
         due: dict[str, tuple[int | None, ...]] = {name: tuple(shape) for name, shape in about.dense}
         for one in about.tables:
             if one.stored == "whole":
@@ -81,6 +76,14 @@ class BundleRows:
         )
         if not fits:
             raise BundleError(f"{where}: its weights are not those of the architecture that it states")
+        for one in about.tables:
+            moved = tensors.get(f"{one.name}.numbers")
+            if (
+                moved is not None
+                and len(moved)
+                and not (ascends(moved) and 0 <= moved[0] <= moved[-1] < one.rows)
+            ):
+                raise BundleError(f"{where}: the rows of table {one.name!r} that it has are not in order")
         self.tensors = tensors
         parts = [tensors[name].reshape(-1) for name, _ in about.dense]
         self.dense: Values = np.concatenate([np.zeros(0, np.float32), *parts]).astype(np.float32)
@@ -95,3 +98,14 @@ class BundleRows:
         moved, values = (torch.tensor(self.tensors[f"{table}.{one}"]) for one in ("numbers", "values"))
         lookup = Rows(moved, values, about.initial, bytes.fromhex(about.key))
         return np.asarray(lookup(torch.tensor(numbers)).numpy(), np.float32)
+
+
+def _spec(about: Architecture) -> ModelSpec:
+    tables = tuple(
+        Table(
+            name=one.name, rows=one.rows, width=one.width, kind=one.kind, source=one.source,
+            initial=one.initial,
+        )
+        for one in about.tables
+    )  # fmt: skip
+    return ModelSpec(tables=tables, dense=sum(int(np.prod((1, *shape))) for _, shape in about.dense))

@@ -2,7 +2,9 @@
 
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,6 +87,36 @@ def test_another_format_is_named(folder: Path) -> None:
     (folder / MANIFEST).write_text(text[: text.rindex(",")] + "}")
     with pytest.raises(BundleError, match="'sfsl bundle 9'; this version reads"):
         sfsl.load(folder)
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Have somebody write another manifest, without a checksum."""
+    text = json.loads((folder / MANIFEST).read_text())
+    del text["checksum"]
+    change(text)
+    (folder / MANIFEST).write_text(json.dumps(text))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("tables", [], "not those of the architecture"),
+        ("dense", [["bias", [-1]]], "tables cannot be"),
+        ("arguments", {"users": 10**12, "items": 1, "categories": 1}, "larger than any"),
+        ("arguments", {"items": 1, "surprise": 1}, "do not make a model"),
+        ("kind", "lstm", "do not make a model"),
+    ],
+)
+def test_an_architecture_that_cannot_be_is_refused(folder: Path, key: str, value: Any, said: str) -> None:
+    rewritten(folder, lambda text: text["architecture"].update({key: value}))
+    with pytest.raises(BundleError, match=said):
+        sfsl.load(folder).score(["film-1"])
+
+
+def test_settings_that_cannot_be_read_are_refused(folder: Path) -> None:
+    rewritten(folder, lambda text: text["provenance"].update(settings="[nonsense]\nx = 1"))
+    with pytest.raises(BundleError, match="settings that cannot be read"):
+        sfsl.load(folder).person(rated=[("film-1", 1), ("film-2", 0)])
 
 
 def test_weights_of_another_architecture_are_refused(folder: Path) -> None:
