@@ -207,6 +207,13 @@ PAGES: dict[str, Page] = {
             "pip install -e": "is what make does for all tests",
         },
     ),
+    "docs/guide/metrics.md": Page(
+        elsewhere={
+            "sfsl run --out runs/first --track": "tests/unit/run/test_trackers.py",
+            "sfsl serve my.toml --track": "tests/unit/run/test_trackers.py",
+        },
+        not_run={"tensorboard --logdir": "is TensorBoard's own, which the gate does not install"},
+    ),
     "docs/guide/ray.md": Page(
         elsewhere={"sfsl run my.toml --engine ray": "tests/integration/test_ray_engine.py"},
         not_run={
