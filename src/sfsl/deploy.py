@@ -17,6 +17,8 @@ from pathlib import Path
 import msgspec
 from starlette.types import ASGIApp
 
+from sfsl.bundle.describe import describe as describe_model
+from sfsl.bundle.describe import write_described
 from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.authority import (
     AUTHORITY,
@@ -33,6 +35,7 @@ from sfsl.client.join import blocking
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.catalogue_file import MOST_SERVED, read_catalogue, write_catalogue
+from sfsl.data.interactions import MAX_HISTORY
 from sfsl.durable import OWNER_ONLY, system_errors_as
 from sfsl.errors import InputError, KeyFileError, ParameterError, WrongModel
 from sfsl.models import build_task
@@ -155,6 +158,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         if catalogue is not None:
             # After the store: a store that is behind it would be taken for one that never knew old rows.
             write_catalogue(catalogue, folder / CATALOGUE, OWNER_ONLY)
+        write_described(folder, task, describe_model(task, run, "https", MAX_HISTORY), catalogue)
         fresh = loopback_tls(folder / TLS, now=utc_now()) if own.own_tls else None
         tracked = _tracked(config, folder, lines, held)
 

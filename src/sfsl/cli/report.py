@@ -26,7 +26,9 @@ PAGE = "report.html"
 
 
 def report(
-    runs: Annotated[list[Path], Argument(metavar="RUN…", help="Folders that `sfsl run` wrote.")],
+    runs: Annotated[
+        list[Path], Argument(metavar="RUN…", help="Folders of runs and of servers; bundles of them.")
+    ],
     out: Annotated[Path, Option(help="Folder for the pictures and the page.")] = Path("report"),
     last: Annotated[
         bool, Option("--last", help="Judge runs by their last models, not by the best on validation.")

@@ -14,6 +14,7 @@ from sfsl.crypto.secret import SHARE_BYTES, SystemRandomness
 from sfsl.data.catalogue import CatalogueStatistics
 from sfsl.errors import ParameterError
 from sfsl.plan.plan import measure
+from sfsl.plan.settings import bisect
 from sfsl.privacy.accounting import epsilon_of, honest_survivors, multiplier, plan_noise
 from sfsl.privacy.noise import DiscreteGaussian
 from sfsl.rounds.hot import LEAST_DEVIATIONS
@@ -58,12 +59,9 @@ def owners_known(known: CatalogueStatistics) -> dict[str, Owners]:
 
 def owners_assumed(rows: int, fleet: int, per_client: float) -> Owners:
     """Assume owners where nothing is known: as many as 1 / rank, of whoever is there."""
-    weight = 1 / np.arange(1, rows + 1)
-    low, high = 0.0, fleet * per_client
-    for _ in range(100):  # the most popular rows are capped by the fleet, so the rest has a little more
-        middle = (low + high) / 2
-        total = np.minimum(fleet, middle * weight).sum()
-        low, high = (middle, high) if total < fleet * per_client else (low, middle)
+    weight, all_rows = 1 / np.arange(1, rows + 1), fleet * per_client
+    # The most popular rows are capped by the fleet, so the rest has a little more.
+    _, high = bisect(0.0, all_rows, 100, lambda one: bool(np.minimum(fleet, one * weight).sum() < all_rows))
     return Owners(np.minimum(fleet, high * weight), np.ones(rows))
 
 

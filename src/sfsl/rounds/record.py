@@ -126,7 +126,8 @@ class RoundRecord(msgspec.Struct, frozen=True):
     ``exchange_seconds``, on a network, last from when an exchange's messages are there until it is closed.
     Of a round of several cohorts, ``cohorts_aborted`` added nothing. ``workers_lost`` are those of a cluster,
     each with the clients it had. ``lost``: the round stands, but its record was lost with a damaged or full
-    disk; nothing else in it means anything.
+    disk; nothing else in it means anything. ``restored``: no client took part; an earlier version of the
+    model was put back, which is named here.
 
     >>> import sfsl
     >>> def show(line: sfsl.RoundRecord):
@@ -173,6 +174,7 @@ class RoundRecord(msgspec.Struct, frozen=True):
     log_loss_valid: Number | None = None
     correction: Correction | None = None
     lost: bool = False
+    restored: str = ""
 
     @classmethod
     def of_lost(cls, number: int) -> Self:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 import torch
 
+from sfsl.bundle.describe import describe as describe_model
+from sfsl.bundle.describe import write_described
 from sfsl.crypto.ring import Z32
 from sfsl.durable import Closing
 from sfsl.privacy import PeriodSelection
@@ -23,6 +25,7 @@ from sfsl.run.best import BestModel
 from sfsl.run.callbacks import Callback, Callbacks
 from sfsl.run.fleet import Fleet
 from sfsl.run.folder import RunFolder
+from sfsl.run.load import history_of
 from sfsl.run.planning import choose_cohort, choose_in_period, choose_in_turn, predict_bytes
 from sfsl.run.setup import build_engine, open_store
 from sfsl.run.summary import Predicted, Summary, summarize
@@ -62,6 +65,8 @@ class Runner(Closing):
             keep = config.run.keep
             self._best = BestModel(folder.best, self.store, keep, self.lines, self.evaluation)
             folder.write_config(config)
+            about = describe_model(fleet.task, config, "run", history_of(config))
+            write_described(folder.path, fleet.task, about, fleet.catalogue)
             folder.drop_summary()  # it is about fewer rounds than there will be
         except BaseException:
             self.store.close()

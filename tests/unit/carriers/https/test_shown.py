@@ -22,6 +22,7 @@ from sfsl.crypto.secret import Identity, Secret
 from sfsl.errors import RoundOver
 from sfsl.privacy import accounting
 from sfsl.rounds.exchanges import order
+from sfsl.rounds.record import RoundTally
 from sfsl.service.folder import REGISTRY
 from sfsl.service.messages import CODEC, Enrol
 from sfsl.service.registry import Enrolment
@@ -110,6 +111,15 @@ def test_refusals_name_nobody(tmp_path: Path) -> None:
         assert re.search(r"is \d+\.\d s behind ours; at most", said[1][1])
 
     asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
+
+
+def test_rounds_that_stand_and_that_came_to_nothing_are_counted() -> None:
+    totals = Totals()
+    for number, aborted in enumerate((None, "too few", None), 1):
+        totals.add(RoundTally(3).record(number, None, aborted=aborted), RoundTally(3))
+    assert (totals.committed, totals.aborted) == (2, 1)
+    bare = status.Status("", 0, "", 0, 0, 0, 0, 0, False, 0, 0, None, None, None, ())
+    assert 'sfsl_rounds_total{outcome="aborted"} 1\n' in status.text(bare, totals)
 
 
 def test_why_a_round_ended_is_told_without_names(tmp_path: Path) -> None:
