@@ -208,6 +208,13 @@ PAGES: dict[str, Page] = {
             "pip install -e": "is what make does for all tests",
         },
     ),
+    "docs/guide/metrics.md": Page(
+        elsewhere={
+            "sfsl run --out runs/first --track": "tests/unit/run/test_trackers.py",
+            "sfsl serve my.toml --track": "tests/unit/run/test_trackers.py",
+        },
+        not_run={"tensorboard --logdir": "is TensorBoard's own, which the gate does not install"},
+    ),
     "docs/guide/model.md": Page(
         smaller={"--clients 60 --rounds 40": "--clients 20 --rounds 2"},
         elsewhere={

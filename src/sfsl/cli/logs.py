@@ -55,6 +55,10 @@ def start_logging(usual: int, *, verbose: bool, level: str | None, as_json: bool
     handler = _Stderr()
     plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
     handler.setFormatter(_AsJson() if as_json else plain)
-    logging.basicConfig(level=chosen, handlers=[handler], force=True)
+    root = logging.getLogger()
+    for old in [one for one in root.handlers if isinstance(one, _Stderr)]:
+        root.removeHandler(old)  # a second command of one process; handlers of others are theirs
+    root.addHandler(handler)
+    root.setLevel(chosen)
     for other in ("asyncio", "uvicorn"):  # what strangers send is counted, not logged line by line
         logging.getLogger(other).setLevel(logging.ERROR)

@@ -110,7 +110,7 @@ def learning_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list
 
 def baseline_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Set models beside what needs none; runs without a log loss have no row."""
-    heads = ["run", "AUC", "of popularity", "log loss", "of base rate", "of popularity", "NDCG", "recall"]
+    heads = ["run", "AUC", "popular items", "log loss", "base rate", "popular items", "NDCG", "recall"]
     keys = ("auc", "popularity_auc", "log_loss", "base_log_loss", "popularity_log_loss", "ndcg", "recall")
     measured = [one for one in runs if one["log_loss"] is not None]
     return heads, [[one["name"], *(_number(one[key], ".4f") for key in keys)] for one in measured]

@@ -82,9 +82,9 @@ _LEARNING = (
 )
 _BASELINES = (
     "On the central test set. Log loss: the mean of -ln(chance that was given to what came). Base rate: a "
-    "model that always says the click rate of the training samples. Popularity: one that says the click rate "
-    "of the item among them. NDCG and recall: of the first ten when each user's held-out samples are ranked; "
-    "a user with ten or fewer has a recall of 1."
+    "model that always says the click rate of the training samples. Popular items: one that says the click "
+    "rate of the item among them. NDCG and recall: of the first ten when each user's held-out samples are "
+    "ranked; a user with ten or fewer has a recall of 1."
 )
 _SECURELY = {
     True: "; the sum is a secure one.",

@@ -1,6 +1,7 @@
 """Trackers against modules that record what they are asked, with the calls of the real ones (tried by hand:
 decision 23)."""
 
+import asyncio
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -10,8 +11,11 @@ import pytest
 
 pytest.importorskip("torch")
 
+from typer.testing import CliRunner
+
 import sfsl
-from sfsl.errors import InputError
+from sfsl.cli import app
+from sfsl.errors import InputError, ParameterError
 
 SMALL: dict[str, Any] = {
     "data.users": 12,
@@ -132,6 +136,42 @@ def test_wandb_is_told_by_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert logged[1][0][0]["quality/auc"] == done.records[1].auc
     assert run.summary == {"verdict": done.summary.verdict}
     assert run.calls[-1][0] == "finish"
+
+
+def test_a_server_tells_trackers_what_is_trained_and_nothing_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("httpx")
+    run, begun = Asked(), []
+
+    def init(**more: Any) -> Asked:
+        begun.append(more)
+        return run
+
+    module(monkeypatch, "wandb", init=init)
+    served = SMALL | {"round.clients": 5, "run.track": ["wandb"]}
+    served |= {"serve.enrolment": "open", "serve.plain": True, "serve.port": 0}
+    sfsl.serve(served, out=tmp_path / "server", ready=lambda one: asyncio.ensure_future(one.stop()) and None)
+    (told,) = begun
+    assert told["name"] == "server"
+    assert told["config"]["model.kind"] == "logistic"
+    assert not [name for name in told["config"] if name.startswith("serve.")]
+    assert run.calls[-1][0] == "finish"
+
+
+@pytest.mark.parametrize("command", ["run", "serve"])
+def test_trackers_are_named_by_a_flag(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    (tmp_path / "my.toml").write_text('[data]\nusers = 12\n[serve]\nenrolment = "open"\n')
+    given = [command, str(tmp_path / "my.toml"), "--out", str(tmp_path / "out"), "--track", "mlflow"]
+    if command == "run":
+        given.remove(str(tmp_path / "my.toml"))
+    with pytest.raises(InputError, match="tracking with mlflow needs more packages"):
+        CliRunner().invoke(app, given, catch_exceptions=False)
+    assert not (tmp_path / "out").exists()
+    given[-1] = "tensorbored"
+    with pytest.raises(ParameterError, match=r"run.track = .*not one of 'tensorboard', 'mlflow', 'wandb'"):
+        CliRunner().invoke(app, given, catch_exceptions=False)
 
 
 def test_a_tracker_that_cannot_be_reached_ends_no_run(

@@ -106,7 +106,7 @@ def _whole(low: float, high: float) -> list[float]:
     """Return a few round numbers of rounds to write below the axis: there is no half round."""
     if high - low < 6:
         return [low + number for number in range(int(high - low) + 1)]
-    step = max(1.0, _ticks(0.0, high - low)[1])
+    step = max(1.0, _ticks(0.0, 0.8 * (high - low))[1])
     return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 

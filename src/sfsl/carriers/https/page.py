@@ -216,7 +216,7 @@ def _facts(status: Status, now: float) -> str:
     ends = ends.replace("-", "\u2011")  # a date is not broken into lines
     facts = [
         ("round", "Last round", f"{status.round:,}"),
-        ("ends", "Committed / aborted since start", f"{status.committed:,} / {status.aborted:,}"),
+        ("ends", "Committed / aborted", f"{status.committed:,} / {status.aborted:,}"),
         ("enrolled", "Clients enrolled", f"{status.enrolled:,}"),
         ("waiting", "Checked in, waiting", f"{status.waiting:,}"),
         ("auc", "AUC of a cohort", _figure(status.auc)),
@@ -338,7 +338,8 @@ def _rounds(status: Status) -> str:
     return (
         f'<h2>Newest rounds</h2><div class="wide"><table><thead><tr>{head}</tr></thead>'
         f'<tbody id="rounds">{rows}</tbody></table></div>'
-        '<p class="note">Sent and received: by a client that answered. Nobody is named here.</p>'
+        '<p class="note">Sent and received: by a client that answered. Committed and aborted rounds count '
+        "since the server started. Nobody is named here.</p>"
     )
 
 

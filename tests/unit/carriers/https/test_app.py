@@ -12,7 +12,7 @@ import pytest
 
 from clocks import PATIENCE
 from deployment import MODEL_DIGEST, Deployment, Wire, serve
-from sfsl.carriers.https import status
+from sfsl.carriers.https import page, status
 from sfsl.carriers.https.app import CHECK_IN_BYTES, STATUS, AppLimits, Rates
 from sfsl.carriers.https.coordinator import now_ms
 from sfsl.crypto.secret import Identity, Secret
@@ -418,9 +418,9 @@ def test_the_policy_allows_exactly_the_pages_own_script_and_style() -> None:
     import base64
     import hashlib
 
-    for kind, text in (("script", status._SCRIPT), ("style", status._STYLE)):
+    for kind, text in (("script", page._SCRIPT), ("style", page._STYLE)):
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        assert f"{kind}-src 'sha256-{digest}'" in status.HEADERS["Content-Security-Policy"]
+        assert f"{kind}-src 'sha256-{digest}'" in page.HEADERS["Content-Security-Policy"]
 
 
 def test_nothing_but_words_gets_into_a_label() -> None:
