@@ -26,7 +26,7 @@ Milliseconds = Annotated[int, Meta(ge=0, le=2**49)]
 
 Read = TypeVar("Read")
 _Around = Literal[
-    "data", "model", "log", "connected", "enrolled", "checked-in", "declined", "waiting", "offline"
+    "terms", "data", "model", "log", "connected", "enrolled", "checked-in", "declined", "waiting", "offline"
 ]
 _InRound = Literal["invited", "exposed", "training", "uploaded"]
 Kind = _Around | _InRound | Outcome

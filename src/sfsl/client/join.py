@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -101,6 +101,10 @@ async def join_async(
         layout = Layout(columns or {}, label)
         client = _Client(link, home, own, data, terms, held_out, notify, randomness, log, layout)
         client.require_files()
+        if loosened := terms.loosened():
+            usual = " (in brackets: what clients come with)" if "(" in "".join(loosened) else ""
+            notify(Event("terms", f"Its owner has loosened{usual}: {'; '.join(loosened)}"))
+        home.note_terms(loosened)
         served = await client.model()
         client.state().close()  # before the deployment is pinned, beside which a state must not be missing
         await client.look_at_log()
@@ -263,8 +267,22 @@ class _Client:
             what = source if isinstance(source, Path) else "what it was given"
             self.notify(Event("waiting", f"{what} has changed; this period goes on with what it froze"))
         rows = self._known.settle(served, going_on=going_on)
-        device, report = build_device(served, rows, frozen, source, self.held_out, self.layout)
+        fresh = partial(self.home.exposed.fresh, state=state, today=today, repeat=self.terms.repeat_samples)
+        device, report = build_device(
+            served,
+            rows,
+            frozen,
+            source,
+            self.held_out,
+            self.layout,
+            fresh if self.terms.exact_sums else None,
+        )
         said = f"{len(device.train):,} samples to train on" if report is None else str(report)
+        if not len(device.train):
+            said = (
+                "None of its samples is new since it last took part, so that it does with none: staying away "
+                "would tell the server. --repeat-samples uses old ones again"
+            )
         self.notify(Event("data", said))
         return DeviceTrainer(device, lambda number: int.from_bytes(self.randomness.bytes(4), "big") >> 1)
 
