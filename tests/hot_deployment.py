@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
     },
 }
 # A round that trains costs 0.18 of the whole there, and a survey 0.1; 0.2 is allowed.
-TERMS = Terms(hot_epsilon=500, participations=5)
+TERMS = Terms(hot_epsilon=500, participations=5, least_cohort=3)
 
 
 def settings(**changes: dict[str, Any]) -> dict[str, Any]:

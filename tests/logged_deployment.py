@@ -107,7 +107,7 @@ class LoggedDeployment:
 
     async def join(self, url: str, number: int, **changes: Any) -> Any:
         options = {"exact_sums": True, "log": str(self.trusted), "exposures": 3, "privacy": "cpp3"}
-        options |= {"epsilon": 1000, **changes}
+        options |= {"epsilon": 1000, "least_cohort": 3, "least_contributors": 2, **changes}
         return await join_async(
             url,
             samples(self.folder / f"{number}.csv", number),

@@ -68,6 +68,7 @@ async def join_async(
     ...     "round": {"clients": 3, "threshold": 3, "min_contributors": 2},
     ...     "serve": {"enrolment": "open", "plain": True, "port": 0, "rounds": 1, "period_days": 0},
     ... }
+    >>> terms = sfsl.Terms(least_cohort=3)  # a trial of three; as they come, clients want fifty
     >>> async def deployment(folder):
     ...     ready = asyncio.get_running_loop().create_future()
     ...     server = asyncio.create_task(sfsl.serve_async(settings, out=folder, ready=ready.set_result))
@@ -75,7 +76,8 @@ async def join_async(
     ...     clicks.write_text("item,label,time\\n" + "".join(f"{n},{n % 2},{n}\\n" for n in range(20)))
     ...     url = (await ready).url
     ...     ended = await asyncio.gather(*(
-    ...         sfsl.join_async(url, clicks, f"{folder}/{n}", rounds=1, plain=True) for n in range(3)))
+    ...         sfsl.join_async(url, clicks, f"{folder}/{n}", terms=terms, rounds=1, plain=True)
+    ...         for n in range(3)))
     ...     return [one.outcome for attempts in ended for one in attempts], await server
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     asyncio.run(deployment(folder))
@@ -101,11 +103,11 @@ async def join_async(
         layout = Layout(columns or {}, label)
         client = _Client(link, home, own, data, terms, held_out, notify, randomness, log, layout)
         client.require_files()
+        served = await client.model()
         if loosened := terms.loosened():
             usual = " (in brackets: what clients come with)" if "(" in "".join(loosened) else ""
             notify(Event("terms", f"Its owner has loosened{usual}: {'; '.join(loosened)}"))
         home.note_terms(loosened)
-        served = await client.model()
         client.state().close()  # before the deployment is pinned, beside which a state must not be missing
         await client.look_at_log()
         home.pin(link.deployment or b"")  # which it met when it was asked for its model
@@ -148,7 +150,8 @@ def join() -> None:
     ...     server = pool.submit(sfsl.serve, settings, out=f"{folder}/server", ready=ready.put)
     ...     serving = ready.get(timeout=60)
     ...     clients = [pool.submit(sfsl.join, serving.url, clicks, f"{folder}/{number}", rounds=1,
-    ...                            ca=serving.authority) for number in range(3)]
+    ...                            ca=serving.authority, terms=sfsl.Terms(least_cohort=3))
+    ...                for number in range(3)]
     ...     [one.result()[-1].outcome for one in clients], server.result()
     (['committed', 'committed', 'committed'], 1)
     """

@@ -164,7 +164,7 @@ class Terms(Checked, frozen=True, rename="kebab"):
         usual, found = type(self)(), []
         for field in msgspec.structs.fields(type(self)):
             own, theirs = getattr(self, field.name), getattr(usual, field.name)
-            said = f"{field.encode_name} {own} ({theirs})"
+            said = f"{field.encode_name} {_short(own)} ({_short(theirs)})"
             match field.name:
                 case "privacy":
                     looser = self.index_privacy.epsilon_infinity > usual.index_privacy.epsilon_infinity
@@ -220,3 +220,7 @@ class Terms(Checked, frozen=True, rename="kebab"):
     def roster_file(self) -> Path | None:
         """The list of all clients, where it insists on active mode."""
         return Path(self.roster).expanduser() if self.roster else None
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
