@@ -10,7 +10,7 @@ from attacks import Attack, assert_gains_when_weakened, assert_stopped, collecto
 import sfsl.rounds.client
 import sfsl.rounds.server
 from cohort import GOODS, WIDTH, Cohort, Stepper
-from sfsl.errors import InvalidMessage
+from sfsl.errors import Deceived, InvalidMessage
 from sfsl.rounds.client import Trained
 from sfsl.rounds.commitment import CommittedRows, update_context
 from sfsl.submodel import RowSet, TrainedRows
@@ -60,7 +60,7 @@ def dead(step: Stepper, name: str) -> Any:
     return changed(honest, rows=tuple(bytes(len(data)) for data in honest.rows))
 
 
-@attack(refusal=InvalidMessage, weaken=remove(sfsl.rounds.client, "require_committed"))
+@attack(refusal=Deceived, weaken=remove(sfsl.rounds.client, "require_committed"))
 def dead_rows_for_all_but_one() -> bool:
     """Everyone gets the same dense part; only the target gets rows that learn anything."""
     step = Stepper(Followers(active=True)).until("submodel")

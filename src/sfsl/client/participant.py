@@ -22,6 +22,7 @@ from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness
 from sfsl.errors import (
     AuthenticationFailed,
+    Deceived,
     Declined,
     Forked,
     InputError,
@@ -270,8 +271,8 @@ class Participant:
                 self._hot = found
             blob = await self.link.published(params.blob, blob_bytes(params))
             if blob_digest(blob) != params.blob:
-                raise InvalidMessage("what came is not what the round was announced with")
-        except AuthenticationFailed:
+                raise Deceived("the model that came is not the one that the round was announced with")
+        except (AuthenticationFailed, Deceived):
             raise
         except RemoteError as error:
             raise InvalidMessage(f"no model from {server}: {error}") from None
@@ -279,6 +280,11 @@ class Participant:
 
     def _declined(self, why: str, number: int | None = None) -> Attempt:
         self.notify(Event("declined", f"Sitting out: {why}", number))
+        return Attempt("declined", why, number)
+
+    def _deceived(self, why: str, number: int | None) -> Attempt:
+        said = f"{self.link.server} lies, or somebody between: {why}. This client has left the round"
+        self.notify(Event("deceived", said, number))
         return Attempt("declined", why, number)
 
     async def rest(self) -> bool:
@@ -313,6 +319,7 @@ class _Conversation:
     ticket: bytes
     spent: float = 0.0
     work: list[Work] = field(default_factory=list)
+    told: Phase | None = None  # of which it has said that its answer is sent
 
     async def hold(self) -> Attempt:
         link, received = self.owner.link, 0
@@ -327,6 +334,8 @@ class _Conversation:
                 answer = self._timed(CODEC.encode, message)
             except (StateError, Forked):
                 raise
+            except (AuthenticationFailed, Deceived) as reason:
+                return self.owner._deceived(str(reason), self.round.number)
             except SfslError as reason:  # whoever's fault: it is a dropout
                 return self.owner._declined(str(reason), self.round.number)
             self.work.append(Work(at, self.spent))
@@ -395,6 +404,9 @@ class _Conversation:
 
     def _say_sent(self) -> None:
         phase, notify, number = self.round.client.phase, self.owner.notify, self.round.number
+        if phase is self.told:  # active mode, where lists are signed between
+            return
+        self.told = phase
         if phase is Phase.UNITING:
             notify(Event("exposed", "Its rows are in the union, under masks; one exposure is spent", number))
         if phase is Phase.UPLOADED:

@@ -81,10 +81,10 @@ def test_a_list_that_is_gone_or_damaged_is_not_begun_anew(state: ClientState, ke
     expose(state, FIRST)
     whole = kept.path.read_bytes()
     kept.path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(StateError, match="damaged.*--repeat-samples"):
+    with pytest.raises(StateError, match=r"damaged.*--repeat-samples"):
         kept.fresh(OLD, state, SECOND)
     kept.path.unlink()
-    with pytest.raises(StateError, match="not there, and this client has taken part.*--repeat-samples"):
+    with pytest.raises(StateError, match=r"not there, and this client has taken part.*--repeat-samples"):
         kept.fresh(OLD, state, SECOND)
     assert kept.fresh(OLD, state, SECOND, repeat=True).all()
 

@@ -11,9 +11,9 @@ import pytest
 from sfsl.cli.join import join
 from sfsl.errors import InputError, ParameterError, SfslError
 from sfsl.privacy import PRESETS, rho_for
-from sfsl.settings.rounds import hot_rules
 from sfsl.secagg import default_threshold
 from sfsl.secagg.graph import opened_alone
+from sfsl.settings.rounds import hot_rules
 from sfsl.settings.serve import from_all_sections, least_cohort
 from sfsl.settings.terms import ALLOWED, LESS, MORE, Terms
 
@@ -101,8 +101,8 @@ def test_flowers_terms_are_the_same_and_two_more() -> None:
 
 
 def test_contributors_as_a_plan_has_them() -> None:
-    """Of the rows of a client of the paper's size, each with as few askers as may be, how many are expected to
-    be opened with nobody else in them, where a tenth vanish."""
+    """Of the rows of a client of the paper's size, each with as few askers as may be, how many are expected
+    to be opened with nobody else in them, where a tenth vanish."""
     least = Terms().least_contributors
     alone = [301 * float(opened_alone(askers, 0.1)) / askers for askers in (least - 1, least)]
     assert alone[1] < 0.05 < alone[0]
