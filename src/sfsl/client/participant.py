@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -319,7 +320,7 @@ class _Conversation:
     ticket: bytes
     spent: float = 0.0
     work: list[Work] = field(default_factory=list)
-    told: Phase | None = None  # of which it has said that its answer is sent
+    told: Enum | None = None  # of which it has said that its answer is sent
 
     async def hold(self) -> Attempt:
         link, received = self.owner.link, 0
