@@ -33,7 +33,7 @@ from sfsl.client.join import blocking
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.catalogue_file import MOST_SERVED, read_catalogue, write_catalogue
-from sfsl.durable import OWNER_ONLY
+from sfsl.durable import OWNER_ONLY, system_errors_as
 from sfsl.errors import InputError, KeyFileError, ParameterError, WrongModel
 from sfsl.models import build_task
 from sfsl.models.package import describe, package_digest
@@ -89,11 +89,9 @@ def _lasts(folder: Path, name: str, days: float, now: datetime) -> bool:
 
 def _remove(folder: Path, name: str) -> None:
     """Certificate first: what is left of a pair is a key, which is removed the next time."""
-    try:
+    with system_errors_as(KeyFileError, f"renew the files in {os.fspath(folder)}"):
         for kind in ("pem", "key"):
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
-    except OSError as error:
-        raise KeyFileError(f"cannot renew the files in {os.fspath(folder)}: {error.strerror}") from None
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,7 @@ KEYS = {
     *("log_loss", "ndcg", "recall", "log_loss_secure", "log_loss_secure_error", "base_log_loss_secure"),
     *("refused", "bytes_up", "bytes_down"),
     *("client_seconds", "server_seconds", "training_seconds", "wall_seconds", "exchange_seconds"),
-    *("cohorts_aborted", "workers_lost", "auc_valid", "log_loss_valid"),
+    *("cohorts_aborted", "workers_lost", "auc_valid", "log_loss_valid", "correction"),
 }
 KILLS, MANY_KILLS = 12, 50
 

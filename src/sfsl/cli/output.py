@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Annotated, Any, TypeVar
 
@@ -75,6 +76,11 @@ def shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def moment(milliseconds: int) -> str:
+    """Write a time, in milliseconds since 1970, as ISO 8601 has it."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
 
 
 def console() -> Console:

@@ -211,6 +211,9 @@ def export(
     size = sum(one.numel() for one in state.values())
     said = f"Wrote {file}: round {model.round} ({model.which}), {size:,} parameters in {len(state)} tensors"
     result = {"file": str(file), "round": model.round, "which": model.which, "parameters": size}
+    if (one := model.correction) is not None:
+        said += f"; chances of a click are sigmoid({one.scale:.4g} * logit {one.shift:+.4g})"
+        result["correction"] = msgspec.to_builtins(one)
     present(result, json, said)
 
 

@@ -22,7 +22,6 @@ PATIENCE = 50
 _WORSE = 0.98
 ADVICE = (
     "What may help: more rounds; sfsl tune, which looks for settings; more clients per round (--clients); "
-    "where these are few, --privacy cpp5, with which all rows of a round open, for more bytes; "
     "and a look at the data: can items, users and their order in time tell clicks apart at all?"
 )
 
@@ -172,7 +171,10 @@ def _best_facts(best: Best | None) -> Facts:
         return []
     both = ((best.auc, best.log_loss), (best.auc_valid, best.log_loss_valid))
     test, valid = (f"AUC {_said(auc)}, log loss {_said(loss)}" for auc, loss in both)
-    return [(f"best model: round {best.round}, test set", test), ("… validation devices", valid)]
+    facts = [(f"best model: round {best.round}, test set", test), ("… validation devices", valid)]
+    if (line := best.correction) is not None:
+        facts.append(("… by whom log-odds count", f"× {line.scale:.2f} {line.shift:+.2f}"))
+    return facts
 
 
 def _baseline_facts(found: BaselineFigures | None) -> Facts:

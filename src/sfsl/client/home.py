@@ -29,7 +29,7 @@ from sfsl.checksums import with_json_sum, with_last_line, without_json_sum, with
 from sfsl.client.exposed import ExposedSamples
 from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness, Secret
-from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error, make_folder
+from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error, make_folder, system_errors_as
 from sfsl.errors import InputError, StateError
 from sfsl.privacy import Budget, Calendar, ClientState
 from sfsl.service.identities import Enrolment, read_identity, write_identity
@@ -156,10 +156,8 @@ class Home:
     def __init__(self, folder: Path, randomness: Randomness) -> None:
         self.folder = folder
         self._randomness = randomness
-        try:
+        with system_errors_as(StateError, f"make the folder {folder}"):
             make_folder(folder, 0o700)
-        except OSError as error:
-            raise StateError(f"cannot make the folder {folder}: {error.strerror}") from None
 
     def identity(self, path: Path | None = None) -> Identity:
         """Read the identity in ``path``, or this client's own, which is made on first use."""
@@ -285,11 +283,8 @@ def read_loosened(folder: Path) -> list[str] | None:
 
 def require_readable(source: Path) -> None:
     """Refuse a file that cannot be read, before anybody is asked for anything."""
-    try:
-        with source.open("rb") as file:
-            file.read(1)
-    except OSError as error:
-        raise InputError(f"cannot read {source}: {error.strerror}") from None
+    with system_errors_as(InputError, f"read {source}"), source.open("rb") as file:
+        file.read(1)
 
 
 def read_roster(path: Path) -> dict[str, bytes]:

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from sfsl.arrays import Counts, Indices, Values
+from sfsl.correction import Correction
 from sfsl.crypto.ring import Words
 from sfsl.rounds.hot import HotState
 from sfsl.rounds.params import RoundParams, ScoreBins
@@ -106,7 +107,8 @@ class RoundRecord(msgspec.Struct, frozen=True):
     before it, from securely summed histograms, and at most ``auc_secure_error`` from that of the scores
     themselves; None where that is a lot, as in the first round, whose bins are too wide. ``log_loss``,
     ``ndcg`` and ``recall`` go with ``auc`` (``sfsl.scores.Evaluation``); ``auc_valid`` and ``log_loss_valid``
-    are of the validation devices, which are not in the test set. ``log_loss_secure`` goes with
+    are of the validation devices, which are not in the test set, and fit the ``correction`` of the scores by
+    which both log losses are measured. ``log_loss_secure`` goes with
     ``auc_secure``; it is that of scores moved by the one constant that fits them best, since what is summed
     tells scores apart and not what they are; ``base_log_loss_secure`` is that of the constant alone, the
     click rate of the same samples.
@@ -162,6 +164,7 @@ class RoundRecord(msgspec.Struct, frozen=True):
     base_log_loss_secure: Number | None = None
     auc_valid: Share | None = None
     log_loss_valid: Number | None = None
+    correction: Correction | None = None
     lost: bool = False
 
     @classmethod

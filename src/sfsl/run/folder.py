@@ -9,7 +9,7 @@ import msgspec
 
 from sfsl import __version__
 from sfsl.checksums import with_json_sum, with_last_line
-from sfsl.durable import folder_made_whole, write_new, write_whole
+from sfsl.durable import folder_made_whole, system_errors_as, write_new, write_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import Sections, read_run_sections, to_toml
@@ -40,12 +40,9 @@ class RunFolder:
     def create(cls, path: Path, config: RunConfig) -> "RunFolder":
         """Make a folder with settings and versions in it, aside and then renamed: a crash leaves none."""
         require_free(path)
-        try:
-            with folder_made_whole(path) as aside:
-                write_new(aside / "config.toml", with_last_line(to_toml(config).encode()))
-                write_new(aside / "versions.json", _json(versions()))
-        except OSError as error:
-            raise InputError(f"cannot make the folder {path}: {error.strerror}") from None
+        with system_errors_as(InputError, f"make the folder {path}"), folder_made_whole(path) as aside:
+            write_new(aside / "config.toml", with_last_line(to_toml(config).encode()))
+            write_new(aside / "versions.json", _json(versions()))
         return cls(path)
 
     def remove(self) -> None:
@@ -98,7 +95,5 @@ def _json(value: object) -> bytes:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    try:
+    with system_errors_as(InputError, f"write {path}"):
         write_whole(path, data)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -13,10 +13,12 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.correction import Correction
 from sfsl.durable import FileLock
 from sfsl.errors import InputError
 from sfsl.run.folder import BEST, RunFolder
 from sfsl.scores import Evaluation
+from sfsl.service.folder import METRICS, scan_metrics
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import LmdbStore, ModelSpec, RowSet, RowStore, StoreSpec
 from sfsl.submodel.store import require_same
@@ -95,6 +97,13 @@ class Model:
     def config(self) -> RunConfig | None:
         """The settings of its run; None where the folder has none."""
         return RunFolder(self.path).config() if (self.path / "config.toml").is_file() else None
+
+    @cached_property
+    def correction(self) -> Correction | None:
+        """What validation devices correct its scores by; None where none did, or the metrics of its round are
+        lost."""
+        lines = scan_metrics(self.path / METRICS)
+        return next((line.correction for line in lines if line.round == self.round), None)
 
     @cached_property
     def fleet(self) -> "Fleet":

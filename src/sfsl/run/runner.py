@@ -24,7 +24,6 @@ from sfsl.run.folder import RunFolder
 from sfsl.run.planning import choose_cohort, choose_in_period, choose_in_turn
 from sfsl.run.setup import build_engine, open_store
 from sfsl.run.summary import Summary, summarize
-from sfsl.run.validation import TEST, VALID
 from sfsl.scores import Evaluation
 from sfsl.secagg.facade import mask_seconds
 from sfsl.service.driver import Journal, next_bins
@@ -163,13 +162,14 @@ class Runner(Closing):
         every = self.config.run.evaluate_every
         if not every or (line.round % every and line.round != self.config.run.rounds):
             return line
-        self.evaluation = found = self._engine.evaluate(TEST)
-        chooses = self._engine.evaluate(VALID)
+        found, chooses = self._engine.evaluate_both()
+        self.evaluation = found
         return msgspec.structs.replace(
             line,
             **{name: getattr(found, name) for name in ("auc", "log_loss", "ndcg", "recall")},
             auc_valid=chooses.auc,
             log_loss_valid=chooses.log_loss,
+            correction=found.correction,
         )
 
     def _final_evaluation(self) -> Evaluation | None:
@@ -177,7 +177,7 @@ class Runner(Closing):
         if self._best.line is not None:
             return self._best.evaluate(self.config, self.fleet)
         if self.evaluation is None and any(line.auc is not None for line in self.lines):
-            self.evaluation = self._engine.evaluate(TEST)  # it was made by another process
+            self.evaluation, _ = self._engine.evaluate_both()  # it was made by another process
         return self.evaluation
 
 

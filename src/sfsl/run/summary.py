@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from sfsl.correction import Correction
 from sfsl.errors import NotFinite
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.privacy.accounting import epsilon_of
@@ -147,13 +148,14 @@ class FullModel(msgspec.Struct, frozen=True):
 
 class Best(msgspec.Struct, frozen=True):
     """The model that is exported: of which round, and what it is worth to the test set and to validation
-    devices, by which it was chosen."""
+    devices, by which it was chosen, under the correction that these fit."""
 
     round: int
     auc: float | None
     log_loss: float | None
     auc_valid: float | None
     log_loss_valid: float | None
+    correction: Correction | None
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -245,13 +247,7 @@ def summarize(
         verdict=verdict(evaluation, exported, of=len(lines) if best else 0) if evaluation else "",
         beats_baselines=None if baselines is None or evaluation is None else not unbeaten(evaluation),
         best=None if best is None else Best(**{key: getattr(best, key) for key in Best.__struct_fields__}),
-        stopped=None
-        if complete
-        else "patience"
-        if out_of_patience
-        else "budget"
-        if out_of_budget
-        else "asked",
+        stopped=None if complete else _stopped(out_of_patience, out_of_budget),
     )
 
 
@@ -282,19 +278,20 @@ def _learning(lines: Sequence[RoundRecord]) -> Learning:
         auc_round=last[1],
         auc_best=best[0],
         auc_best_round=best[1],
-        auc_secure=cohort.auc_secure if cohort else None,
         auc_secure_round=cohort.round if cohort else None,
-        auc_secure_error=cohort.auc_secure_error if cohort else None,
         loss=losses[-1] if losses else None,
         log_loss=losses_held[-1][0] if losses_held else None,
         log_loss_best=least[0],
         log_loss_best_round=least[1],
-        ndcg=ranked.ndcg if ranked else None,
-        recall=ranked.recall if ranked else None,
-        log_loss_secure=summed.log_loss_secure if summed else None,
-        log_loss_secure_error=summed.log_loss_secure_error if summed else None,
-        base_log_loss_secure=summed.base_log_loss_secure if summed else None,
+        **_of(cohort, "auc_secure", "auc_secure_error"),
+        **_of(ranked, "ndcg", "recall"),
+        **_of(summed, "log_loss_secure", "log_loss_secure_error", "base_log_loss_secure"),
     )
+
+
+def _of(line: RoundRecord | None, *names: str) -> dict[str, float | None]:
+    """Return these figures of a round; None of each where there is no such round."""
+    return {name: getattr(line, name, None) for name in names}
 
 
 def _costs(done: Sequence[RoundRecord], peak_memory: int) -> Costs:

@@ -116,8 +116,7 @@ class PrivacySettings(Checked, frozen=True):
     participations: Annotated[int, Meta(ge=1, le=10**6)] | Literal["auto"] = "auto"
     corruption: Annotated[float, Meta(ge=0, lt=0.5)] = 0.1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if len(self.probabilities) not in (0, 4):
             raise ParameterError("privacy.probabilities: four numbers, [p1, p2, p3, p4], or none")
         if self.mix and (self.probabilities or abs(sum(self.mix.values()) - 1) > 1e-6):
@@ -211,8 +210,7 @@ class RoundSettings(Checked, frozen=True):
     max_rows: Annotated[int, Meta(ge=1, le=2**32)] = 2**32
     bins: Annotated[int, Meta(ge=0, le=4096)] = 256
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if self.scheme != "hot" and self.clients > MAX_COMPLETE:
             raise ParameterError(
                 f"round.clients = {self.clients}: a cohort has at most {MAX_COMPLETE} clients; raise "
@@ -442,8 +440,7 @@ class RunConfig(Checked, frozen=True):
     ray: RaySettings = RaySettings()
     hot: HotSettings = HotSettings()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if (self.data.source == "synthetic") != (self.data.path == ""):
             raise ParameterError(
                 f"data.source = {self.data.source!r} with data.path = {self.data.path!r}: synthetic data has "

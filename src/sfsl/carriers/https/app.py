@@ -415,7 +415,7 @@ class Guard:
                 self._refused[type(error).__name__] += 1
             if isinstance(error, ClockSkew):
                 self._skews.note(error.off_ms, time.monotonic())
-            return refusal(error, self._server.times if isinstance(error, AuthenticationFailed) else None)
+            return refusal(error, self._server.times)
         if isinstance(error, StoreInUse):
             return self._failed(Unavailable("the server waits for its registry; come back later"))
         if isinstance(error, HTTPException):
@@ -495,11 +495,11 @@ def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = 
 
 
 def refusal(error: RemoteError, times: Mapping[str, int] | None = None) -> Response:
-    """Answer with an error. ``times``: by what to sign again, where that may help."""
+    """Answer with an error. ``times``: by what to sign again, told where a signature was not taken."""
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     # A conversation's end may be about any client of the round; other errors are about the sender.
     who, headers = "this client", {}
-    fields: dict[str, object] = dict(times or {})
+    fields: dict[str, object] = dict(times or {}) if status == 401 else {}
     match error:
         case RoundOver():
             who, fields = "a client", {"outcome": error.outcome, "round": error.round}
