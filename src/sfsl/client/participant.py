@@ -310,7 +310,7 @@ class _Conversation:
                 answer = self._timed(CODEC.encode, message)
             except (StateError, Forked):
                 raise
-            except (AuthenticationFailed, Deceived) as reason:
+            except Deceived as reason:
                 return self.owner._deceived(str(reason), self.round.number)
             except SfslError as reason:  # whoever's fault: it is a dropout
                 return self.owner._declined(str(reason), self.round.number)
@@ -343,6 +343,8 @@ class _Conversation:
         start = self.owner.cpu()
         try:
             return act(*given)
+        except AuthenticationFailed as error:  # of what others signed or sealed, and the server brought
+            raise Deceived(str(error)) from None
         finally:
             self.spent += self.owner.cpu() - start
 
