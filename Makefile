@@ -7,7 +7,7 @@ SEED ?= 1
 # A small world that can be learned in forty rounds; every other setting is the default.
 DEMO_DATA := --set data.world=films
 
-.PHONY: help demo test test-slow chaos lint format vectors bench docs release clean
+.PHONY: help demo test test-slow chaos mutants lint format vectors bench docs release clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
@@ -16,7 +16,7 @@ help:  ## Show this list.
 # The order matters to pip: what research/ needs of sfsl must be known by then.
 $(VENV)/.installed: pyproject.toml research/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,network,parquet,plot,research,store,train]' -e research
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,network,onnx,parquet,plot,research,store,train]' -e research
 	@touch $@
 
 # Engines of other projects, the documentation's and a linter, which the tests need and the demo does not.
@@ -42,10 +42,13 @@ test: lint  ## All checks: style, types, layering, tests (minutes).
 test-slow: $(VENV)/.engines  ## The tests that take longer; SFSL_FUZZ_CASES and SFSL_FUZZ_SEED set how much wrong input.
 	$(BIN)/python -m pytest -q -m slow
 
-chaos: $(VENV)/.engines  ## A server struck by kills, full disks and damage, 200 rounds of 40 clients on a bad network (an hour); SEED=n.
+chaos: $(VENV)/.engines  ## A server struck by kills, full disks, damage and false clocks, 200 rounds of 40 clients on a bad network (an hour); SEED=n.
 	@rm -rf out/chaos
-	$(BIN)/python bench/chaos.py --rounds 200 --clients 40 --kills 12 --disks 8 --damages 8 --faults 0.2 \
+	$(BIN)/python bench/chaos.py --rounds 200 --clients 40 --kills 12 --disks 8 --damages 8 --clocks 8 --faults 0.2 \
 		--seed $(SEED) --out out/chaos
+
+mutants: $(VENV)/.engines  ## How many small changes of the protocol's code some test finds (an hour; goes on where it was).
+	$(BIN)/python -m sfsl_research.mutation
 
 lint: $(VENV)/.engines  ## Style, types, import contracts.
 	$(BIN)/ruff check .

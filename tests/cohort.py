@@ -63,7 +63,17 @@ class AsIs:
 
 
 class Cohort:
-    def __init__(self, n: int = 6, *, active: bool = False, everything: bool = True, least: int = 1) -> None:
+    def __init__(
+        self,
+        n: int = 6,
+        *,
+        active: bool = False,
+        everything: bool = True,
+        least: int = 1,
+        model: ModelSpec = MODEL,
+        maps: RowMaps = MAPS,
+    ) -> None:
+        self.model, self.maps = model, maps
         self.randomness = SeededRandomness("round")
         rng = np.random.default_rng(4)
         self.names = [f"c{i}" for i in range(n)]
@@ -73,11 +83,11 @@ class Cohort:
         update = UpdateParams(
             rows=owners, dense=quantization, averaging=Averaging(weights="samples", kappa=1)
         )
-        space = IndexSpace(MODEL)
+        space = IndexSpace(model)
         union = UnionParams(domain=space.domain, encoding="sketch", capacity=60, seed=bytes(32))
         self.params = RoundParams(
             number=1,
-            model=MODEL,
+            model=model,
             union=union,
             update=update,
             min_contributors=least,
@@ -111,7 +121,7 @@ class Cohort:
         self.downloads: dict[str, Any] = {}
         self.trained: dict[str, Trained] = {}
         self.store = MemoryStore(
-            StoreSpec(model=MODEL, seed=bytes(32)), dense=np.arange(DENSE, dtype=np.float32)
+            StoreSpec(model=model, seed=bytes(32)), dense=np.arange(DENSE, dtype=np.float32)
         )
 
     def train(self, name: str, download: Any) -> Trained:
@@ -139,12 +149,14 @@ class Stepper:
         self.clients = {
             name: RoundClient(
                 cohort.sessions[name],
-                Own(cohort.answers[name], MODEL, MAPS, cohort.policy, cohort.randomness),
+                Own(cohort.answers[name], cohort.model, cohort.maps, cohort.policy, cohort.randomness),
             )
             for name in cohort.names
         }
         keys = [client.create_keys() for client in self.clients.values()]
-        self.server = RoundServer(cohort.session, cohort.params, keys, cohort.store, MAPS, cohort.pinned)
+        self.server = RoundServer(
+            cohort.session, cohort.params, keys, cohort.store, cohort.maps, cohort.pinned
+        )
         self.outbound: dict[str, Any] = dict(self.server.invitations())
         self._drop = drop or {}
         self._gone: set[str] = set()

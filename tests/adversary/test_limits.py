@@ -163,6 +163,21 @@ def leaving_a_client_alone_on_its_rows_by_chosen_dropouts() -> bool:
     return bool(np.allclose(found[row], trained.deltas[place] * np.asarray(trained.counts)[place]))
 
 
+@pytest.mark.parametrize("gone", [set(), {"c1"}, {"c1", "c2"}])
+def test_as_many_may_drop_out_as_leave_company_on_every_row(gone: set[str]) -> None:
+    """Rows of three contributors: of three who asked one may be gone, and nobody is alone."""
+    cohort = Cohort(9, active=True, everything=True, least=3)
+    cohort.policy = changed(cohort.policy, session=changed(cohort.policy.session, company=True))
+    for session in cohort.sessions.values():
+        session._policy = cohort.policy.session
+    step = Stepper(cohort, {"submodel": gone})
+    if len(gone) > 1:
+        with pytest.raises(Refused, match="this client allows 1"):
+            step.finish()
+    else:
+        assert set(step.finish().survivors) == set(cohort.names) - gone
+
+
 def test_a_set_that_is_too_large_is_sent_as_empty() -> None:
     """Nobody falls silent, nothing of the set is in the union, and the others' rows are."""
     cohort = Cohort(everything=False)

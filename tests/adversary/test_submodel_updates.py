@@ -288,7 +288,7 @@ def test_a_commit_that_does_not_fit_changes_nothing(commit: Commit) -> None:
     assert len(store.touched("goods")) == 0
 
 
-@pytest.mark.parametrize(("word", "there"), [(7, True), (2**64 - 1, False), (2**50, False)])
+@pytest.mark.parametrize(("word", "there"), [(7, True), (2**39, True), (2**64 - 1, False), (2**50, False)])
 def test_a_liar_who_counts_below_nothing_costs_the_round_its_auc_only(word: int, there: bool) -> None:
     """In a ring of 64 bits minus one is 2**64 - 1, and the next round's bins follow from what was counted."""
     params = Cohort(3).params

@@ -11,7 +11,8 @@ import pytest
 from cohort import DENSE, GOODS, MODEL, WIDTH, Cohort
 from sfsl.errors import Aborted, Refused, TooFewClients
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState, Tables
-from sfsl.submodel import RowSet
+from sfsl.rounds import Trained
+from sfsl.submodel import ModelSpec, RowMaps, RowSet, Table, TrainedRows
 
 
 def expected_rows(cohort: Cohort, survivors: Any, table: str, width: int) -> tuple[Any, Any]:
@@ -65,6 +66,80 @@ def test_a_round_is_the_weighted_average_of_those_who_uploaded(
     positives, negatives = outcome.scores
     assert positives.tolist() == (len(outcome.survivors) * np.arange(8)).tolist()
     assert negatives.tolist() == [len(outcome.survivors)] * 8
+
+
+TWO = ModelSpec(
+    tables=(Table(name="goods", rows=GOODS, width=WIDTH), Table(name="words", rows=25, width=2)), dense=DENSE
+)
+
+
+class TwoTables(Cohort):
+    """Clients with rows of their own in two shared tables."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__(model=TWO, maps=RowMaps(TWO, {}), least=least)
+        rng = np.random.default_rng(9)
+        words = {name: np.sort(rng.choice(25, 4, replace=False)) for name in self.names}
+        self.own = {
+            name: {"goods": np.array(sorted(self.real[name])), "words": words[name]} for name in self.names
+        }
+        self.answers = {name: _Both(own) for name, own in self.own.items()}
+
+    def train(self, name: str, download: Any) -> Trained:
+        rng = np.random.default_rng(int(name[1:]))
+        rows = {}
+        for table in TWO.tables:
+            own = RowSet.of(self.own[name][table.name]).common(download.asked[table.name])
+            deltas = rng.integers(-100, 100, (len(own), table.width)) / 1024
+            rows[table.name] = TrainedRows(own, deltas, rng.integers(1, 5, len(own)))
+        return Trained(np.zeros(DENSE), 3, rows, (np.zeros(8, int), np.ones(8, int)))
+
+
+class _Both:
+    def __init__(self, own: dict[str, Any]) -> None:
+        self._own = own
+
+    def expose(self, round_id: bytes) -> dict[str, Any]:
+        return self._own
+
+    def answer(self, round_id: bytes, unions: Any, randomness: Any) -> dict[str, Any]:
+        return {table: np.isin(union, self._own[table]) for table, union in unions.items()}
+
+
+@pytest.mark.parametrize("least", [1, 2])
+@pytest.mark.parametrize("drop", [{}, {"submodel": {"c3"}}], ids=["nobody", "one drops"])
+def test_two_shared_tables_in_one_round(least: int, drop: Any) -> None:
+    cohort = TwoTables(least)
+    rows = {table.name: RowSet(np.arange(table.rows)) for table in TWO.tables}
+    before = {name: cohort.store.read_rows(name, every).values.copy() for name, every in rows.items()}
+    outcome = cohort.run(drop)
+    cohort.store.commit(outcome.applied.commit)
+    for table in TWO.tables:
+        name = table.name
+        assert (
+            outcome.union[name].rows.tolist()
+            == np.unique(np.concatenate([own[name] for own in cohort.own.values()])).tolist()
+        )
+        asked, counts, sums = (
+            np.zeros(table.rows, int),
+            np.zeros(table.rows),
+            np.zeros((table.rows, table.width)),
+        )
+        for client, own in cohort.own.items():
+            asked[own[name]] += 1
+            if client in outcome.survivors:
+                trained = cohort.trained[client].rows[name]
+                weights = np.asarray(trained.counts)
+                counts[trained.rows.rows] += weights
+                sums[trained.rows.rows] += weights[:, None] * np.asarray(trained.deltas)
+        alone = asked < least
+        assert (alone & (asked > 0)).any() == (least > 1)
+        counts[alone], sums[alone] = 0, 0
+        after = cohort.store.read_rows(name, rows[name]).values
+        assert np.allclose(after - before[name], sums / np.maximum(counts, 1)[:, None], atol=1e-6)
+        for client, download in cohort.downloads.items():
+            assert download.asked[name].rows.tolist() == cohort.own[client][name].tolist()
+            assert np.array_equal(download.rows[name], before[name][cohort.own[client][name]])
 
 
 def test_downloads_are_the_stores_rows() -> None:

@@ -24,6 +24,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any key; repeatable.")
 ]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(help="run.track: tensorboard, mlflow or wandb, told of every round; repeatable."),
+]
 
 INTERRUPTED = 130
 TERMINATED = 143
@@ -87,9 +91,9 @@ def console() -> Console:
     return Console()
 
 
-def progress_console() -> Console:
+def progress_console(quiet: bool = False) -> Console:
     """Progress goes to stderr, so that --json output stays clean."""
-    return Console(stderr=True)
+    return Console(stderr=True, quiet=quiet)
 
 
 @contextmanager

@@ -11,6 +11,7 @@
     terms             what its owner has loosened
     log               the last head of the log of enrolled clients, where it is checked (``MemberLog``)
     model             what it knows of the model, and the rows that the period froze (``KnownModel``)
+    current.zip       the model that it downloaded last, to score with (``keep_download``)
 """
 
 import hashlib
@@ -138,6 +139,15 @@ class PersonalRows(Closing):
             for name, (rows, values) in kept.items()
         }
         self._file.replace(_FORMAT.encode(_Record(self._seed, tables)))
+
+
+def read_personal(path: Path, model: ModelSpec) -> dict[str, tuple[Indices, Values]]:
+    """Read the personal rows that a client keeps, by table, also while it runs: files are replaced whole."""
+    try:
+        record = _FORMAT.decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise StateError(f"cannot read {path}: {error.strerror}") from None
+    return {name: _arrays(model.table(name), rows, str(path)) for name, rows in record.tables.items()}
 
 
 def _arrays(table: Table, given: _Rows, where: str) -> tuple[Indices, Values]:

@@ -12,6 +12,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from sfsl.client.current import KeepingTrainer
 from sfsl.client.device import DeviceTrainer
 from sfsl.client.events import Backoff, Event, Notify, nobody
 from sfsl.client.following import Data, KnownModel, ServedModel, build_device, fetch_model, source_of
@@ -287,7 +288,12 @@ class _Client:
                 "would tell the server. --repeat-samples uses old ones again"
             )
         self.notify(Event("data", said))
-        return DeviceTrainer(device, lambda number: int.from_bytes(self.randomness.bytes(4), "big") >> 1)
+        return KeepingTrainer(
+            device,
+            lambda number: int.from_bytes(self.randomness.bytes(4), "big") >> 1,
+            served=served,
+            folder=self.home.folder,
+        )
 
     @property
     def _known(self) -> KnownModel:

@@ -1,13 +1,11 @@
 """The folder of a run: made whole or not at all, and each file in it replaced whole."""
 
-import platform
 import shutil
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
-from sfsl import __version__
+from sfsl.bundle.versions import versions
 from sfsl.checksums import with_json_sum, with_last_line
 from sfsl.durable import folder_made_whole, system_errors_as, write_new, write_whole
 from sfsl.errors import InputError, ParameterError
@@ -21,7 +19,6 @@ _BEFORE: Sections = {
     "training": {"max_samples": 0, "rebuild": 0.0},
 }
 BEST = "best"
-_PACKAGES = ("torch", "numpy", "cryptography", "msgspec", "lmdb")
 
 
 class RunFolder:
@@ -78,16 +75,6 @@ def require_free(path: Path) -> None:
         )
     if path.exists():
         raise InputError(f"{path} exists and is not empty; choose another folder with --out")
-
-
-def versions() -> dict[str, str]:
-    found = {"sfsl": __version__, "python": platform.python_version(), "platform": platform.platform()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
 
 
 def _json(value: object) -> bytes:

@@ -89,6 +89,14 @@ class Costs(msgspec.Struct, frozen=True):
     peak_memory_bytes: int
 
 
+class Predicted(msgspec.Struct, frozen=True):
+    """Bytes of a client in a round with masked sums, by exchange, as the plan has them: where plain sums
+    stand in for masked ones, none are measured."""
+
+    bytes_up: ByExchange
+    bytes_down: ByExchange
+
+
 class Privacy(msgspec.Struct, frozen=True):
     """``rounds_at_most`` and ``exposures_at_most`` are those of the client invited most often. In a mix
     of choices the probabilities are those of the least private.
@@ -167,7 +175,8 @@ class Summary(msgspec.Struct, frozen=True):
     devices were there to choose a model; then the last is exported. ``calibration``, ``verdict`` and
     ``beats_baselines`` are of the model that is exported. ``stopped`` says why there are fewer rounds than
     planned: "patience", the privacy "budget" of the clients is spent, or somebody "asked" for it.
-    ``hot_privacy`` is there instead of ``privacy`` for rounds over hot rows.
+    ``hot_privacy`` is there instead of ``privacy`` for rounds over hot rows. ``predicted`` has the bytes that
+    plain sums stand in for.
     """
 
     scheme: str
@@ -196,6 +205,7 @@ class Summary(msgspec.Struct, frozen=True):
     best: Best | None = None
     stopped: Literal["patience", "budget", "asked"] | None = None
     hot_privacy: HotPrivacy | None = None
+    predicted: Predicted | None = None
 
 
 def summarize(
@@ -213,6 +223,7 @@ def summarize(
     out_of_patience: bool = False,
     out_of_budget: bool = False,
     kept: Kept | None = None,
+    predicted: Predicted | None = None,
 ) -> Summary:
     """``invited``: to how many rounds, by client. ``mask_seconds``: CPU time for one word of a mask.
     ``evaluation``: that of the model that is exported. ``best``: the line of the best round, if one was
@@ -241,6 +252,7 @@ def summarize(
         costs=costs,
         privacy=_privacy(config, invited) if config.round.scheme in ("sfsl", "sfl") else None,
         hot_privacy=_hot_privacy(config, model, invited, kept) if config.round.scheme == "hot" else None,
+        predicted=predicted,
         full_model=_full_model(model, costs, done, mask_seconds),
         baselines=baselines,
         calibration=evaluation.calibration if evaluation else (),

@@ -356,6 +356,11 @@ class Registry(Closing):
         """Return how many clients are enrolled and not revoked."""
         return int(self._file.read("SELECT count(*) FROM clients WHERE revoked_ms IS NULL")[0][0])
 
+    def exposures(self) -> tuple[tuple[int, int], ...]:
+        """Return how many enrolled clients were in so many rounds, as pairs (rounds, clients), by rounds."""
+        query = "SELECT acknowledged, count(*) FROM clients WHERE revoked_ms IS NULL GROUP BY acknowledged"
+        return tuple(sorted((int(rounds), int(clients)) for rounds, clients in self._file.read(query)))
+
     def acknowledged(self, client: str) -> int:
         """Return in how many rounds this server received the client's masked set. More than the client
         itself remembers means that its state is an old copy (spec privacy 5.5)."""

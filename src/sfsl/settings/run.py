@@ -19,6 +19,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=1e6)]
 Step = Literal["add", "adagrad", "adam"]
 RowStep = Literal["heat", "add", "adagrad", "adam"]
+Tracker = Literal["tensorboard", "mlflow", "wandb"]
 Preset = Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"]
 Scheme = Literal["sfsl", "hot", "sfl", "fsl", "fl", "centralized"]
 # Schemes that hide something, for which plain sums are a stand-in; the others have no masks to begin with.
@@ -387,6 +388,9 @@ class LoopSettings(Checked, frozen=True):
         for bit.
     device: "cuda" or "cpu": the whole fleet lives on this device, which makes rounds fast: plain sums of
         clicks data, without faults and secure AUC. Empty: the local engine, which does everything.
+    track: Trackers that are told of every round: "tensorboard" (in the run's folder), "mlflow" and "wandb"
+        (where their own variables say, such as MLFLOW_TRACKING_URI and WANDB_PROJECT). One that fails ends
+        nothing.
     """
 
     rounds: Annotated[int, Meta(ge=1, le=10**7)] = 100
@@ -400,6 +404,7 @@ class LoopSettings(Checked, frozen=True):
     together: Annotated[int, Meta(ge=1, le=512)] = 50
     engine: Literal["local", "ray"] = "local"
     device: Literal["", "cpu", "cuda"] = ""
+    track: tuple[Tracker, ...] = ()
 
 
 @explained

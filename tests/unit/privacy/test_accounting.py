@@ -16,13 +16,28 @@ from sfsl.privacy.accounting import (
     CORRECTION,
     LEAST_DEVIATION,
     LEAST_RHO,
+    MOST_DRAWS,
     MOST_HONEST,
     multiplier,
     sum_correction,
 )
+from sfsl.privacy.noise import DISTANCE
 
 RHOS = (1e-6, 1e-4, 0.01, 0.1, 0.5, 1.0, 4.0, 10.0)
 DELTAS = (1e-12, 1e-9, 1e-6, 1e-5, 0.01)
+
+
+def test_a_client_that_takes_part_once_spends_it_all_at_once() -> None:
+    plan = plan_noise(1.0, 1e-6, 1, surveys=0)
+    assert plan.rho_per_round("train") == plan.rho == rho_for(1.0, 1e-6)
+
+
+def test_what_inexact_noise_takes_of_delta() -> None:
+    """Delta pays for the distance of the noise from the exact one, once and e^epsilon times (spec 9)."""
+    distance, rho = MOST_DRAWS * DISTANCE, 1e-12
+    guess = simple(rho, 2.0**-170) + 1  # a little more than 1: what the first term is worth shows
+    assert math.isfinite(epsilon_of(rho, distance * (1.01 + math.exp(guess))))
+    assert epsilon_of(rho, distance * (0.99 + math.exp(1))) == math.inf
 
 
 def simple(rho: float, delta: float) -> float:

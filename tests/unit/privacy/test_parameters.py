@@ -2,11 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from sfsl.errors import ParameterError
 from sfsl.privacy import PAPER_OWNERS, PRESETS, IndexPrivacy, cohort_events, owner_distribution
+from sfsl.privacy.parameters import Workload
 
 INF = math.inf
 
@@ -155,3 +157,21 @@ def test_events_are_for_the_papers_cohort_unless_said_otherwise() -> None:
     privacy = PRESETS["cpp2"]
     assert privacy.events(2) == privacy.events(2, 100)
     assert privacy.events(2) != privacy.events(2, 50)
+
+
+def test_rows_and_bytes_of_a_workload() -> None:
+    """Ten rows of its own and ten others of the union: of each kind as many as randomness lets through."""
+    work = Workload(cohort=4, set_size=10, row_width=3, single_owner=0.5, mean_owners=2.0)
+    privacy = PRESETS["cpp2"]
+    assert work.union_size == 20
+    assert work.rows(privacy) == pytest.approx(10 * privacy.p5 + 10 * privacy.p6)
+    assert work.bytes_per_round(privacy) == pytest.approx(20 / 8 + work.rows(privacy) * 4 * 7)
+
+
+def test_a_workload_may_be_of_one_client() -> None:
+    alone = Workload(cohort=1, set_size=1, row_width=1, single_owner=1.0, mean_owners=1.0)
+    assert alone.owners == {1: 1.0}
+    assert alone.union_size == 1
+    for wrong in ({"cohort": 0}, {"set_size": 0}, {"row_width": 0}):
+        with pytest.raises(ParameterError):
+            replace(alone, **wrong)

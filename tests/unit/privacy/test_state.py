@@ -171,6 +171,17 @@ def test_the_epsilon_limit_over_all_periods(tmp_path: Path) -> None:
             state.expose(b"r")
 
 
+def test_a_budget_may_be_spent_to_its_end() -> None:
+    """What is left after the sum of the parts was rounded is nobody's to lose."""
+    privacy = PRESETS["cpp2"]
+    each = Ledger().after_answer(privacy).epsilon(privacy.p1, privacy.p2)
+    before = Ledger(lost_epsilon=0.1 + 0.2)
+    before.check_answer(Budget(each, 0.3 + each), privacy)  # 0.1 + 0.2 is a little more than 0.3
+    for little in (Budget(each - 1e-6, math.inf), Budget(math.inf, 0.3 + each - 1e-6)):
+        with pytest.raises(BudgetExhausted):
+            before.check_answer(little, privacy)
+
+
 def test_p3_and_p4_may_change_within_a_period(tmp_path: Path) -> None:
     with create(tmp_path / "state") as state:
         begin(state)

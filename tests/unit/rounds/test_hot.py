@@ -68,6 +68,13 @@ WRONG: dict[str, tuple[HotParams, dict[str, Any]]] = {
 }
 
 
+def test_the_longest_vector_there_is() -> None:
+    longest = replace(TRAIN, rows={"goods": 1, "category": 2**39 - 12})
+    assert longest.length == 2**40
+    with pytest.raises(ParameterError, match="2\\^40 are possible"):
+        replace(TRAIN, rows={"goods": 2, "category": 2**39 - 12})
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_parameters_that_cannot_be(name: str) -> None:
     good, change = WRONG[name]
@@ -162,6 +169,11 @@ def test_sets_that_cannot_be(found: HotSet) -> None:
 
 
 # -- choosing ----------------------------------------------------------------------------------
+
+
+def test_who_was_surveyed_is_told_and_nobody_is_one() -> None:
+    for surveyed, told in ((0, 1), (1, 1), (2, 2)):
+        assert choose_hot(MODEL, MAPS, np.zeros(GOODS), surveyed, 0.0, 100).surveyed == told
 
 
 def choose(counts: Any, words: int = 10**6, deviation: float = 0.0, surveyed: int = 100) -> dict[str, RowSet]:

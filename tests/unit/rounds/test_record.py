@@ -39,6 +39,14 @@ def test_an_auc_that_could_be_anything_is_not_shown() -> None:
     assert 0 < error <= WORST_AUC_ERROR
 
 
+def test_noise_makes_an_auc_less_certain_and_never_worse_than_anything() -> None:
+    apart = np.array([0, 0, 40]), np.array([40, 0, 0])
+    auc, error = secure_auc(outcome(scores=apart, noise=0.01))
+    assert auc == 1.0
+    assert error == pytest.approx(1.5 * 0.01 * math.sqrt(3) * math.hypot(1 / 40, 1 / 40))
+    assert secure_auc(outcome(scores=apart, noise=1000.0)) == (None, 1.0)
+
+
 def test_without_scores_there_is_no_auc() -> None:
     nobody = np.zeros(3, int), np.zeros(3, int)
     for one in (None, outcome(), outcome(scores=nobody)):

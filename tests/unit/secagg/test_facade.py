@@ -7,7 +7,7 @@ import pytest
 
 from sfsl.errors import InputError, ParameterError, TooFewClients
 from sfsl.secagg import aggregate, aggregate_rows, facade
-from sfsl.secagg.graph import GraphPlan
+from sfsl.secagg.graph import GraphPlan, default_min_contributors
 from sfsl.testing import SeededRandomness
 from world import graph_of
 
@@ -22,6 +22,13 @@ def test_the_ten_line_example() -> None:
     assert min(result.cost.client_bytes_down.values()) > 0
     assert min(result.cost.client_seconds.values()) > 0
     assert result.cost.server_seconds > 0
+
+
+def test_how_many_contributors_a_row_needs_follows_from_who_asked_for_it() -> None:
+    requests = {f"c{i}": [0] if i < 2 else [] for i in range(5)}
+    values = {name: np.ones((len(rows), 1), int) for name, rows in requests.items()}
+    result = aggregate_rows(requests, values, rows=3)
+    assert result.min_contributors == default_min_contributors([2, 0, 0]) == 3
 
 
 def test_who_uploads_and_then_vanishes_is_still_in_the_sum() -> None:

@@ -101,3 +101,13 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     assert "free some space" in done.stdout
     assert not list(tmp_path.iterdir())
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 10
+
+
+def test_a_key_that_was_read_is_closed_again(tmp_path: Path) -> None:
+    write_identity(tmp_path / "ada.key", Secret(SEED))
+    before = len(os.listdir("/proc/self/fd"))
+    read_identity(tmp_path / "ada.key")
+    (tmp_path / "ada.key").chmod(0o644)
+    with pytest.raises(KeyFileError):
+        read_identity(tmp_path / "ada.key")
+    assert len(os.listdir("/proc/self/fd")) == before

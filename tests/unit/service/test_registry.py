@@ -1,5 +1,6 @@
 """The registry: enrolled once, revoked for good, counted once per round, durable; and who may enrol."""
 
+import contextlib
 import sqlite3
 import threading
 from pathlib import Path
@@ -468,3 +469,20 @@ def test_a_mistake_in_a_list_is_named_and_admits_nobody(
                 with pytest.raises(InputError, match="line 2"):
                     rule.admit(registry, public, NOW)
         assert registry.count() == 0
+
+
+def test_a_text_that_is_no_text_is_damage(path: Path) -> None:
+    with pytest.raises(StoreCorrupt, match="a text in it is damaged"), registry_module.typed(path, "read"):
+        b"\xff".decode()
+
+
+def test_a_server_waits_for_readers_less_than_a_visitor_does(path: Path) -> None:
+    """A handler of a request has others to answer; an operator's command has time."""
+
+    def patience(file: registry_module.RegistryFile) -> list[int]:
+        return [one.execute("PRAGMA busy_timeout").fetchone()[0] for one in (file._connection, file._reading)]
+
+    with Registry(path) as server:
+        assert patience(server._file) == [5000, 100]
+    with contextlib.closing(registry_module.RegistryFile(path, None)) as visitor:
+        assert patience(visitor) == [5000, 5000]

@@ -65,6 +65,13 @@ def check(of: Verifier, headers: Mapping[str, str], now: int = NOW, method: str 
     return of.check(headers, method, TARGET, DIGEST, now)
 
 
+def test_a_window_of_a_millisecond_and_bodies_that_take_no_time_will_do() -> None:
+    verifier(window_ms=1, body_ms=0)
+    for wrong in ({"window_ms": 0}, {"body_ms": -1}):
+        with pytest.raises(ParameterError, match="time window"):
+            verifier(**wrong)
+
+
 def test_a_request_is_taken_and_names_its_client() -> None:
     of = verifier()
     for identity in (ADA, BOB):

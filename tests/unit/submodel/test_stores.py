@@ -6,6 +6,7 @@ import sys
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import AES256
 from cryptography.hazmat.primitives.ciphers.modes import ECB
 
 from sfsl.crypto.secret import digest
-from sfsl.errors import InputError, StoreError, UnknownRow, WrongModel
+from sfsl.errors import InputError, StoreError, StoreFull, UnknownRow, WrongModel
 from sfsl.submodel import (
     Commit,
     DenseBlock,
@@ -29,6 +30,7 @@ from sfsl.submodel import (
     StoreSpec,
     Table,
 )
+from sfsl.submodel.lmdb_file import copy_beside
 from sfsl.submodel.store import initial_rows
 
 SEED = bytes(range(32))
@@ -345,6 +347,35 @@ def test_a_copy_that_is_cut_short_leaves_the_one_before_or_none(
 
 def _full(*_: object) -> None:
     raise OSError(errno.ENOSPC, "no space left")
+
+
+@pytest.mark.parametrize(
+    ("code", "room", "error"),
+    [
+        (errno.ENOSPC, 1 << 40, StoreFull),
+        (errno.EDQUOT, 1 << 40, StoreFull),
+        (errno.EFBIG, 1 << 40, StoreFull),
+        (errno.EIO, (1 << 22) - 1, StoreFull),  # a write that was cut short
+        (errno.EIO, 1 << 22, StoreError),  # a broken disk
+        (errno.EACCES, 0, StoreError),
+    ],
+)
+def test_which_error_a_failing_disk_becomes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, room: int, error: type[StoreError]
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(code, "the disk")
+
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=room))
+    with LmdbStore.create(tmp_path / "store", SPEC, DENSE) as store:
+        monkeypatch.setattr(os, "rename", fail)
+        with pytest.raises(StoreError, match="the disk") as found:
+            store.copy_to(tmp_path / "copy")
+        assert type(found.value) is error
+    with pytest.raises(StoreError, match="the disk") as found:
+        copy_beside(tmp_path / "store", tmp_path / "copy")
+    assert type(found.value) is error
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_closed_store_says_so(tmp_path: Path) -> None:

@@ -478,3 +478,23 @@ def test_parts_of_one_update_must_fit_each_other() -> None:
     with pytest.raises(ParameterError, match="owner weights"):
         UpdateParams(rows=many, dense=many)
     UpdateParams(rows=many, dense=many, averaging=PAPER)
+
+
+def test_sums_of_two_cohorts_add_up_with_what_was_refused() -> None:
+    one = WeightedSums(np.ones((2, 3)), np.array([1, 0]), 1, 3.0)
+    two = WeightedSums(np.ones((2, 3)), np.array([2, 2]), 2, 4.0)
+    both = one + two
+    assert (both.values == 2).all()
+    assert both.weights.tolist() == [3, 2]
+    assert (both.refused, both.noise) == (3, 5.0)
+
+
+def test_sums_are_decoded_for_the_tables_that_are_summed_and_no_others() -> None:
+    words = {
+        "dense": np.zeros(3, np.uint32),
+        "tables": [np.zeros((0, 3), np.uint32), np.zeros((0, 2), np.uint32)],
+    }
+    unions = {"goods": RowSet([]), "category": RowSet([])}
+    assert decode_sums(MODEL, owners(), unions=unions, **words).unions == unions
+    with pytest.raises(InputError, match="unions are given for"):
+        decode_sums(MODEL, owners(), unions=unions | {"user": RowSet([])}, **words)

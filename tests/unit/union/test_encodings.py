@@ -12,7 +12,7 @@ from sfsl.errors import Aborted, InputError, ParameterError, UnionFailed
 from sfsl.testing import SeededRandomness
 from sfsl.union import bloom as bloom_module
 from sfsl.union import sketch as sketch_module
-from sfsl.union.bloom import Bloom
+from sfsl.union.bloom import FILL_DEVIATIONS, Bloom
 from sfsl.union.encoding import LARGEST_WHOLE, Encoding, Identity, KeyedHash, Whole
 from sfsl.union.protocol import UnionParams, choose, planned_capacity
 from sfsl.union.sketch import P, Sketch, inverse, times
@@ -375,6 +375,7 @@ def test_planned_capacity() -> None:
     assert planned_capacity(2**31, 100, 301, earlier=[10_000, 12_000, 9_000]) == 15_000
     assert planned_capacity(2**31, 100, 301, earlier=[29_000]) == 30_100
     assert planned_capacity(2**31, 100, 301, earlier=[0]) == 1
+    assert planned_capacity(2**31, clients=2, largest_set=1) == 2
     for wrong in ({"domain": 0}, {"clients": 0}, {"largest_set": 0}, {"headroom": -1.0}, {"earlier": [-1]}):
         with pytest.raises(ParameterError):
             planned_capacity(**({"domain": 10, "clients": 2, "largest_set": 3} | wrong))
@@ -384,3 +385,12 @@ def test_factors_come_from_the_field() -> None:
     # The sketch relies on it: a word equal to p would be a second zero.
     assert vars(sfsl.union.sketch)["uniform"] is uniform
     assert uniform(F31, 1000, SeededRandomness(0)).max() < P
+
+
+def test_how_full_a_filter_may_be_is_what_throws_at_random_give() -> None:
+    encoding = Bloom(5000, 40, SEED)
+    throws, cells = encoding.size.hashes * encoding.capacity, encoding.size.cells
+    rng = np.random.default_rng(3)
+    filled = [len(np.unique(rng.integers(cells, size=throws))) for _ in range(3000)]
+    deviation = (encoding._most_filled - 1 - np.mean(filled)) / FILL_DEVIATIONS
+    assert deviation == pytest.approx(np.std(filled), rel=0.1)

@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sfsl.carriers.https import status
+from sfsl.carriers.https import page, status
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.carriers.https.status import Status, nameless
 from sfsl.codec import VERSION, Message
@@ -312,7 +312,8 @@ class Server:
         return _json(self._shown())
 
     async def page(self, request: Request) -> Response:
-        return Response(status.html(self._shown()), media_type="text/html", headers=status.HEADERS)
+        shown = page.html(self._shown(), self.coordinator.totals.last, time.time())
+        return Response(shown, media_type="text/html", headers=page.HEADERS)
 
     def _shown(self) -> Status:
         """Return the status. Anyone may ask, so it is made anew once a second at most."""

@@ -189,6 +189,10 @@ def test_bodies_are_bounded_before_they_are_read(tmp_path: Path) -> None:
         assert answer.headers["connection"] == "close"
         big = bytes(CHECK_IN_BYTES + 1)
         refused(await one.send("POST", "/v1/check-in", big), 413, "Oversize")
+        # A refused body that was read to its end costs nobody the connection.
+        read = await one.send("POST", "/v1/check-in", b"\x01no check-in")
+        refused(read, 400, "DecodeError")
+        assert "connection" not in read.headers
         for wire in wires:
             await wire.check_in()
         await one.next()

@@ -754,6 +754,29 @@ def test_once_in_a_period(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_period_ends_with_its_last_millisecond(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path, period_days=7) as world:
+            period = world.now_ms // (7 * DAY_MS)
+            guests = world.clients(3)
+            world.now_ms = (period + 1) * 7 * DAY_MS - 1
+            await whole_round(guests)
+            assert world.registry.invited(period) == {guest.id for guest in guests}
+            for guest in guests:
+                guest.fresh()
+                guest.check_in()
+                with pytest.raises(RoundOver, match="invited in this period already"):
+                    await guest.next()
+            world.now_ms += 1
+            for guest in guests:
+                guest.fresh()
+            ends = await whole_round(guests)
+            assert {(end.outcome, end.round) for end in ends} == {("committed", 2)}
+            assert world.registry.invited(period + 1) == {guest.id for guest in guests}
+
+    run(scenario())
+
+
 def test_checking_in_again_while_invitations_are_written_is_no_second_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -950,6 +973,54 @@ def test_after_the_last_round_it_stops(tmp_path: Path) -> None:
 def test_settings_that_contradict_each_other(changes: dict[str, Any]) -> None:
     with pytest.raises(ParameterError):
         settings(**changes)
+
+
+@pytest.mark.parametrize(("cohort", "threshold"), [(3, 2), (3, 3), (6, 4), (7, 4)])
+def test_a_threshold_is_more_than_half_of_a_cohort_and_no_more_than_all(cohort: int, threshold: int) -> None:
+    assert settings(cohort=cohort, threshold=threshold).rules.threshold == threshold
+    for other in (cohort // 2, cohort + 1):
+        with pytest.raises(ParameterError, match="more than half"):
+            settings(cohort=cohort, threshold=other)
+
+
+def test_one_thread_does_one_thing_after_another(tmp_path: Path) -> None:
+    """Store and registry are written by rounds and check-ins in the order in which they asked."""
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path) as world:
+            go_on, order = threading.Event(), []
+
+            def slow() -> int:
+                order.append("begun")
+                go_on.wait(10)
+                order.append("done")
+                return threading.get_ident()
+
+            def quick() -> int:
+                order.append("next")
+                go_on.set()
+                return threading.get_ident()
+
+            first = asyncio.ensure_future(world.coordinator._work(slow))
+            second = asyncio.ensure_future(world.coordinator._work(quick))
+            await until(lambda: bool(order))
+            await asyncio.sleep(0.05)  # room for a mistake to show
+            assert order == ["begun"]
+            go_on.set()
+            assert await first == await second
+            assert order == ["begun", "done", "next"]
+
+    run(scenario())
+
+
+def test_before_the_first_round_nothing_is_expected_and_a_download_is_nobodys(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path) as world:
+            world.coordinator.downloaded(100)
+            status = world.coordinator.status()
+            assert (status.expected, status.heard, status.cohort, status.waiting) == (0, 0, 0, 0)
+
+    run(scenario())
 
 
 def test_settings_that_no_round_can_have_show_at_the_start(tmp_path: Path) -> None:
