@@ -86,7 +86,7 @@ def falling_silent(patch: pytest.MonkeyPatch) -> None:
     sends = RoundClient.handle_inbound
 
     def silent(self: RoundClient, inbound: Any) -> Any:
-        if len(self._answers.real) > self.state.encoding.capacity:  # type: ignore[attr-defined]
+        if len(self._own.memory.real) > self.state.encoding.capacity:  # type: ignore[attr-defined]
             raise InputError("more rows than there is room for")
         return sends(self, inbound)
 
