@@ -217,7 +217,8 @@ grace_seconds = 2
         words = [
             "join", "--server", self.url, "--ca", str(self.ca), "--data", str(data),
             "--state", str(self.folder / f"client-{number}"), "--exact-sums", "--privacy", "cpp3",
-            "--epsilon", "inf", "--period-days", "1", "--patience-hours", "2", "--json", *flags,
+            "--epsilon", "inf", "--period-days", "1", "--patience-hours", "2", "--json",
+            "--least-cohort", "3", "--least-contributors", "2", "--repeat-samples", *flags,
         ]  # fmt: skip
         return Machine(self.folder, f"client-{number}", words)
 

@@ -26,7 +26,8 @@ async def take_part(server: str, ca: Path | None, data: Path, folder: Path) -> l
         data,
         folder,
         ca=ca,
-        terms=sfsl.Terms(hot_epsilon=2.0),  # for all its rounds together; dearer ones go on without it
+        # For all its rounds together; dearer ones go on without it. Cohorts of three are for this trial only.
+        terms=sfsl.Terms(hot_epsilon=2.0, least_cohort=3),
         rounds=1,
         on_event=lambda event: print(f"{folder.name}: {event}"),
     )

@@ -47,6 +47,7 @@ class LoopGrid(Grid):
                 run_id=7,
                 node_id=FIRST + place,
                 node_config={"state": str(folder / f"node-{place}"), "partition-id": place}
+                | {"least-cohort": 3, "least-contributors": 1}
                 | dict(node_config or {}),
                 state=RecordDict(),
                 run_config={},

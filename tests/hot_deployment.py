@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {
     },
 }
 # A round that trains costs 0.18 of the whole there, and a survey 0.1; 0.2 is allowed.
-TERMS = Terms(hot_epsilon=500, participations=5)
+TERMS = Terms(hot_epsilon=500, participations=5, least_cohort=3)
 
 
 def settings(**changes: dict[str, Any]) -> dict[str, Any]:
@@ -81,14 +81,14 @@ async def join(
     )
 
 
-async def until(kind: str, serving: Serving, folder: Path, number: int, **more: Any) -> list[Event]:
-    """What a client said up to its first word of this kind, after which it leaves."""
+async def until(kinds: str, serving: Serving, folder: Path, number: int, **more: Any) -> list[Event]:
+    """What a client said up to its first word of one of these kinds, after which it leaves."""
     said: list[Event] = []
     heard = asyncio.Event()
 
     def note(event: Event) -> None:
         said.append(event)
-        if event.kind == kind:
+        if event.kind in kinds.split():
             heard.set()
 
     client = asyncio.create_task(join(serving, folder, number, on_event=note, **more))

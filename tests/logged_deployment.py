@@ -37,7 +37,7 @@ def log_command(*words: Any) -> Any:
 class LoggedDeployment:
     """``async with`` it serves; ``trusted`` is the file that clients and witnesses are given."""
 
-    def __init__(self, folder: Path, **serve: Any) -> None:
+    def __init__(self, folder: Path, *, contributors: int = 2, **serve: Any) -> None:
         self.folder, self.state, self.trusted = folder, folder / "state", folder / "log.toml"
         self.authority = write_identity(folder / "authority.key", Secret(b"a" * 32))
         self.witness = write_identity(folder / "witness.key", Secret(b"w" * 32))
@@ -63,7 +63,8 @@ class LoggedDeployment:
             "authorities": self.authority.public.hex(),
             "witnesses": self.witness.public.hex(),
         }
-        self._config = from_all_sections(CONFIG | {"serve": given | serve})
+        one = CONFIG["round"] | {"min_contributors": contributors}
+        self._config = from_all_sections(CONFIG | {"serve": given | serve, "round": one})
 
     async def __aenter__(self) -> str:
         self.deployment = open_deployment(self._config, self.state)
@@ -107,7 +108,7 @@ class LoggedDeployment:
 
     async def join(self, url: str, number: int, **changes: Any) -> Any:
         options = {"exact_sums": True, "log": str(self.trusted), "exposures": 3, "privacy": "cpp3"}
-        options |= {"epsilon": 1000, **changes}
+        options |= {"epsilon": 1000, "least_cohort": 3, "least_contributors": 2, **changes}
         return await join_async(
             url,
             samples(self.folder / f"{number}.csv", number),

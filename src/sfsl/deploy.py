@@ -58,6 +58,7 @@ from sfsl.service.signing import Verifier
 from sfsl.settings.rounds import service_settings, store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.settings.serve import Given, ServeConfig, serve_settings
+from sfsl.settings.terms import LEAST_CONTRIBUTORS
 from sfsl.submodel import ModelSpec
 from sfsl.training.task import Task
 
@@ -244,7 +245,10 @@ def _from_catalogue(config: ServeConfig) -> _Served:
         )
     chosen = msgspec.structs.replace(run.round, threshold=run.round.threshold_clients)
     if chosen.min_contributors == "auto" and chosen.scheme == "sfsl":
-        chosen = msgspec.structs.replace(chosen, min_contributors=plan_from_statistics(run, catalogue))
+        # No less than clients want as they come, where a cohort has as many.
+        wanted = min(LEAST_CONTRIBUTORS, chosen.clients)
+        planned = max(wanted, plan_from_statistics(run, catalogue))
+        chosen = msgspec.structs.replace(chosen, min_contributors=planned)
     largest = largest_set(catalogue) if own.largest_set == "auto" else own.largest_set
     task = build_task(catalogue, run.model, run.run.seed)
     known = catalogue.statistics

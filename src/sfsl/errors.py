@@ -29,6 +29,7 @@
     │   ├── UnexpectedSender          someone who has no place in this phase
     │   ├── ConflictingMessage        a second, different message where one was accepted
     │   ├── InvalidMessage            well-formed bytes with impossible content
+    │   │   └── Deceived              what a server shows is not what it has committed to
     │   ├── AuthenticationFailed      a seal, signature or key that does not verify
     │   │   ├── UnknownClient         an id that nobody enrolled
     │   │   ├── Forked                two heads of one log that cannot both be true
@@ -164,6 +165,10 @@ class ConflictingMessage(RemoteError):
 
 class InvalidMessage(RemoteError):
     """The bytes are well-formed and their content is impossible."""
+
+
+class Deceived(InvalidMessage):
+    """What a server shows is not what it has committed to: it lies, or somebody altered it on the way."""
 
 
 class AuthenticationFailed(RemoteError):

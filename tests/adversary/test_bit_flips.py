@@ -24,7 +24,7 @@ from deployment import MODEL_DIGEST, new_store
 from sfsl.carriers.https.authority import create_authority, issue_server, read_certificate
 from sfsl.carriers.https.listen import ConnectionLimits, Listen, _tls
 from sfsl.client.following import KnownModel, ServedModel
-from sfsl.client.home import Home, PersonalRows
+from sfsl.client.home import Home, PersonalRows, read_loosened
 from sfsl.client.link import trusted
 from sfsl.client.log import MemberLog
 from sfsl.crypto.secret import Identity, Secret
@@ -165,6 +165,8 @@ def make_home(folder: Path) -> None:
     home = Home(folder, seeded("home"))
     with home.state("ada", CALENDAR, BUDGET) as state:
         home.samples(b"item,label,time\n1,1,1\n", state, DAY)
+        home.exposed.fresh([b"one", b"two"], state, DAY)
+        home.note_terms(["least-cohort 3 (50)"])
         state.begin(  # after which the samples stay as they are
             DAY, PRESETS["cpp2"], Tables(shared=("goods",)), {"goods": np.arange(3)},
             acknowledged=None, randomness=seeded("s"),
@@ -183,7 +185,9 @@ def read_home(folder: Path) -> object:
         own = rows.read("user", np.array([1, 2, 5])).tolist()
     with home.state("ada", CALENDAR, BUDGET) as state:
         copy, changed = home.samples(b"item,label,time\n1,1,1\n", state, DAY)
-    return home.deployment(), own, copy.read_bytes(), changed, KnownModel(folder / "model")._read()
+        new = home.exposed.fresh([b"one"], state, DAY).tolist()
+    kept = copy.read_bytes(), changed, new, read_loosened(folder)
+    return home.deployment(), own, *kept, KnownModel(folder / "model")._read()
 
 
 def snapshot_goes_on(folder: Path) -> object:
@@ -308,7 +312,11 @@ KINDS = {
     "store": Kept(make_store, ("store/data.mdb",), read_store),
     "registry": Kept(make_registry, ("registry",), read_registry),
     "state": Kept(make_state, ("state",), read_state),
-    "home": Kept(make_home, ("deployment", "rows", "data", "data.sum", "model", "state"), read_home),
+    "home": Kept(
+        make_home,
+        ("deployment", "rows", "data", "data.sum", "model", "state", "exposed", "terms"),
+        read_home,
+    ),
     "snapshot": Kept(make_snapshot, ("snapshot", "state"), snapshot_goes_on),
     "keys": Kept(
         make_keys,

@@ -5,14 +5,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, remove
+from attacks import Attack, Weaken, assert_gains_when_weakened, assert_stopped, collector, remove
 
 import sfsl.rounds.client
 import sfsl.rounds.server
 from cohort import GOODS, WIDTH, Cohort, Stepper
-from sfsl.errors import InvalidMessage
+from sfsl.codec import pack
+from sfsl.errors import Deceived, InvalidMessage, Refused, UnionFailed
 from sfsl.rounds.client import Trained
-from sfsl.rounds.commitment import CommittedRows, update_context
+from sfsl.rounds.commitment import CommittedRows, _Hashes, update_context
+from sfsl.rounds.params import RoundParams
 from sfsl.submodel import RowSet, TrainedRows
 
 ATTACKS, attack = collector()
@@ -60,7 +62,7 @@ def dead(step: Stepper, name: str) -> Any:
     return changed(honest, rows=tuple(bytes(len(data)) for data in honest.rows))
 
 
-@attack(refusal=InvalidMessage, weaken=remove(sfsl.rounds.client, "require_committed"))
+@attack(refusal=Deceived, weaken=remove(sfsl.rounds.client, "require_committed"))
 def dead_rows_for_all_but_one() -> bool:
     """Everyone gets the same dense part; only the target gets rows that learn anything."""
     step = Stepper(Followers(active=True)).until("submodel")
@@ -90,6 +92,95 @@ def another_commitment_for_all_but_one() -> bool:
             proof = other.proof(everything)  # of these cohorts everyone asks for everything
             step.outbound[name] = changed(dead(step, name), root=other.root, proof=proof)
     return finish_and_compare(step)
+
+
+@attack(refusal=Deceived, weaken=remove(sfsl.rounds.client, "require_committed"))
+def dead_rows_of_a_derived_table_alone() -> bool:
+    step = Stepper(Followers(active=True)).until("submodel")
+    goods, category = step.outbound[TARGET].rows
+    lied = changed(step.outbound[TARGET], rows=(goods, bytes(len(category))))
+    assert any(category)
+    return bool(step.clients[TARGET].handle_submodel(lied).rows)
+
+
+def one_key_for_all_rounds(patch: pytest.MonkeyPatch) -> None:
+    honest = _Hashes.__init__
+    patch.setattr(_Hashes, "__init__", lambda self, binding: honest(self, bytes(32)))
+
+
+@attack(refusal=Deceived, weaken=one_key_for_all_rounds)
+def the_commitment_of_another_round() -> bool:
+    """Rows, root and proof as they were in an earlier round, which is long over: all of it fits together."""
+    earlier = Cohort(active=True, everything=False)
+    earlier.session = changed(earlier.session, round_id=b"round-0000000000")
+    old = Stepper(earlier).until("submodel").outbound[TARGET]
+    step = Stepper(Cohort(active=True, everything=False)).until("submodel")
+    assert old.proof
+    lied = changed(step.outbound[TARGET], rows=old.rows, root=old.root, proof=old.proof)
+    return bool(step.clients[TARGET].handle_submodel(lied).rows)
+
+
+# -- one client is told another story, and everything it is shown fits together --------------------------
+
+
+def opens(step: Stepper) -> bool:
+    """Whether the sum is what it is when nobody is told anything else."""
+    honest, outcome = Stepper(Followers(active=True)).finish(), step.finish()
+    ours, theirs = outcome.applied.commit.dense, honest.applied.commit.dense
+    return not outcome.applied.dense_refused and np.allclose(ours.values, theirs.values, atol=0.05)
+
+
+def without(part: str) -> Weaken:
+    """Masks that are not bound to one part of the context of the update."""
+
+    def unbound(told: bytes, union: bytes, dense: bytes, root: bytes) -> bytes:
+        parts = {"told": told, "union": union, "dense": dense, "root": root} | {part: b""}
+        return update_context(**parts)
+
+    def weaken(patch: pytest.MonkeyPatch) -> None:
+        for side in (sfsl.rounds.client, sfsl.rounds.server):
+            patch.setattr(side, "update_context", unbound)
+
+    return weaken
+
+
+@attack(refusal=None, weaken=without("dense"))
+def another_dense_part_for_one() -> bool:
+    step = Stepper(Followers(active=True)).until("submodel")
+    dense = np.frombuffer(step.outbound[TARGET].dense, "<f4") + np.float32(1)
+    step.outbound[TARGET] = changed(step.outbound[TARGET], dense=dense.tobytes())
+    return opens(step)
+
+
+@attack(refusal=None, weaken=without("union"))
+def another_union_for_one() -> bool:
+    """One row has another number, of the same category: whoever answers for it says whether it has that."""
+    step = Stepper(Followers(active=True)).until("union")
+    rows = step.server.state.unions["goods"].rows.copy()
+    place = next(at for at, row in enumerate(rows[:-1].tolist()) if row + 6 < rows[at + 1])
+    rows[place] += 6
+    step.outbound[TARGET] = changed(step.outbound[TARGET], packed=pack(rows, GOODS))
+    return opens(step)
+
+
+@attack(refusal=UnionFailed, weaken=remove(RoundParams, "context", bytes(32)))
+def other_hyperparameters_for_one() -> bool:
+    """An update after so many steps, or so long ones, is told from the others' in their sum."""
+    step = Stepper(Followers(active=True))
+    told = step.outbound[TARGET]
+    step.outbound[TARGET] = changed(told, round=changed(told.round, training={"rate": 2.0}))
+    return opens(step)
+
+
+def test_other_participants_for_one_client_give_noise() -> None:
+    step = Stepper(Followers(active=True)).until("submodel")
+    told = step.outbound[TARGET]
+    gone = told.participants[-1]
+    others = [place for place in told.participants if place != step.clients[TARGET].session.position]
+    kept = tuple(one for place, one in zip(others, told.requests, strict=True) if place != gone)
+    step.outbound[TARGET] = changed(told, participants=told.participants[:-1], requests=kept)
+    with pytest.raises(Refused):  # the lists to open are not of those whom it masked with
+        opens(step)
 
 
 def test_proofs_of_some_rows_are_taken_and_altered_ones_are_not() -> None:

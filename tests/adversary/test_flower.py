@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -16,7 +18,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.serde import context_from_proto, context_to_proto
 
 from crowd import Counting
-from federation import FIRST, LoopGrid
+from federation import FIRST, LoopGrid, home_of
 from sfsl.carriers.flower.apps import packed, unpacked
 from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name
 from sfsl.carriers.flower.node import Answer, open_node
@@ -236,6 +238,39 @@ def test_memory_that_cannot_be_read_costs_a_round_and_no_more(tmp_path: Path) ->
         (NODES - 1, {"inbound": 1}),
         (NODES, {}),
     ]
+
+
+def lied_to(folder: Path) -> Small:
+    """A run in active mode whose server sends one node other rows than it has committed to."""
+    roster = folder / "roster"
+    small = Small(folder, roster=str(roster))
+
+    def around(grid: Probed, message: Message) -> Message:
+        told = CODEC.decode(unpacked(message.content), limit=10**7)
+        if isinstance(told, Submodel):
+            rows = tuple((np.frombuffer(data, "<f4") + np.float32(1)).tobytes() for data in told.rows)
+            message = again(message, CODEC.encode(msgspec.structs.replace(told, rows=rows)))
+        return grid.honest(message)
+
+    grid = probing(small, around)
+    publics = {node: home_of(grid, node).identity().public for node in grid.contexts}
+    roster.write_text("\n".join(f"{node} {public.hex()}" for node, public in publics.items()))
+    small.run(grid)
+    return small
+
+
+def test_a_server_that_sends_one_node_other_rows_is_named_in_its_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (line,) = lied_to(tmp_path).lines
+    assert (line.survivors, line.dropped) == (NODES - 1, {"submodel": 1})
+    assert "Deceived: the server sent rows that are not those of the model it committed to" in caplog.text
+
+
+def test_without_the_proof_it_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfsl.rounds.client.require_committed", lambda *_: None)
+    (line,) = lied_to(tmp_path).lines
+    assert line.survivors == NODES
 
 
 def test_frames_swapped_between_nodes_are_refused_by_the_server(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from adversary.attacks import (
     remove,
 )
 from hot_cohort import HotCohort
-from sfsl.errors import InvalidMessage, Refused, TooFewClients, WrongPhase
+from sfsl.errors import Deceived, Refused, TooFewClients, WrongPhase
 from sfsl.privacy.noise import DiscreteGaussian
 from sfsl.rounds import hot_client
 from sfsl.rounds.exchanges import HOT, SURVEY
@@ -184,14 +184,14 @@ def told_apart(one: HotCohort, params: HotParams, published: Published) -> bool:
     return bool(np.abs(one.server.sums.words - plain).max() < 10**6)
 
 
-@attack(refusal=InvalidMessage, weaken=remove(hot_client, "blob_digest", cohort().params.blob))
+@attack(refusal=Deceived, weaken=remove(hot_client, "blob_digest", cohort().params.blob))
 def another_model_for_one() -> bool:
     one = cohort()
     assert one.plan.published is not None
     return told_apart(one, one.params, Published(one.plan.published.hot, other_blob(one)))
 
 
-@attack(refusal=InvalidMessage, weaken=remove(HotSet, "digest", cohort().params.hot))
+@attack(refusal=Deceived, weaken=remove(HotSet, "digest", cohort().params.hot))
 def another_set_of_hot_rows_for_one() -> bool:
     one = cohort()
     assert one.plan.published is not None

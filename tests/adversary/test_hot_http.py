@@ -161,11 +161,14 @@ def test_a_server_that_publishes_something_else(
             urls.append(serving.url)
             await asyncio.gather(*(join(serving, tmp_path, one, rounds=1) for one in range(CLIENTS)))
             said.extend(
-                await asyncio.gather(*(until("declined", serving, tmp_path, one) for one in range(CLIENTS)))
+                await asyncio.gather(
+                    *(until("declined deceived", serving, tmp_path, one) for one in range(CLIENTS))
+                )
             )
 
     asyncio.run(main())
     for number, some in enumerate(said):
+        assert some[-1].kind == "deceived" or how == "longer"  # more bytes than were announced are not read
         assert "training" not in [event.kind for event in some]
         assert urls[0] in some[-1].text
         assert spent(tmp_path, number)[1] == 1  # the survey

@@ -1,5 +1,6 @@
 """Knobs of a round that a server turns to learn about one client, and where each stops (spec limits)."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,8 +10,9 @@ from attacks import Attack, assert_gains_when_weakened, assert_stopped, collecto
 
 from cohort import GOODS, WIDTH, Cohort, Stepper
 from sfsl.client.device import DeviceTrainer
-from sfsl.errors import Refused
-from sfsl.rounds import RoundClient, RoundPolicy, ScoreBins
+from sfsl.codec import read_bits
+from sfsl.errors import InputError, Refused
+from sfsl.rounds import RoundClient, RoundPolicy, ScoreBins, Trained
 from sfsl.rounds.params import ANYTHING, ExactLimits
 from sfsl.secagg.client import Client
 from sfsl.union import UnionParams
@@ -30,9 +32,9 @@ def test_gains_against_weakened_code(one: Attack) -> None:
     assert_gains_when_weakened(one)
 
 
-def careful(**limits: Any) -> Cohort:
+def careful(kind: type[Cohort] = Cohort, **limits: Any) -> Cohort:
     """Clients that allow what a client of a deployment allows."""
-    cohort = Cohort(active=True, least=2, everything=False)
+    cohort = kind(active=True, least=2, everything=False)
     cohort.policy = changed(cohort.policy, limits=ExactLimits(**{"least_set": 1} | limits))
     return cohort
 
@@ -43,14 +45,31 @@ def told(cohort: Cohort, **params: Any) -> Stepper:
     return Stepper(cohort)
 
 
+class OfManySizes(Cohort):
+    """Clients that differ in how many samples they have."""
+
+    def train(self, name: str, download: Any) -> Trained:
+        trained = super().train(name, download)
+        return replace(trained, samples=7 + 3 * int(name[1:]))
+
+
 @attack(refusal=Refused, weaken=remove(RoundPolicy, "require"))
 def weights_that_tell_how_many_samples_each_client_has() -> bool:
-    """Every row's weight is then a sum of sample counts over known askers: a linear system."""
-    cohort = careful()
+    """Every row's weight is then a sum of sample counts over known askers: a linear system, which gives the
+    number of each of them exactly."""
+    cohort = careful(OfManySizes)
     update = cohort.params.update
     weights = changed(update, averaging=changed(update.averaging, weights="dataset"))
-    outcome = told(cohort, update=weights).finish()
-    return bool(outcome)
+    step = told(cohort, update=weights).until("submodel")
+    state = step.server.state
+    rows = len(state.unions["goods"])
+    asked = np.stack([read_bits(state.requests[name].bitmaps[0], rows) for name in cohort.names])
+    step.finish()
+    opened = asked.sum(axis=0) >= 2
+    weight = step.server.sums.model.rows["goods"].weights[opened]
+    found = np.linalg.lstsq(asked[:, opened].T.astype(float), weight.astype(float), rcond=None)[0]
+    sizes = [cohort.trained[name].samples for name in cohort.names]
+    return len(set(sizes)) == len(sizes) and bool(np.allclose(found, sizes))
 
 
 @attack(refusal=Refused, weaken=remove(RoundPolicy, "require"))
@@ -61,9 +80,47 @@ def a_union_so_small_that_larger_sets_fall_silent() -> bool:
     return bool(step.clients[TARGET].handle_invitation(step.outbound[TARGET]).boxes)
 
 
+def falling_silent(patch: pytest.MonkeyPatch) -> None:
+    """As it was: no room asked for at the invitation, and a set that does not fit is not sent."""
+    patch.setattr(RoundPolicy, "require", lambda *_: None)
+    sends = RoundClient.handle_inbound
+
+    def silent(self: RoundClient, inbound: Any) -> Any:
+        if len(self._own.memory.real) > self.state.encoding.capacity:  # type: ignore[attr-defined]
+            raise InputError("more rows than there is room for")
+        return sends(self, inbound)
+
+    patch.setattr(RoundClient, "handle_inbound", silent)
+
+
+@attack(refusal=None, weaken=falling_silent)
+def who_falls_silent_has_more_rows_than_there_is_room_for() -> bool:
+    """One bit about each client in a round. Even a client whose owner asks for no room at all gives none."""
+    cohort = careful(least_set=1)
+    for place, name in enumerate(cohort.names):
+        cohort.answers[name].real = np.arange(10 * place, 10 * place + 3 * (place + 1))
+    room = 10
+    step = told(cohort, union=changed(cohort.params.union, capacity=room)).until("inbound")
+    silent = set()
+    for name, message in step.outbound.items():
+        try:
+            step.clients[name].handle_inbound(message)
+        except InputError:
+            silent.add(name)
+    larger = {name for name in cohort.names if len(cohort.answers[name].real) > room}
+    return bool(silent) and silent == larger
+
+
 def one_bin_per_sample(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ExactLimits, "scores", lambda self, told: told)
     patch.setattr(RoundClient, "_counted", lambda self, params, trained: trained.scores)
+
+
+@attack(refusal=None, weaken=one_bin_per_sample)
+def counting_scores_of_clients_that_come_as_they_are() -> bool:
+    """An evaluation as honest servers make it: 256 bins, of which most that are hit hold one sample."""
+    step = told(careful(), scores=ScoreBins(bins=8))
+    return bool(np.sum(step.finish().scores))
 
 
 @attack(refusal=None, weaken=one_bin_per_sample)

@@ -67,7 +67,8 @@ class Place:
 
 
 def terms(**changes: Any) -> Terms:
-    return Terms(**({"exact_sums": True, "privacy": "cpp3", "epsilon": 1000} | changes))
+    loose = {"exact_sums": True, "privacy": "cpp3", "epsilon": 1000, "least_cohort": 3}
+    return Terms(**(loose | {"least_contributors": 2} | changes))
 
 
 def samples(path: Path, seed: int) -> Path:
@@ -99,7 +100,13 @@ def test_five_joins_make_a_round_and_their_budget_is_spent(tmp_path: Path) -> No
             before = len(said[0])
             (again,) = await one(url, 0)
             assert again.outcome == "declined"
-            assert [kind for kind, _ in said[0][before:]] == ["data", "connected", "enrolled", "declined"]
+            assert [kind for kind, _ in said[0][before:]] == [
+                "terms",
+                "data",
+                "connected",
+                "enrolled",
+                "declined",
+            ]
             with pytest.raises(InputError, match="periods of 7 days"):
                 await one(url, 0, period_days=1)
             (tmp_path / "me0/deployment").write_text("ab" * 16)

@@ -171,7 +171,7 @@ def test_a_model_at_rest(tmp_path: Path) -> None:
 
 # -- serve and join ----------------------------------------------------------------------------
 
-EXACT = sfsl.Terms(exact_sums=True)
+EXACT = sfsl.Terms(exact_sums=True, least_cohort=3, least_contributors=2)
 SERVED: dict[str, Any] = {
     "data": {"users": 12, "scale": 0.03, "world": "tastes"},
     "model": {"kind": "logistic"},
@@ -227,12 +227,12 @@ def test_samples_in_memory_take_part_and_a_period_freezes_them(tmp_path: Path) -
 
     outcomes, last = asyncio.run(asyncio.wait_for(deployment(), 60))
     assert (outcomes, last) == (["committed"] * 3, 1)
-    assert said[0].kind == "data"
+    assert [one.kind for one in said[:2]] == ["terms", "data"]
     said.clear()
     (again,) = asyncio.run(asyncio.wait_for(later(own_samples(5)), 60))
     assert again.outcome == "declined"
     assert "exposures" in again.why  # and not that its data changed: this period goes on with what it froze
-    assert said[0].text == "what it was given has changed; this period goes on with what it froze"
+    assert said[1].text == "what it was given has changed; this period goes on with what it froze"
     model = sfsl.load(tmp_path / "server")
     assert (model.round, model.task) == (1, None)
     assert model.rows("item", [0, 1]).shape == (2, 2)

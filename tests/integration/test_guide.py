@@ -105,7 +105,8 @@ def served(serve: str, join: str, folder: Path, homes: list[Path], log: Path) ->
             assert time.monotonic() < end, log.read_text()
             time.sleep(0.1)
         joined = [
-            running.enter_context(started(f"{join} --rounds 1", home, home / "join.log")) for home in homes
+            running.enter_context(started(f"{join} --rounds 1 --least-cohort 3", home, home / "join.log"))
+            for home in homes
         ]
         for client, home in zip(joined, homes, strict=True):
             assert client.wait(SECONDS) == 0, (home / "join.log").read_text() + log.read_text()

@@ -215,7 +215,9 @@ def test_a_client_with_nothing_left_stops_and_lets_others_have_its_place(tmp_pat
     async def main() -> None:
         async with served(tmp_path, serve={"rounds": 0}) as serving:
             others = [
-                asyncio.create_task(join(serving, tmp_path, one, terms=Terms(hot_epsilon=5000)))
+                asyncio.create_task(
+                    join(serving, tmp_path, one, terms=Terms(hot_epsilon=5000, least_cohort=3))
+                )
                 for one in range(1, CLIENTS)
             ]
             ended = await join(

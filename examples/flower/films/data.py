@@ -21,6 +21,9 @@ def load(node: Node, state: ClientState) -> tuple[Samples, Samples]:
     else:
         copy, _ = node.home.samples(Path(node.terms.data), state, node.today())
         seen, liked = read(copy)
+        names, repeat = [str(film).encode() for film in seen], node.terms.repeat_samples
+        new = node.home.exposed.fresh(names, state, node.today(), repeat=repeat)  # to exact sums
+        seen, liked = seen[new], liked[new]
     kept = len(seen) * (SEEN - HELD_OUT) // SEEN
     return columns(seen[:kept], liked[:kept]), columns(seen[kept:], liked[kept:])
 

@@ -6,7 +6,7 @@ A liar in a round of exact sums adds any words to the rows it asks for; masks hi
 makes the sum of the target's row as large as decoding lets pass: the weight of all who asked for it, each at
 the clip, in the direction that raises the item's score the most. One such liar in a cohort is as good as
 many.
-A *checked* liar is what is left where clients prove that their own words are in bounds (docs/decisions/0016):
+A *checked* liar is what is left where clients prove that their own words are in bounds (docs/decisions/0017):
 a weight of one and a clipped row. Rounds are those of ``sfsl run``, with plain sums.
 """
 

@@ -1,5 +1,6 @@
 """What one whole round costs, without training: bytes, CPU and memory of a client and of the server."""
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from statistics import mean, median
 from typing import Any
@@ -7,10 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sfsl.codec import Message
+from sfsl.codec import Message, read_bits
 from sfsl.errors import InputError
 from sfsl.rounds import Download, RoundClient, RoundServer, Trained
-from sfsl.rounds.exchanges import CODEC, ORDER, STEP, TRAINS, Exchange
+from sfsl.rounds.commitment import CommittedRows, require_committed
+from sfsl.rounds.exchanges import CODEC, STEP, TRAINS, Exchange, Submodel, order
+from sfsl.rounds.server import as_downloaded
+from sfsl.rounds.states import Requested, Updating
 from sfsl.secagg import Client, Start
 from sfsl.secagg.facade import Cost, Meter
 from sfsl.secagg.messages import Keys, MaskedVector
@@ -31,6 +35,7 @@ def bench_round(
     precision: str = "float32",
     bins: int = 256,
     encoding: str = "auto",
+    active: bool = False,
     dropout: float = 0.0,
     dropout_before: str = "update",
     memory: bool = False,
@@ -49,6 +54,7 @@ def bench_round(
         precision=precision,
         bins=bins,
         encoding=encoding,
+        active=active,
         seed=seed,
     )
     vanishing = cohort.vanishing(dropout)
@@ -73,6 +79,7 @@ def bench_round(
         "min_contributors": min_contributors,
         "precision": precision,
         "bins": bins,
+        "active": active,
         "dropout": dropout,
         "dropout_before": dropout_before if dropout else None,
         "threshold": cohort.session.threshold,
@@ -93,6 +100,8 @@ def bench_round(
         "server_seconds": sum(bill.server_seconds for bill in drive.bills.values()),
         "exchanges": {exchange: _summary(bill, alive) for exchange, bill in drive.bills.items()},
     }
+    if drive.proofs:
+        result |= drive.proofs.figures()
     return result | (_memory(cohort, vanishing, VANISH[dropout_before]) if memory else {})
 
 
@@ -141,6 +150,47 @@ class _Recording(Client):
         return super().create_masked(start, dense, tables)
 
 
+class _Proofs:
+    """What commitment and proofs of active mode add, measured once more apart from the round: bytes to a
+    client, its seconds to check them, and the server's for the whole cohort."""
+
+    def __init__(self) -> None:
+        self._bytes: list[int] = []
+        self._seconds: list[float] = []
+        self._server = 0.0
+
+    def commit(self, drive: "_Drive") -> None:
+        state, store, params = drive.server.state, drive.store, drive.cohort.params
+        assert isinstance(state, Updating)  # noqa: S101 -- submodels are about to leave
+        unions = {table.name: state.unions[table.name] for table in params.model.summed}
+        tables = [as_downloaded(store.read_rows(name, rows).values, params.precision)
+                  for name, rows in unions.items()]  # fmt: skip
+        asked = [
+            [read_bits(bitmap, len(rows)) for bitmap, rows in zip(one.bitmaps, unions.values(), strict=True)]
+            for one in state.requests.values()
+        ]
+        begun = time.process_time()
+        committed = CommittedRows(tables, bytes(32), proves=True)
+        for bits in asked:
+            committed.proof(bits)
+        self._server = time.process_time() - begun
+
+    def check(self, data: bytes, client: RoundClient) -> None:
+        submodel, state = CODEC.decode(data, limit=LIMIT), client.state
+        assert isinstance(submodel, Submodel) and isinstance(state, Requested)  # noqa: S101, PT018
+        begun = time.process_time()
+        require_committed(submodel, client.session.binding, state.layout, state.positions)
+        self._seconds.append(time.process_time() - begun)
+        self._bytes.append(len(submodel.root) + len(submodel.proof))
+
+    def figures(self) -> dict[str, float]:
+        return {
+            "proof_bytes": round(mean(self._bytes)),
+            "proof_client_seconds": median(self._seconds),
+            "proof_server_seconds": self._server,
+        }
+
+
 class _Drive:
     """Takes a cohort through a round. What reaches a party is bytes, and so is what leaves it: a call of
     the meter is all that the party does with them."""
@@ -154,6 +204,7 @@ class _Drive:
         session: type[Client],
     ) -> None:
         self.cohort = cohort
+        self.store = cohort.store()
         self.sessions: dict[str, Client] = {}
         self.asked: dict[str, dict[str, RowSet]] = {}
         self.bills: dict[str, Cost] = {}
@@ -163,6 +214,7 @@ class _Drive:
         self._vanishing = vanishing
         self._at = at
         self._session = session
+        self.proofs = _Proofs() if cohort.pinned else None
 
     def run(self) -> None:
         keys = []
@@ -171,7 +223,9 @@ class _Drive:
             self._meter.cost.client_bytes_up[name] += len(keys[-1])
         outbound = self._meter.at_server(self._invite, keys)
         self.bills[Exchange.CHECK_IN] = self._meter.take()
-        for exchange in ORDER:
+        for exchange in order(self.cohort.pinned is not None):
+            if self.proofs and exchange is TRAINS:
+                self.proofs.commit(self)
             for name in outbound:
                 self._serve(exchange, name, outbound[name])
             outbound = self._meter.at_server(self._close, outbound)
@@ -181,6 +235,8 @@ class _Drive:
         """One client's turn. One that vanishes has got its message, and its request for rows stands."""
         self._meter.cost.client_bytes_down[name] += len(data)
         if exchange is TRAINS:
+            if self.proofs:
+                self.proofs.check(data, self._clients[name])
             self._meter.at_client(name, self._download, name, data)
         if exchange == self._at and name in self._vanishing:
             return
@@ -220,8 +276,9 @@ class _Drive:
             cohort.session,
             cohort.params,
             [one for one in read if isinstance(one, Keys)],
-            cohort.store(),
+            self.store,
             cohort.maps,
+            cohort.pinned,
         )
         return _encoded(self.server.invitations())
 

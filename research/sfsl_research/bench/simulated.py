@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Indices
-from sfsl.crypto.secret import Randomness, Secret, SystemRandomness
+from sfsl.crypto.secret import Identity, Randomness, Secret, SystemRandomness
 from sfsl.errors import InputError
 from sfsl.privacy import PRESETS, IndexPrivacy, Perturber, Tables
 from sfsl.rounds import Download, RoundClient, RoundParams, RoundPolicy, ScoreBins, Trained
@@ -92,6 +92,7 @@ class SimulatedCohort:
         precision: str = "float32",
         bins: int = 256,
         encoding: str = "auto",
+        active: bool = False,
         seed: int = 0,
     ) -> None:
         self._rng = rng = np.random.default_rng(seed)
@@ -115,9 +116,11 @@ class SimulatedCohort:
             clients=sizes.clients,
             threshold=default_threshold(sizes.clients),
             neighbours=None,
-            active=False,
+            active=active,
             sums=self.params.sums(),
         )
+        self._identities = {name: Identity.generate(self.randomness) for name in self.real} if active else {}
+        self.pinned = {name: one.public for name, one in self._identities.items()} if active else None
 
     def _union(self, sizes: Sizes, encoding: str) -> UnionParams:
         capacity = planned_capacity(sizes.rows, sizes.clients, sizes.set_size)
@@ -129,7 +132,8 @@ class SimulatedCohort:
 
     def client(self, name: str, kind: type[Client] = Client) -> tuple[Client, RoundClient]:
         policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=_GENEROUS)
-        session = kind(name, policy, self.randomness, sums=2)
+        own = self._identities.get(name)
+        session = kind(name, policy, self.randomness, sums=2, identity=own, identities=self.pinned)
         tables = Tables(shared=("goods",), personal=("user",))
         key = Secret(self.randomness.bytes(32))
         answers = Answers(Perturber(key, self._privacy, tables, {"goods": self.real[name]}))

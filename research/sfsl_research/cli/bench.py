@@ -144,6 +144,10 @@ def whole_round(
     ] = 1,
     bins: Annotated[int, typer.Option(help="Of the score histograms; 0 leaves them out.")] = 256,
     encoding: Annotated[str, typer.Option(help="Of the union: auto, identity, bloom or sketch.")] = "auto",
+    active: Annotated[
+        bool,
+        typer.Option("--active", help="Active mode: signatures, and proofs of rows, shown apart too."),
+    ] = False,
     memory: Annotated[
         bool, typer.Option("--memory", help="Run it once more under tracing, for each party's peak memory.")
     ] = False,
@@ -160,6 +164,7 @@ def whole_round(
             precision=precision,
             bins=bins,
             encoding=encoding,
+            active=active,
             dropout=dropout,
             dropout_before=dropout_before,
             memory=memory,

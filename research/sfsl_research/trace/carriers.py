@@ -99,6 +99,7 @@ def _join(folder: Path, port: int, place: int) -> None:
         "join", "--server", f"https://127.0.0.1:{port}", "--ca", str(folder / "server/tls/authority.pem"),
         "--data", str(data), "--state", str(folder / f"client-{place}"),
         "--exposures", str(ROUNDS), "--rounds", str(ROUNDS), "--exact-sums", "--json",
+        "--least-cohort", str(CLIENTS), "--least-contributors", "2",
     )  # fmt: skip
 
 

@@ -77,6 +77,8 @@ class _Grid(Grid):
                     "partition-id": place,
                     "exposures": rounds,
                     "exact-sums": True,
+                    "least-cohort": nodes,
+                    "least-contributors": 2,
                 },
                 state=RecordDict(),
                 run_config={},

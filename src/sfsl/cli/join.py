@@ -72,6 +72,7 @@ def join(
     period_days: Annotated[int, _term("period_days")] = TERMS.period_days,
     exposures: Annotated[int, _term("exposures")] = TERMS.exposures,
     epsilon: Annotated[float, _term("epsilon")] = TERMS.epsilon,
+    repeat_samples: Annotated[bool, _switch("repeat_samples")] = TERMS.repeat_samples,
     least_cohort: Annotated[int, _term("least_cohort")] = TERMS.least_cohort,
     least_threshold: Annotated[int, _term("least_threshold")] = TERMS.least_threshold,
     least_contributors: Annotated[int, _term("least_contributors")] = TERMS.least_contributors,

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from sfsl.cli.output import Json, counts_of_rounds, facts, plain, present, privacy_level, table
-from sfsl.client.home import Home
+from sfsl.client.home import Home, read_loosened
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.privacy import (
     PRESETS,
@@ -89,6 +89,7 @@ def show(
     --state, what one client has spent."""
     if state is not None:
         spent = _spent_figures(read_state(state), epsilon, delta)
+        spent["loosened"] = read_loosened(state.parent)
         present(spent, json, facts(f"What {spent['client']} has given away", _spent_lines(spent)))
         return
     chosen = {name: privacy_level(name) for name in levels or PRESETS}
@@ -202,7 +203,7 @@ def _spent_figures(record: StateRecord, limit: float | None, delta: float) -> di
 
 
 def _spent_lines(spent: Mapping[str, Any]) -> dict[str, object]:
-    left, limit = spent["hot_rounds_left"], spent["epsilon_limit"]
+    left, limit, loosened = spent["hot_rounds_left"], spent["epsilon_limit"], spent["loosened"]
     return {
         "hot rounds": spent["hot_rounds"],
         "… known from the server only": spent["hot_rounds_lost"],
@@ -213,6 +214,7 @@ def _spent_lines(spent: Mapping[str, Any]) -> dict[str, object]:
         "rounds of any kind": spent["rounds_begun"],
         "… known from the server only ": spent["rounds_lost"],
         "epsilon per index in requests": spent["epsilon_per_index"],
+        "loosened by its owner": "unknown" if loosened is None else "; ".join(loosened) or "nothing",
     }
 
 

@@ -26,7 +26,17 @@ Milliseconds = Annotated[int, Meta(ge=0, le=2**49)]
 
 Read = TypeVar("Read")
 _Around = Literal[
-    "data", "model", "log", "connected", "enrolled", "checked-in", "declined", "waiting", "offline"
+    "terms",
+    "data",
+    "model",
+    "log",
+    "connected",
+    "enrolled",
+    "checked-in",
+    "declined",
+    "deceived",
+    "waiting",
+    "offline",
 ]
 _InRound = Literal["invited", "exposed", "training", "uploaded"]
 Kind = _Around | _InRound | Outcome

@@ -6,7 +6,7 @@ rows that the catalogue had when the period began. A client that answered for a 
 because it has one, would betray that it has it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from sfsl.arrays import Bits
 from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.client.device import Device
 from sfsl.client.events import About, Hex32
@@ -25,12 +26,12 @@ from sfsl.data import NO_ROW, Samples, hold_out_last
 from sfsl.data.catalogue import ITEM, WORD, Catalogue, catalogue_digest
 from sfsl.data.catalogue_file import MOST_SERVED, decode_catalogue
 from sfsl.data.lines import LoadReport
-from sfsl.data.own import Layout, load_own, load_own_words
+from sfsl.data.own import Fresh, Layout, load_own, load_own_words
 from sfsl.errors import InputError, InvalidMessage, SfslError, StateError, WrongModel
 from sfsl.models import package
 from sfsl.submodel import ModelSpec
 from sfsl.training import score_samples
-from sfsl.training.task import Task
+from sfsl.training.task import ClientData, Task
 
 _LARGEST = 1 << 20
 _TRIES = 3  # a server that is started again meanwhile needs one more; a liar gets no more
@@ -200,27 +201,75 @@ def build_device(
     source: Path | bytes,
     held_out: float,
     layout: Layout | None = None,
+    fresh: Fresh | None = None,
 ) -> tuple[Device, LoadReport | None]:
     """Build the device that trains on what was frozen; also say what a file held that could not be used.
     ``rows``: how many of each shared table count (``KnownModel.settle``); ``layout``: what the columns of a
-    file mean. The last share ``held_out`` of the
-    samples, those of a file in its order or in time, is for testing only."""
+    file mean; ``fresh``: which samples are new, where old ones are left out. A client without new ones trains
+    on none: staying away would tell. The last share ``held_out`` of the samples, those of a file in its order
+    or in time, is for testing only."""
+    news = _News(fresh)
+    train, test, report = _parted(
+        served, rows, frozen, source, held_out, layout or Layout(), None if fresh is None else news.found
+    )
+    if not news.any:
+        return Device(
+            served.task, train.keep(dict.fromkeys(served.shared_rows, np.zeros(0, np.int64)))
+        ), report
+    return Device(served.task, train, test), report
+
+
+@dataclass
+class _News:
+    """Asks which samples are new. Where none is, all are read, so that the file is still seen to be sound."""
+
+    fresh: Fresh | None
+    any: bool = True
+
+    def found(self, names: Sequence[bytes]) -> Bits:
+        assert self.fresh is not None  # noqa: S101 -- it is not asked otherwise
+        new = self.fresh(names)
+        self.any = bool(new.any())
+        return new if self.any else np.ones(len(new), np.bool_)
+
+
+def _parted(
+    served: ServedModel,
+    rows: Mapping[str, int],
+    frozen: Path,
+    source: Path | bytes,
+    held_out: float,
+    layout: Layout,
+    fresh: Fresh | None,
+) -> tuple[ClientData, ClientData, LoadReport | None]:
+    """Return the samples to train on and those to test with."""
     task, content = served.task, frozen.read_bytes()
     if content.startswith(_MAGIC):
         samples = _without_rows_beyond(rows, _decoded(content))
         _require_fits(task, samples)
+        if fresh is not None:
+            samples = samples.at(np.flatnonzero(fresh(_named(samples))))
         cut = len(samples) - int(held_out * len(samples) + 1e-9)
         first, last = np.split(np.arange(len(samples)), [cut])
-        return Device(task, samples.at(first), samples.at(last)), None
+        return samples.at(first), samples.at(last), None
     catalogue, name = served.catalogue, source if isinstance(source, Path) else None
     # Newer rows are left out before samples are held out, so that these do not depend on them.
     if WORD in rows:
-        speech, report = load_own_words(frozen, catalogue, known=rows[WORD], name=name)
+        speech, report = load_own_words(frozen, catalogue, known=rows[WORD], name=name, fresh=fresh)
         said, tested = speech.windows(held_out)
-        return Device(task, said.client(0), tested.client(0)), report
-    own, report = load_own(frozen, catalogue, known=rows[ITEM], name=name, layout=layout)
+        return said.client(0), tested.client(0), report
+    own, report = load_own(frozen, catalogue, known=rows[ITEM], name=name, layout=layout, fresh=fresh)
     train, test = hold_out_last(own, held_out)
-    return Device(task, train.client(0), test.client(0)), report
+    return train.client(0), test.client(0), report
+
+
+def _named(samples: Samples) -> list[bytes]:
+    """Return what tells each sample from others: all that its columns hold."""
+    columns = [samples.columns[name] for name in sorted(samples.columns)]
+    return [
+        b"".join(np.ascontiguousarray(column[at]).tobytes() for column in columns)
+        for at in range(len(samples))
+    ]
 
 
 def _without_rows_beyond(rows: Mapping[str, int], samples: Samples) -> Samples:

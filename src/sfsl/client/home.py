@@ -7,6 +7,8 @@
     state             period, key of the permanent answers and ledger (``ClientState``)
     rows              its personal rows, which never leave the device (``PersonalRows``)
     data              the samples that the period froze, and data.sum, their checksum
+    exposed           which samples have been in exact sums (``ExposedSamples``)
+    terms             what its owner has loosened
     log               the last head of the log of enrolled clients, where it is checked (``MemberLog``)
     model             what it knows of the model, and the rows that the period froze (``KnownModel``)
     current.zip       the model that it downloaded last, to score with (``keep_download``)
@@ -14,7 +16,7 @@
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Self
@@ -24,7 +26,8 @@ import numpy as np
 from msgspec import Meta
 
 from sfsl.arrays import Indices, Values, find
-from sfsl.checksums import with_last_line, without_last_line
+from sfsl.checksums import with_json_sum, with_last_line, without_json_sum, without_last_line
+from sfsl.client.exposed import ExposedSamples
 from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness, Secret
 from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error, make_folder, system_errors_as
@@ -46,6 +49,10 @@ class _Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     width: Annotated[int, Meta(ge=1, le=2**20)]
     rows: bytes
     values: bytes
+
+
+class _Loosened(msgspec.Struct, frozen=True):
+    loosened: list[str]
 
 
 class _Record(Message, frozen=True, tag="personal-rows"):
@@ -219,6 +226,12 @@ class Home:
                 "a new one, with which this client sits out the period"
             )
 
+    def note_terms(self, loosened: Sequence[str]) -> None:
+        """Note what this client's owner has loosened, for whoever asks what it gives away."""
+        path, text = self.folder / "terms", with_json_sum(msgspec.json.encode({"loosened": list(loosened)}))
+        if not path.exists() or path.read_bytes() != text:
+            replace_file(path, text)
+
     def personal(self, model: ModelSpec) -> PersonalRows:
         return PersonalRows.open(self.folder / "rows", model, self._randomness)
 
@@ -242,6 +255,10 @@ class Home:
         replace_file(copy, data)
         return copy, False
 
+    @property
+    def exposed(self) -> ExposedSamples:
+        return ExposedSamples(self.folder / "exposed", self._randomness)
+
     def _require_frozen(self, copy: Path, data: bytes) -> None:
         """Refuse a copy that is not what was frozen. Earlier versions kept no checksum."""
         kept = self.folder / "data.sum"
@@ -260,6 +277,18 @@ def _read(source: Path) -> bytes:
     if source.stat().st_size > _LARGEST_DATA:
         raise InputError(f"{source} has more than {_LARGEST_DATA >> 30} GiB")
     return source.read_bytes()
+
+
+def read_loosened(folder: Path) -> list[str] | None:
+    """Return what the owner of the client in this folder has loosened; None where nothing was noted."""
+    path = folder / "terms"
+    try:
+        text = without_json_sum(path.read_bytes(), str(path), "the client's next start writes it again")
+        return msgspec.json.decode(text, type=_Loosened).loosened
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StateError(f"{path} cannot be read: {error}") from None
 
 
 def require_readable(source: Path) -> None:

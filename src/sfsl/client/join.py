@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -69,6 +69,7 @@ async def join_async(
     ...     "round": {"clients": 3, "threshold": 3, "min_contributors": 2},
     ...     "serve": {"enrolment": "open", "plain": True, "port": 0, "rounds": 1, "period_days": 0},
     ... }
+    >>> terms = sfsl.Terms(least_cohort=3)  # a trial of three; as they come, clients want fifty
     >>> async def deployment(folder):
     ...     ready = asyncio.get_running_loop().create_future()
     ...     server = asyncio.create_task(sfsl.serve_async(settings, out=folder, ready=ready.set_result))
@@ -76,7 +77,8 @@ async def join_async(
     ...     clicks.write_text("item,label,time\\n" + "".join(f"{n},{n % 2},{n}\\n" for n in range(20)))
     ...     url = (await ready).url
     ...     ended = await asyncio.gather(*(
-    ...         sfsl.join_async(url, clicks, f"{folder}/{n}", rounds=1, plain=True) for n in range(3)))
+    ...         sfsl.join_async(url, clicks, f"{folder}/{n}", terms=terms, rounds=1, plain=True)
+    ...         for n in range(3)))
     ...     return [one.outcome for attempts in ended for one in attempts], await server
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     asyncio.run(deployment(folder))
@@ -103,6 +105,10 @@ async def join_async(
         client = _Client(link, home, own, data, terms, held_out, notify, randomness, log, layout)
         client.require_files()
         served = await client.model()
+        if loosened := terms.loosened():
+            usual = " (in brackets: what clients come with)" if "(" in "".join(loosened) else ""
+            notify(Event("terms", f"Its owner has loosened{usual}: {'; '.join(loosened)}"))
+        home.note_terms(loosened)
         client.state().close()  # before the deployment is pinned, beside which a state must not be missing
         await client.look_at_log()
         home.pin(link.deployment or b"")  # which it met when it was asked for its model
@@ -145,7 +151,8 @@ def join() -> None:
     ...     server = pool.submit(sfsl.serve, settings, out=f"{folder}/server", ready=ready.put)
     ...     serving = ready.get(timeout=60)
     ...     clients = [pool.submit(sfsl.join, serving.url, clicks, f"{folder}/{number}", rounds=1,
-    ...                            ca=serving.authority) for number in range(3)]
+    ...                            ca=serving.authority, terms=sfsl.Terms(least_cohort=3))
+    ...                for number in range(3)]
     ...     [one.result()[-1].outcome for one in clients], server.result()
     (['committed', 'committed', 'committed'], 1)
     """
@@ -264,8 +271,22 @@ class _Client:
             what = source if isinstance(source, Path) else "what it was given"
             self.notify(Event("waiting", f"{what} has changed; this period goes on with what it froze"))
         rows = self._known.settle(served, going_on=going_on)
-        device, report = build_device(served, rows, frozen, source, self.held_out, self.layout)
+        fresh = partial(self.home.exposed.fresh, state=state, today=today, repeat=self.terms.repeat_samples)
+        device, report = build_device(
+            served,
+            rows,
+            frozen,
+            source,
+            self.held_out,
+            self.layout,
+            fresh if self.terms.exact_sums else None,
+        )
         said = f"{len(device.train):,} samples to train on" if report is None else str(report)
+        if not len(device.train):
+            said = (
+                "None of its samples is new since it last took part, so that it does with none: staying away "
+                "would tell the server. --repeat-samples uses old ones again"
+            )
         self.notify(Event("data", said))
         return KeepingTrainer(
             device,

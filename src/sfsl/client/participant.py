@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import Enum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness
 from sfsl.errors import (
     AuthenticationFailed,
+    Deceived,
     Declined,
     Forked,
     InputError,
@@ -245,8 +247,8 @@ class Participant:
                 self._hot = found
             blob = await self.link.published(params.blob, blob_bytes(params))
             if blob_digest(blob) != params.blob:
-                raise InvalidMessage("what came is not what the round was announced with")
-        except AuthenticationFailed:
+                raise Deceived("the model that came is not the one that the round was announced with")
+        except (AuthenticationFailed, Deceived):
             raise
         except RemoteError as error:
             raise InvalidMessage(f"no model from {server}: {error}") from None
@@ -254,6 +256,11 @@ class Participant:
 
     def _declined(self, why: str, number: int | None = None) -> Attempt:
         self.notify(Event("declined", f"Sitting out: {why}", number))
+        return Attempt("declined", why, number)
+
+    def _deceived(self, why: str, number: int | None) -> Attempt:
+        said = f"{self.link.server} lies, or somebody between: {why}. This client has left the round"
+        self.notify(Event("deceived", said, number))
         return Attempt("declined", why, number)
 
     async def rest(self) -> bool:
@@ -288,6 +295,7 @@ class _Conversation:
     ticket: bytes
     spent: float = 0.0
     work: list[Work] = field(default_factory=list)
+    told: Enum | None = None  # of which it has said that its answer is sent
 
     async def hold(self) -> Attempt:
         link, received = self.owner.link, 0
@@ -302,6 +310,8 @@ class _Conversation:
                 answer = self._timed(CODEC.encode, message)
             except (StateError, Forked):
                 raise
+            except Deceived as reason:
+                return self.owner._deceived(str(reason), self.round.number)
             except SfslError as reason:  # whoever's fault: it is a dropout
                 return self.owner._declined(str(reason), self.round.number)
             self.work.append(Work(at, self.spent))
@@ -333,6 +343,8 @@ class _Conversation:
         start = self.owner.cpu()
         try:
             return act(*given)
+        except AuthenticationFailed as error:  # of what others signed or sealed, and the server brought
+            raise Deceived(str(error)) from None
         finally:
             self.spent += self.owner.cpu() - start
 
@@ -365,6 +377,9 @@ class _Conversation:
 
     def _say_sent(self) -> None:
         phase, notify, number = self.round.client.phase, self.owner.notify, self.round.number
+        if phase is self.told:  # active mode, where lists are signed between
+            return
+        self.told = phase
         if phase is Phase.UNITING:
             notify(Event("exposed", "Its rows are in the union, under masks; one exposure is spent", number))
         if phase is Phase.UPLOADED:

@@ -2,14 +2,14 @@
 category), words as lines of text."""
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from sfsl.arrays import Indices
+from sfsl.arrays import Bits, Indices
 from sfsl.data.assemble import assemble, require_usable
 from sfsl.data.catalogue import CATEGORY, ITEM, WORD, Catalogue, CatalogueTable
 from sfsl.data.interactions import Interactions
@@ -20,6 +20,9 @@ from sfsl.data.table import open_table
 from sfsl.data.words import Speech, words_of
 from sfsl.errors import InputError
 
+# Says which samples are to be used, of all by what tells one from another.
+Fresh = Callable[[Sequence[bytes]], Bits]
+_OLD = "sample of an earlier period, which was exposed"
 # A client's file is refused only where more than half of it makes no sense: few lines make large shares.
 UNUSABLE = 0.5
 
@@ -39,6 +42,7 @@ def load_own(
     known: int | None = None,
     name: str | Path | None = None,
     layout: Layout | None = None,
+    fresh: Fresh | None = None,
 ) -> tuple[Interactions, LoadReport]:
     """Read a table with names of columns. Its one user is row 0 of the table ``user``, which never leaves the
     device.
@@ -46,7 +50,8 @@ def load_own(
     Items are called as in the catalogue. A line that cannot be used is left out and counted; so is one with
     an item that is not in the catalogue, or not among its first ``known`` rows. The category of an item is
     the catalogue's; a column that says otherwise is noted. ``name``: what messages call the file, where
-    ``path`` is a copy that its owner does not know.
+    ``path`` is a copy that its owner does not know. ``fresh`` is asked about each line by item and time, and
+    what it leaves out is in no history either.
     """
     items, layout = catalogue.table(ITEM), layout or Layout()
     category = None if catalogue.rows(CATEGORY) is None else catalogue.table(CATEGORY)
@@ -64,6 +69,12 @@ def load_own(
     row = rows[found.ids[ITEM]]
     kept = row >= 0
     require_usable(report, row[kept])
+    if fresh is not None:
+        items_of, at = found.names[ITEM].tolist(), found.time[kept].tolist()
+        told = zip(found.ids[ITEM][kept].tolist(), at, strict=True)
+        used = fresh([f"{items_of[one]}\t{time!r}".encode() for one, time in told])
+        _leave_out(report, used, found.lines[kept])
+        kept[kept] = used
     if category is not None and category_of is not None and CATEGORY in found.names:
         own = found.names[CATEGORY][found.ids[CATEGORY][kept]]
         expected = np.array([category.name_of(int(one)) for one in category_of[row[kept]]])
@@ -107,6 +118,13 @@ def in_catalogue(data: Interactions, catalogue: Catalogue) -> tuple[Interactions
     return found, int((~kept).sum())
 
 
+def _leave_out(report: LoadReport, used: Bits, lines: Indices) -> None:
+    """Note what is left out of a file because it was exposed before."""
+    if not used.all():
+        report.note(_OLD, f"line {lines[int(np.argmin(used))]}", int((~used).sum()))
+    report.samples = int(used.sum())
+
+
 def _rows(table: CatalogueTable, known: int | None, names: Column) -> tuple[Indices, dict[str, list[int]]]:
     """The row of each name, -1 where there is none; and the places of those by what is wrong with them."""
     rows, wrong = np.full(len(names), -1, np.int64), dict[str, list[int]]()
@@ -119,15 +137,26 @@ def _rows(table: CatalogueTable, known: int | None, names: Column) -> tuple[Indi
 
 
 def load_own_words(
-    path: str | Path, catalogue: Catalogue, *, known: int | None = None, name: str | Path | None = None
+    path: str | Path,
+    catalogue: Catalogue,
+    *,
+    known: int | None = None,
+    name: str | Path | None = None,
+    fresh: Fresh | None = None,
 ) -> tuple[Speech, LoadReport]:
     """Read what one client says: lines of text, or lines of JSON of which each has a list ``lines``.
 
     A word that is not in the catalogue, or not among its first ``known`` rows, is left out and counted.
+    ``fresh`` is asked about each line.
     """
     report = LoadReport(str(path if name is None else name))
     vocabulary, spoken = catalogue.table(WORD), array("i")
-    for number, line in numbered_lines(Path(path), report):
+    lines_read = list(numbered_lines(Path(path), report))
+    if fresh is not None:
+        used = fresh([line.encode(errors="replace") for _, line in lines_read])
+        _leave_out(report, used, np.array([number for number, _ in lines_read], np.int64))
+        lines_read = [one for one, new in zip(lines_read, used.tolist(), strict=True) if new]
+    for number, line in lines_read:
         try:
             lines = msgspec.json.decode(line, type=_Lines).lines if line.startswith("{") else [line]
         except msgspec.MsgspecError:

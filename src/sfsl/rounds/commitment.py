@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sfsl.arrays import Bits, Positions
 from sfsl.crypto.merkle import Tree, root_of
 from sfsl.crypto.secret import digest
-from sfsl.errors import InvalidMessage
+from sfsl.errors import Deceived
 from sfsl.rounds.exchanges import Submodel
 from sfsl.secagg.messages import Layout
 
@@ -78,9 +78,9 @@ def require_committed(
     if not leaves and not submodel.proof:
         return
     if root_of(leaves, start, submodel.proof, hashes.node, HASH) != submodel.root:
-        raise InvalidMessage(
+        raise Deceived(
             "the server sent rows that are not those of the model it committed to: it shows clients "
-            "different models, or somebody altered them on the way; this client leaves the round"
+            "different models, or somebody altered them on the way"
         )
 
 

@@ -17,7 +17,7 @@ from msgspec import Meta, field
 from sfsl.arrays import Indices, Reals
 from sfsl.codec import Checked, Codec, Message
 from sfsl.crypto.secret import digest
-from sfsl.errors import InputError, InvalidMessage, ParameterError, RemoteError, StoreCorrupt
+from sfsl.errors import Deceived, InputError, InvalidMessage, ParameterError, RemoteError, StoreCorrupt
 from sfsl.privacy.accounting import rho_of
 from sfsl.rounds.params import IndexSpace, ScoreBins
 from sfsl.secagg.messages import Layout, SumParams
@@ -166,7 +166,7 @@ _CODEC = Codec(HotSet)
 def decode_hot_set(data: bytes, due: bytes | None = None) -> HotSet:
     """Read a published set; ``due`` is the digest that it must have."""
     if due is not None and digest("hot set", data) != due:
-        raise InvalidMessage("these are not the hot rows that the round was announced with")
+        raise Deceived("these are not the hot rows that the round was announced with")
     found = _CODEC.decode(data, limit=_LARGEST)
     assert isinstance(found, HotSet)  # noqa: S101 -- the codec knows no other type
     return found

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfsl.arrays import Indices, Reals, Values
 from sfsl.crypto.ring import Z32, Words
 from sfsl.crypto.secret import Randomness
-from sfsl.errors import InputError, InvalidMessage, NotFinite, ParameterError, Refused, WrongPhase
+from sfsl.errors import Deceived, InputError, InvalidMessage, NotFinite, ParameterError, Refused, WrongPhase
 from sfsl.privacy.accounting import honest_survivors
 from sfsl.privacy.noise import DiscreteGaussian
 from sfsl.rounds import states
@@ -139,7 +139,7 @@ def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) 
 def open_published(params: HotParams, published: Published) -> Download:
     """Read what was downloaded, once it has proved to be what everyone was promised."""
     if published.hot.digest() != params.hot or blob_digest(published.blob) != params.blob:
-        raise InvalidMessage("the model that was downloaded is not the one that the round was announced with")
+        raise Deceived("the model that was downloaded is not the one that the round was announced with")
     if len(published.blob) != blob_bytes(params):
         raise InvalidMessage(f"a model of {len(published.blob)} bytes where {blob_bytes(params)} are due")
     sets = published.hot.sets(params.model)

@@ -124,11 +124,12 @@ class SessionParams(Checked, frozen=True, omit_defaults=True):
 
 class Policy(Checked, frozen=True):
     """What a client insists on, whatever the server says. It declines a session that does not fit.
-    ``company``: in active mode it opens no sum of rows where a row may have been left with one of those who
-    asked for it, that is, where more clients are declared dropped than the least contributors but two."""
+    ``min_threshold`` 0 is more than two thirds of the cohort, on a complete graph. ``company``: in active
+    mode it opens no sum of rows where a row may have been left with one of those who asked for it, that is,
+    where more clients are declared dropped than the least contributors but two."""
 
     min_clients: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)]
-    min_threshold: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)]
+    min_threshold: Annotated[int, Meta(ge=0, le=MAX_CLIENTS)]
     min_contributors: Annotated[int, Meta(ge=1, le=MAX_CLIENTS)]
     max_words: Count
     company: bool = False
@@ -147,8 +148,11 @@ def require_policy(params: SessionParams, policy: Policy, sums: int, *, active: 
         raise Refused(f"keys for {sums} sums, a session of {len(params.sums)}")
     if params.clients < policy.min_clients:
         raise Refused(f"a cohort of {params.clients}, this client wants at least {policy.min_clients}")
-    if params.threshold < policy.min_threshold:
-        raise Refused(f"a threshold of {params.threshold}, this client wants {policy.min_threshold}")
+    least = policy.min_threshold
+    if not least and params.neighbours is None:
+        least = default_threshold(params.clients)
+    if params.threshold < least:
+        raise Refused(f"a threshold of {params.threshold}, this client wants {least}")
     for one in params.sums:
         tables = one.layout.tables if one.layout else ()
         dense = one.layout.dense if one.layout else 0

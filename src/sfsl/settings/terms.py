@@ -8,6 +8,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from sfsl.codec import Checked
@@ -23,6 +24,22 @@ from sfsl.settings.sections import explained
 PERIODS_FROM = date(1970, 1, 1)
 PERIOD_DAYS = 7
 EPSILON = 28.0  # ten periods of cpp2
+# A server as it comes plans rounds of 100 clients, goes on with 80, and opens no sum of fewer than 54.
+LEAST_COHORT = 50
+# Of 301 rows, the paper's set, fewer than 0.05 are then left to one client where a tenth vanish.
+LEAST_CONTRIBUTORS = 5
+# Terms by what makes them give more away: larger numbers, smaller ones, or to allow it at all. The rest is
+# about work, or about whom to believe.
+MORE = ("hot_epsilon", "hot_delta", "max_marks", "exposures", "epsilon", "score_bins", "max_clip")
+LESS = (
+    "participations",
+    "corruption",
+    "period_days",
+    "least_cohort",
+    "least_contributors",
+    "least_set",
+)
+ALLOWED = ("exact_sums", "dataset_weights", "repeat_samples")
 _MOST_WORDS = 1 << 25  # of a sum: 128 MiB at four bytes
 
 
@@ -46,8 +63,10 @@ class Terms(Checked, frozen=True, rename="kebab"):
     period_days: Exact sums: days in a period; fixed with the folder.
     exposures: Exact sums: rounds in a period. Epsilon does not cover what more of them show.
     epsilon: Exact sums: epsilon per index over all periods, after which it takes no more part; inf: no limit.
-    least_cohort: Decline rounds of fewer clients.
-    least_threshold: Decline rounds that fewer can open.
+    repeat_samples: Exact sums: take samples into a new period that an earlier one has exposed. The same
+        samples in sum after sum name their owner.
+    least_cohort: Decline rounds of fewer clients, and open no sum of fewer.
+    least_threshold: Decline rounds that fewer can open; 0: than a little over two thirds of the cohort.
     least_contributors: Exact sums: decline rounds that open rows of fewer clients.
     least_set: Exact sums: decline unions without room for so many rows of each client.
     score_bins: Exact sums: count held-out scores in at most so many bins; 0: no scores leave this client.
@@ -82,9 +101,10 @@ class Terms(Checked, frozen=True, rename="kebab"):
     period_days: Annotated[int, Meta(ge=1, le=3650)] = PERIOD_DAYS
     exposures: Annotated[int, Meta(ge=0)] = 1
     epsilon: Annotated[float, Meta(ge=0)] = EPSILON
-    least_cohort: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] = 3
-    least_threshold: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] = 3
-    least_contributors: Annotated[int, Meta(ge=1, le=512)] = 2
+    repeat_samples: bool = False
+    least_cohort: Annotated[int, Meta(ge=2, le=MAX_CLIENTS)] = LEAST_COHORT
+    least_threshold: Annotated[int, Meta(ge=0, le=MAX_CLIENTS)] = 0
+    least_contributors: Annotated[int, Meta(ge=1, le=512)] = LEAST_CONTRIBUTORS
     least_set: Annotated[int, Meta(ge=1)] = 64
     score_bins: Annotated[int, Meta(ge=0, le=MAX_BINS)] = 0
     dataset_weights: bool = False
@@ -134,6 +154,31 @@ class Terms(Checked, frozen=True, rename="kebab"):
     def _most_epsilon(self) -> float:
         return self.epsilon
 
+    def loosened(self) -> list[str]:
+        """Say which terms give more away than those that clients come with; empty where none does.
+
+        >>> import sfsl
+        >>> sfsl.Terms(least_cohort=5, exact_sums=True).loosened()
+        ['exact-sums', 'least-cohort 5 (50)']
+        """
+        usual, found = type(self)(), []
+        for field in msgspec.structs.fields(type(self)):
+            own, theirs = getattr(self, field.name), getattr(usual, field.name)
+            said = f"{field.encode_name} {_short(own)} ({_short(theirs)})"
+            match field.name:
+                case "privacy":
+                    looser = self.index_privacy.epsilon_infinity > usual.index_privacy.epsilon_infinity
+                case "least_threshold":
+                    looser, said = own > 0, f"{field.encode_name} {own} (two thirds)"
+                case "epsilon":
+                    looser = self._most_epsilon > usual._most_epsilon
+                case name if name in ALLOWED:
+                    looser, said = own, field.encode_name
+                case name:
+                    looser = (name in MORE and own > theirs) or (name in LESS and own < theirs)
+            found += [said] if looser else []
+        return found
+
     @property
     def calendar(self) -> Calendar:
         """Its periods."""
@@ -175,3 +220,7 @@ class Terms(Checked, frozen=True, rename="kebab"):
     def roster_file(self) -> Path | None:
         """The list of all clients, where it insists on active mode."""
         return Path(self.roster).expanduser() if self.roster else None
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

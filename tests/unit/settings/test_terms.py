@@ -11,9 +11,11 @@ import pytest
 from sfsl.cli.join import join
 from sfsl.errors import InputError, ParameterError, SfslError
 from sfsl.privacy import PRESETS, rho_for
+from sfsl.secagg import default_threshold
+from sfsl.secagg.graph import opened_alone
 from sfsl.settings.rounds import hot_rules
-from sfsl.settings.serve import from_all_sections
-from sfsl.settings.terms import Terms
+from sfsl.settings.serve import from_all_sections, least_cohort
+from sfsl.settings.terms import ALLOWED, LESS, MORE, Terms
 
 
 def test_its_parts() -> None:
@@ -48,6 +50,9 @@ def test_what_a_server_asks_for_by_default_a_client_allows_by_default() -> None:
     assert limits is not None
     assert max(rules.rho, rules.survey_rho) < limits.max_rho
     assert rules.marks <= limits.max_marks
+    # Also where as many have dropped out as the server puts up with.
+    one, few = run.round, least_cohort(run.round.clients, "auto")
+    assert Terms().least_cohort <= default_threshold(few) <= few <= one.clients
     assert rules.survey_rho + 10 * rules.rho <= Terms().budget.rho * (1 + 1e-9)
 
 
@@ -93,3 +98,34 @@ def test_flowers_terms_are_the_same_and_two_more() -> None:
     assert NodeTerms().budget == Terms().budget
     assert NodeTerms(epsilon=0).budget.epsilon_total == math.inf  # no limit in a node's configuration
     assert NodeTerms(epsilon=2).budget.epsilon_total == 2
+
+
+def test_contributors_as_a_plan_has_them() -> None:
+    """Of the rows of a client of the paper's size, each with as few askers as may be, how many are expected
+    to be opened with nobody else in them, where a tenth vanish."""
+    least = Terms().least_contributors
+    alone = [301 * float(opened_alone(askers, 0.1)) / askers for askers in (least - 1, least)]
+    assert alone[1] < 0.05 < alone[0]
+
+
+def test_every_term_says_which_way_it_is_loosened() -> None:
+    about_work = {"max_megabytes", "max_rows", "patience_hours", "roster", "log"}
+    ranked = [*MORE, *LESS, *ALLOWED, "privacy", "least_threshold"]
+    assert len(ranked) == len(set(ranked))
+    assert {field.name for field in msgspec.structs.fields(Terms)} - about_work == set(ranked)
+
+
+def test_what_is_loosened_is_named_and_what_is_tightened_is_not() -> None:
+    assert Terms().loosened() == []
+    loose = Terms(privacy="cpp1", least_threshold=2, least_cohort=3, epsilon=math.inf, repeat_samples=True)
+    assert loose.loosened() == [
+        "privacy cpp1 (cpp2)",
+        "epsilon inf (28)",
+        "repeat-samples",
+        "least-cohort 3 (50)",
+        "least-threshold 2 (two thirds)",
+    ]
+    assert Terms(privacy="cpp3", epsilon=1, least_cohort=500, participations=50).loosened() == []
+    from sfsl.flower import Terms as NodeTerms
+
+    assert NodeTerms(epsilon=0).loosened() == ["epsilon 0 (28)"]  # no limit in a node's configuration

@@ -317,6 +317,7 @@ def device_member(
     (``Home.samples`` does)."""
     terms, home, randomness = node.terms, node.home, node.randomness
     model = model_of(task)
+    home.note_terms(terms.loosened())
     with home.state(node.label, terms.calendar, terms.budget) as state, home.personal(task.spec) as personal:
         train, held_out = load(state)
         device = Device(task, train, held_out)

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from sfsl.cli import app, main
 from sfsl.errors import InputError, ParameterError
 from sfsl.rounds import RoundClient
-from sfsl.rounds.exchanges import CODEC
+from sfsl.rounds.exchanges import CODEC, order
 from sfsl_research.bench.memory import SERVER, MemoryMeter, bare_process_bytes
 from sfsl_research.bench.round import bench_round
 from sfsl_research.bench.simulated import SimulatedCohort, Sizes
@@ -39,6 +39,14 @@ def test_a_small_round() -> None:
         assert by_exchange == pytest.approx(result[f"client_bytes_{kind}"], abs=7)
     least = 4 * (SMALL.dense + 32 + result["rows_asked"] * (SMALL.width + 1))
     assert result["exchanges"]["submodel"]["bytes_up"] > least
+
+
+def test_active_mode_shows_what_proofs_cost() -> None:
+    active, default = (bench_round(SMALL, bins=16, active=on) for on in (True, False))
+    assert list(active["exchanges"]) == ["check-in", *order(active=True)]
+    assert 20 < active["proof_bytes"] < active["client_bytes_down"] - default["client_bytes_down"]
+    assert min(active["proof_client_seconds"], active["proof_server_seconds"]) > 0
+    assert not [key for key in default if key.startswith("proof")]
 
 
 @pytest.mark.parametrize("privacy", ["cpp1", "cpp4", "cpp5"])
