@@ -16,7 +16,7 @@ help:  ## Show this list.
 # The order matters to pip: what research/ needs of sfsl must be known by then.
 $(VENV)/.installed: pyproject.toml research/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,network,parquet,plot,research,store,train]' -e research
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,network,onnx,parquet,plot,research,store,train]' -e research
 	@touch $@
 
 # Engines of other projects, the documentation's and a linter, which the tests need and the demo does not.

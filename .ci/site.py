@@ -27,7 +27,10 @@ LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
 # Pages in the order in which they are read; those that are not named here come behind them, by name.
 SECTIONS = {
     "Tutorials": ("tutorials", ["your-csv", "your-torch-model", "ten-clients", "sign-off", "to-flower"]),
-    "How to": ("guide", ["installing", "data", "metrics", "simulation", "deployment", "containers", "hot"]),
+    "How to": (
+        "guide",
+        ["installing", "data", "metrics", "model", "simulation", "deployment", "containers", "hot"],
+    ),
     "Specification": ("spec", ["README", "guarantees", "secure-aggregation", "private-set-union", "round"]),
     "Decisions": ("decisions", []),
 }

@@ -9,10 +9,10 @@ import numpy as np
 from cohort import CATEGORIES, CATEGORY_OF, DENSE, GOODS, MAPS, MODEL, WIDTH
 from sfsl.crypto.secret import Identity
 from sfsl.rounds import RoundPolicy, Trained
-from sfsl.rounds.client import Download
+from sfsl.rounds.client import Download, Own
 from sfsl.rounds.exchanges import CODEC, Exchange, course_of
 from sfsl.rounds.hot import HotSet, HotState
-from sfsl.rounds.hot_client import HotClient, HotOwn
+from sfsl.rounds.hot_client import HotClient
 from sfsl.rounds.hot_server import HotRound, HotServer, plan_hot
 from sfsl.rounds.params import HotLimits, HotRules, RoundRules, plan_session
 from sfsl.secagg import Policy
@@ -130,9 +130,10 @@ class HotCohort:
         self.clients = {
             name: HotClient.join(
                 name,
-                HotOwn(
+                Own(
                     self.purses[name],
                     MODEL,
+                    MAPS,
                     self.policy,
                     self.randomness,
                     identity=identities.get(name),

@@ -100,6 +100,7 @@ _FEW = "--set data.users=60 --set data.scale=0.03"
 _AUDIT = "--trials 2000 --fleet 40 --cohort 10 --domain 500 --set-size 20"
 _NEEDS_GPU = "needs a GPU; --device cpu is run by tests/unit/research/resident"
 _NEEDS_INDEX = "installs from an index; test_fresh_install.py installs the same wheels"
+_MODEL_OUT = "tests/integration/test_model_out.py"
 _GUIDE, _README = "tests/integration/test_guide.py", "tests/integration/test_readme.py"
 
 PAGES: dict[str, Page] = {
@@ -205,6 +206,15 @@ PAGES: dict[str, Page] = {
         not_run={
             ".venv/bin/pip": "is what make does for all tests",
             "pip install -e": "is what make does for all tests",
+        },
+    ),
+    "docs/guide/model.md": Page(
+        smaller={"--clients 60 --rounds 40": "--clients 20 --rounds 2"},
+        elsewhere={
+            "sfsl export /var": _MODEL_OUT,
+            "sfsl models": _MODEL_OUT,
+            "sfsl predict --state": _MODEL_OUT,
+            "sfsl predict films.zip --state": _MODEL_OUT,
         },
     ),
     "docs/guide/ray.md": Page(

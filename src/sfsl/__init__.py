@@ -12,6 +12,7 @@ A model trained over simulated clients, yours or ours:
     load                 the model in a folder of a run         -> Model
     Table, Task          your torch module, and which of its embeddings are tables
     Samples, Fleet       what a client has, and all clients together
+    Callback             is told of a run's start, rounds, tests and end: write your own tracker
     StopTraining         raised by a callback, ends a run
 
 A deployment on a network:
@@ -41,9 +42,10 @@ if TYPE_CHECKING:
     from sfsl.errors import SfslError
     from sfsl.mean import SecureMean, secure_mean
     from sfsl.rounds.record import RoundRecord
+    from sfsl.run.callbacks import Callback, StopTraining
     from sfsl.run.fleet import Fleet
     from sfsl.run.load import Model, load
-    from sfsl.run.train import StopTraining, TrainedRun, train
+    from sfsl.run.train import TrainedRun, train
     from sfsl.secagg import Aggregate, aggregate
     from sfsl.settings.terms import Terms
     from sfsl.submodel import Table
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Aggregate",
     "Attempt",
+    "Callback",
     "Catalogue",
     "Event",
     "Fleet",
@@ -90,10 +93,11 @@ _ROOMS = {
     "sfsl.data": ("", ("Catalogue", "Samples")),
     "sfsl.rounds.record": ("", ("RoundRecord",)),
     "sfsl.settings.terms": ("", ("Terms",)),
+    "sfsl.run.callbacks": ("", ("Callback", "StopTraining")),
     "sfsl.run.load": ("store", ("Model", "load")),
     "sfsl.training": ("train", ("Task",)),
     "sfsl.run.fleet": ("train", ("Fleet",)),
-    "sfsl.run.train": ("train,store", ("StopTraining", "TrainedRun", "train")),
+    "sfsl.run.train": ("train,store", ("TrainedRun", "train")),
     "sfsl.client.events": ("", ("Event",)),
     "sfsl.client": ("network", ("Attempt",)),
     "sfsl.client.join": ("network,train", ("join", "join_async")),

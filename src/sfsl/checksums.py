@@ -11,8 +11,10 @@ older version and is taken as it is; one that is nearly a checksum is damage. It
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import BinaryIO
 
 from sfsl.errors import InputError
@@ -21,6 +23,7 @@ _DIGITS = 16
 _OBJECT = (b',"checksum":"', b'"}')
 _ARRAY = (b',"checksum:', b'"]')
 _LAST_LINE = (b"\n# checksum ", b"\n")
+_WHOLE_LINE = re.compile(rb"\n# checksum [0-9a-f]{16}\n")
 TRAILER_BYTES = sum(map(len, _LAST_LINE)) + _DIGITS
 _ALIKE = 4  # so many wrong bytes in its frame, and it is still a checksum, and damaged
 _AT_ONCE = 1 << 20
@@ -30,6 +33,12 @@ Frame = tuple[bytes, bytes]
 
 class _Damaged(Exception):
     """The checksum does not fit. Each reader says it in its own words."""
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a whole file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def with_json_sum(data: bytes) -> bytes:
@@ -81,6 +90,13 @@ def without_last_line(data: bytes, where: str, advice: str = "restore it") -> by
     except _Damaged:
         raise InputError(f"{where} is damaged: its checksum does not fit; {advice}") from None
     return body
+
+
+def without_last_lines(data: bytes, where: str, advice: str = "restore it") -> bytes:
+    """Do the same for a file of several that were joined, as people join certificates to a chain."""
+    ends = [found.end() for found in _WHOLE_LINE.finditer(data)]
+    parts = zip([0, *ends], [*ends, len(data)], strict=True)
+    return b"".join(without_last_line(data[start:end], where, advice) for start, end in parts)
 
 
 def add_last_line(file: BinaryIO) -> None:

@@ -46,6 +46,10 @@ class Checked(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
                 raise ParameterError(f"{type(self).__name__}.{field.name}: {error}") from None
             # A 5 given where 5.0 is meant becomes what decoding would make of it: one form, one encoding.
             msgspec.structs.force_setattr(self, field.name, value)
+        self.require_sound()
+
+    def require_sound(self) -> None:
+        """Refuse values that are right by themselves and do not go together."""
 
 
 def _size(value: object) -> str:

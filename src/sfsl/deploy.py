@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -17,6 +17,8 @@ from pathlib import Path
 import msgspec
 from starlette.types import ASGIApp
 
+from sfsl.bundle.describe import describe as describe_model
+from sfsl.bundle.describe import write_described
 from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.authority import (
     AUTHORITY,
@@ -33,14 +35,18 @@ from sfsl.client.join import blocking
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.catalogue_file import MOST_SERVED, read_catalogue, write_catalogue
-from sfsl.durable import OWNER_ONLY
+from sfsl.data.interactions import MAX_HISTORY
+from sfsl.durable import OWNER_ONLY, system_errors_as
 from sfsl.errors import InputError, KeyFileError, ParameterError, WrongModel
 from sfsl.models import build_task
 from sfsl.models.package import describe, package_digest
 from sfsl.rounds.params import IndexSpace, plan_round
+from sfsl.rounds.record import RoundRecord
+from sfsl.run.callbacks import Aside, Callbacks
 from sfsl.run.fleet import build_fleet
 from sfsl.run.planning import largest_set, plan_from_statistics
 from sfsl.run.setup import resolved, with_halving
+from sfsl.run.trackers import require_trackers, trackers
 from sfsl.service.clock import SigningClock
 from sfsl.service.driver import Service
 from sfsl.service.folder import open_server_folder
@@ -88,11 +94,9 @@ def _lasts(folder: Path, name: str, days: float, now: datetime) -> bool:
 
 def _remove(folder: Path, name: str) -> None:
     """Certificate first: what is left of a pair is a key, which is removed the next time."""
-    try:
+    with system_errors_as(KeyFileError, f"renew the files in {os.fspath(folder)}"):
         for kind in ("pem", "key"):
             (folder / f"{name}.{kind}").unlink(missing_ok=True)
-    except OSError as error:
-        raise KeyFileError(f"cannot renew the files in {os.fspath(folder)}: {error.strerror}") from None
 
 
 @dataclass(frozen=True)
@@ -125,6 +129,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
     own = config.serve
     if own.certificate:
         require_current(Path(own.certificate), now=utc_now())
+    require_trackers(config.run.run.track)
     listed = own.enrolment == "list"
     enrolment = Enrolment.listed(own.clients) if listed else Enrolment.open(own.most_enrolled)
     served = _from_catalogue(config) if own.catalogue else _from_data(config)
@@ -153,7 +158,15 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         if catalogue is not None:
             # After the store: a store that is behind it would be taken for one that never knew old rows.
             write_catalogue(catalogue, folder / CATALOGUE, OWNER_ONLY)
+        write_described(folder, task, describe_model(task, run, "https", MAX_HISTORY), catalogue)
         fresh = loopback_tls(folder / TLS, now=utc_now()) if own.own_tls else None
+        tracked = _tracked(config, folder, lines, held)
+
+        def record(line: RoundRecord) -> None:
+            metrics.append(line)
+            if tracked is not None:
+                tracked.round(line)
+
         service = Service(
             settings,
             task.spec,
@@ -161,7 +174,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             store,
             registry,
             model_digest=package_digest(package),
-            record=metrics.append,
+            record=record,
             cpu=time.thread_time,
             clock=time.monotonic,
             today=now_ms,
@@ -171,6 +184,8 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         if own.active:
             service.members.also_bars = log_.bars
         coordinator = Coordinator(service)
+        if run.round.scheme == "hot" and run.privacy.participations != "auto":
+            coordinator.rounds_allowed = run.privacy.participations + 1  # and a survey
         for line in lines:
             if not line.lost:
                 coordinator.totals.show(line)
@@ -197,6 +212,17 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             limits,
         )
         return Deployment(coordinator, app, listen, task.spec, least, fresh, hosts, held.pop_all().close)
+
+
+def _tracked(
+    config: ServeConfig, folder: Path, lines: Sequence[RoundRecord], held: ExitStack
+) -> Aside | None:
+    """Return who tells the trackers of run.track, if there are any. What they hear of settings is what is
+    trained, and nothing of [serve], which names files of keys."""
+    told = trackers(config.run.run.track, folder)
+    if not told:
+        return None
+    return held.enter_context(Aside(Callbacks(told), msgspec.to_builtins(config.run), tuple(lines)))
 
 
 @dataclass(frozen=True)

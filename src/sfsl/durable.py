@@ -2,7 +2,7 @@
 
 Whatever ends the process or the power while they are written, files are whole. Everything is made aside,
 flushed, and only then given its name; then the folder is flushed, so that the name stays too. Errors of the
-disk are raised as they come, as ``OSError``: the caller knows what they mean.
+disk are raised as they come, as ``OSError``: the caller knows what they mean (``system_errors_as``).
 
 A file of lines grows by whole lines (``LineFile``); files of other kinds are replaced. What a file holds is
 checked when it is read, by the checksum inside it (``sfsl.checksums``).
@@ -25,12 +25,21 @@ from typing import BinaryIO, Generic, Protocol, Self, TypeVar
 
 from sfsl.checksums import add_last_line
 from sfsl.codec import Codec, Message
-from sfsl.errors import LocalError, RemoteError, StateError, StoreError, StoreInUse, WrongVersion
+from sfsl.errors import LocalError, RemoteError, SfslError, StateError, StoreError, StoreInUse, WrongVersion
 
 OWNER_ONLY = 0o600
 OTHERS = 0o077
 _CHECKSUM_BYTES = 32
 Record = TypeVar("Record", bound=Message)
+
+
+@contextmanager
+def system_errors_as(kind: type[SfslError], doing: str, advice: str = "") -> Iterator[None]:
+    """Raise what the system refuses in the block as an error of ours: what failed, why, and ``advice``."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"cannot {doing}: {error.strerror or error}{advice}") from None
 
 
 def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:
@@ -329,12 +338,9 @@ class DurableFile(Closing):
 
     def read(self, limit: int) -> bytes:
         """Return all of it. A file that others may read or change is refused: it is theirs as well."""
-        try:
-            with open(self.path, "rb") as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                data = file.read(limit + 1)
-        except OSError as error:
-            raise StateError(f"cannot read {self.path}: {error.strerror}") from None
+        with system_errors_as(StateError, f"read {self.path}"), open(self.path, "rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            data = file.read(limit + 1)
         if mode & OTHERS:
             raise StateError(
                 f"{self.path} holds secrets, and others may read or change it (mode {mode:04o}). If nobody "

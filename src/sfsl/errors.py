@@ -11,6 +11,7 @@
     │   ├── StateError                a client's durable state cannot be read, written or trusted
     │   │   └── RolledBack            it is older than what this client has already sent
     │   ├── KeyFileError              a key or certificate file cannot be read, written or trusted
+    │   ├── BundleError               a bundle is missing a file, or one is not as it was written
     │   └── StoreError                a row store or registry cannot be used; what was committed stands
     │       ├── StoreInUse            another process has it open
     │       ├── StoreFull             no room on its disk
@@ -91,6 +92,10 @@ class RolledBack(StateError):
 
 class KeyFileError(LocalError):
     """A key or certificate file cannot be read, written or trusted."""
+
+
+class BundleError(LocalError):
+    """A bundle cannot be read: a file is missing, cut short or altered, or it has another format."""
 
 
 class StoreError(LocalError):

@@ -1,8 +1,8 @@
 """The mean of float vectors from a secure sum, with a bound on what quantization changes in it."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfsl.crypto.secret import Randomness, SystemRandomness
 from sfsl.errors import InputError, NotFinite, ParameterError
 from sfsl.secagg import Cost, aggregate
+from sfsl.secagg.facade import SumOptions
 from sfsl.submodel import Quantization
 
 # Relative error of one operation on doubles.
@@ -44,21 +45,17 @@ def secure_mean(
     clip: float,
     weights: Mapping[str, int] | None = None,
     max_weight: int | None = None,
-    threshold: int | None = None,
-    neighbours: int | None = None,
-    active: bool = False,
-    dropped_before_shares: Collection[str] = (),
-    dropped_before_upload: Collection[str] = (),
-    dropped_before_unmask: Collection[str] = (),
     ring: Literal["z32", "z64"] = "z32",
     randomness: Randomness | None = None,
+    **options: Unpack[SumOptions],
 ) -> SecureMean:
     """The mean of float vectors, one a client, without anyone seeing one of them.
 
     Values are cut to ±``clip``, which is public, and rounded to the finest grid that the ring has room for
     ("z64" has a finer one). ``weights`` are whole numbers, such as counts of samples; they stay as hidden as
     the vectors, only their sum is seen. ``max_weight``, also public: whoever weighs more counts as this
-    (default: the largest given). All else is as in ``aggregate``.
+    (default: the largest given). ``options`` are as in ``aggregate``: threshold, neighbours, active, and who
+    is dropped before what.
 
     >>> import sfsl
     >>> speeds = {"ann": [0.25, -0.5], "bob": [0.75, 0.7], "cyd": [9.0, 0.0]}
@@ -77,14 +74,10 @@ def secure_mean(
     source = randomness or SystemRandomness()
     found = aggregate(
         {name: quantization.encode_dense(vector, counted[name], source) for name, vector in given.items()},
-        threshold=threshold,
-        neighbours=neighbours,
-        active=active,
-        dropped_before_shares=dropped_before_shares,
-        dropped_before_upload=dropped_before_upload,
-        dropped_before_unmask=dropped_before_unmask,
         ring=ring,
+        wrap=True,  # numbers below zero stand at the ring's upper end; quantization leaves room for the sum
         randomness=source,
+        **options,
     )
     sums = quantization.decode(found.total[None])
     total = int(sums.weights[0])

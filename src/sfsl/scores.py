@@ -7,13 +7,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Indices, Reals, find
+from sfsl.correction import SUREST, Correction, fit_correction, sigmoid
 from sfsl.errors import InputError
 
 _SMALLEST = 1e-12
-# A chance counts as no nearer to 0 or 1 than this, which is how finely float32 tells sigmoids apart: a score
-# that is sure and wrong costs 16.1.
-_SUREST = 1e-7
-_FARTHEST = -float(np.log(_SUREST))
+# A score that is sure and wrong costs 16.1.
+_FARTHEST = -float(np.log(SUREST))
 # Rankings are judged by their first ten places.
 TOP = 10
 # An item's popularity counts so many samples at the base rate beside its own.
@@ -80,7 +79,8 @@ class Evaluation:
     look at the first ten and are means over ``users_ranked``: those with a click and a non-click. A user with
     ten samples or fewer has a recall of 1, whatever the model. The ``base`` figures are those of a model that
     always says ``base_rate``, the training samples' click rate; the ``popularity`` figures, of one that says
-    the smoothed click rate of the item among training samples.
+    the smoothed click rate of the item among training samples. ``correction`` is what the scores were
+    corrected by.
     """
 
     samples: int
@@ -96,11 +96,17 @@ class Evaluation:
     popularity_ndcg: float | None = None
     popularity_recall: float | None = None
     calibration: tuple[CalibrationBin, ...] = ()
+    correction: Correction | None = None
 
 
-def evaluate(scored: Scored, baselines: Baselines | None = None) -> Evaluation:
-    """Return what scores are worth, and what the baselines are worth on the same samples."""
+def evaluate(
+    scored: Scored, baselines: Baselines | None = None, correction: Correction | None = None
+) -> Evaluation:
+    """Return what scores are worth, corrected where there is a correction, and what the baselines are worth
+    on the same samples."""
     scores, labels = scored.scores, scored.labels
+    if correction is not None:
+        scores = correction.chances(scores)
     ndcg, recall, ranked = rank(scores, labels, scored.users)
     found = {"auc": auc(scores, labels), "ndcg": ndcg, "recall": recall}
     if scored.chances:
@@ -117,8 +123,14 @@ def evaluate(scored: Scored, baselines: Baselines | None = None) -> Evaluation:
         samples=len(labels),
         users_ranked=ranked,
         calibration=calibrate(scores, labels) if scored.chances else (),
+        correction=correction,
         **{name: one for name, one in found.items() if np.isfinite(one)},
     )
+
+
+def correction_of(scored: Scored) -> Correction | None:
+    """Return the correction that these samples fit; None where scores are no chances."""
+    return fit_correction(scored.scores, scored.labels) if scored.chances else None
 
 
 def unbeaten(found: Evaluation) -> list[str]:
@@ -168,7 +180,7 @@ def log_loss(scores: ArrayLike, labels: ArrayLike) -> float:
     score, label = _paired(scores, labels)
     if not len(score) or not np.isfinite(score).all():
         return float("nan")
-    chance = np.clip(score, _SUREST, 1 - _SUREST)
+    chance = np.clip(score, SUREST, 1 - SUREST)
     return float(-(label * np.log(chance) + (1 - label) * np.log1p(-chance)).mean())
 
 
@@ -297,7 +309,7 @@ def _fitted_log_loss(
     low, high = -4 * _FARTHEST, 4 * _FARTHEST
     for _ in range(60):
         constant = (low + high) / 2
-        missed = clicked @ _sigmoid(-of_clicks - constant) - passed @ _sigmoid(of_others + constant)
+        missed = clicked @ sigmoid(-of_clicks - constant) - passed @ sigmoid(of_others + constant)
         low, high = (constant, high) if missed > 0 else (low, constant)
     return _log_loss_at(clicked, passed, of_clicks, of_others, constant), constant
 
@@ -311,10 +323,6 @@ def rate_log_loss(clicks: float, others: float) -> float:
     """Return the log loss of always saying the click rate of the very samples that are judged."""
     rate = clicks / (clicks + others) if clicks + others else float("nan")
     return rate * log_loss([rate], [1]) + (1 - rate) * log_loss([rate], [0])
-
-
-def _sigmoid(log_odds: Reals) -> Reals:
-    return np.asarray(np.exp(-np.logaddexp(0, -log_odds)))
 
 
 def relative_scores(scores: Reals, reference: float) -> Reals:

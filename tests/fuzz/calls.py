@@ -380,7 +380,8 @@ def require_proper(call: Call, answer: Answer) -> str:
     assert answer.headers["content-type"] == "application/json"
     said = json.loads(answer.body)
     assert said["error"] in NAMES[answer.status], f"{said} with {answer.status} for {call.describe()}"
-    assert set(said) == {"error", "message"} | ({"outcome", "round"} if answer.status == 410 else set())
+    beside = {401: {"time", "clock"}, 410: {"outcome", "round"}}
+    assert set(said) == {"error", "message"} | beside.get(answer.status, set())
     assert 0 < len(said["message"]) <= 400
     assert "\n" not in said["message"]
     return f"{answer.status} {said['error']}"

@@ -89,7 +89,7 @@ def test_setting_up(tmp_path: Path) -> None:
     served(command(serve), command(join), tmp_path, homes, log)
     assert f"Serving at https://127.0.0.1:{free}" in log.read_text()
     assert f"round 1 committed: {CLIENTS} of {CLIENTS} clients" in log.read_text()
-    (tmp_path / "new-items.csv").write_text("item,category\n5,5\nnew,0\n900,3\n901,8\n")
+    (tmp_path / "new-items.csv").write_text("item,category\n5,5\n900,3\n901,8\n")
     shell(here(grow), tmp_path)
     grown = read_catalogue(tmp_path / "etc/catalogue-2.json")
     assert (grown.version, grown.rows("item"), grown.rows("category")) == (2, ITEMS + 2, 8)

@@ -1,5 +1,5 @@
-"""The status page in a real browser, as wide as a phone: it is live, its policy does not stop it, and it says
-how rounds ended."""
+"""The status page in a real browser, on a phone and a wide screen, light and dark: it is live, its policy
+does not stop it, nothing sticks out, and it says how rounds ended."""
 
 import asyncio
 import itertools
@@ -21,6 +21,7 @@ from sfsl.carriers.https.listen import Listen
 from sfsl.carriers.https.listen import serve as serve_forever
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+WIDE = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
 PHONE = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": True}
 REASON = (
     "fewer clients are left than the threshold: 26 of 40 answered 'submodel', and 27 are needed to open a sum"
@@ -29,7 +30,15 @@ REASON = (
 ENDS = """JSON.stringify({
   width: innerWidth, page: document.documentElement.scrollWidth,
   waiting: Number(document.getElementById("waiting").textContent),
-  cells: [...document.querySelectorAll("th:nth-child(2), #rounds .why")].map(cell => {
+  back: getComputedStyle(document.body).backgroundColor,
+  ink: getComputedStyle(document.querySelector("svg text")).fill,
+  text: Math.min(...[...document.querySelectorAll("figure svg text")].map(
+    one => one.getBoundingClientRect().height)),
+  columns: new Set([...document.querySelectorAll("figure")].map(
+    one => one.getBoundingClientRect().left)).size,
+  out: [...document.querySelectorAll("main *:not(.wide *)")].filter(
+    one => one.getBoundingClientRect().right > innerWidth + 1).map(one => one.outerHTML.slice(0, 80)),
+  cells: [...document.querySelectorAll(".wide th:nth-child(2), #rounds .why")].map(cell => {
     const box = cell.getBoundingClientRect();
     return { text: cell.textContent, left: box.left, right: box.right };
   }) })"""
@@ -63,8 +72,10 @@ async def browse(url: str, folder: Path, seconds: float) -> tuple[str, str]:
     return out.decode(), err.decode()
 
 
-async def measure(url: str, folder: Path, seconds: float) -> list[dict[str, Any]]:
-    """``ENDS`` on a phone's screen, as the page is rendered and after a while.
+async def measure(
+    url: str, folder: Path, seconds: float, screen: dict[str, Any] = PHONE, scheme: str = "light"
+) -> list[dict[str, Any]]:
+    """``ENDS`` on a screen, as the page is rendered and after a while.
 
     The browser is asked over a pipe: its file 3 is what it is told, 4 what it says."""
     process = await asyncio.create_subprocess_exec(
@@ -91,7 +102,9 @@ async def measure(url: str, folder: Path, seconds: float) -> list[dict[str, Any]
     async def look() -> list[dict[str, Any]]:
         target = (await ask("Target.createTarget", url="about:blank"))["targetId"]
         session = (await ask("Target.attachToTarget", targetId=target, flatten=True))["sessionId"]
-        await ask("Emulation.setDeviceMetricsOverride", session, **PHONE)
+        await ask("Emulation.setDeviceMetricsOverride", session, **screen)
+        liked = [{"name": "prefers-color-scheme", "value": scheme}]
+        await ask("Emulation.setEmulatedMedia", session, features=liked)
         await ask("Page.navigate", session, url=url)
         found = []
         for wait in (1.0, seconds):
@@ -140,10 +153,11 @@ def test_the_page_is_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     async def act(world: Deployment, url: str) -> None:
         page, said = await browse(url, tmp_path / "browser", 7)
         facts = dict(re.findall(r'<dd id="(\w+)">([^<]*)</dd>', page))
-        assert (facts["round"], facts["phase"], facts["enrolled"]) == ("1", "waiting", "3")
+        assert (facts["round"], facts["enrolled"]) == ("1", "3")
         assert int(facts["waiting"]) >= 1
         assert re.search('<td>1</td><td class="why">committed</td><td>3 of 3</td>', page)
-        assert '<span id="live">live</span>' in page
+        assert '<span id="live" class="live">live</span>' in page
+        assert page.count("<polyline") >= 3  # time, bytes sent and received
         assert "Content Security Policy" not in said
         assert "Refused to" not in said
 
@@ -162,3 +176,29 @@ def test_a_phone_shows_how_rounds_ended(tmp_path: Path, monkeypatch: pytest.Monk
                 assert 0 <= cell["left"] < cell["right"] <= 390
 
     shown(tmp_path, monkeypatch, act)
+
+
+def test_it_fits_each_screen_and_is_readable_in_light_and_dark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def act(world: Deployment, url: str) -> None:
+        for number in range(2, 8):
+            auc = {"auc_secure": 0.6 + number / 100, "log_loss_secure": 0.6, "base_log_loss_secure": 0.69}
+            world.coordinator.totals.show(msgspec.structs.replace(world.lines[0], round=number, **auc))
+        backs = {}
+        for screen, columns, scheme in ((PHONE, 1, "dark"), (WIDE, 3, "light")):
+            _, found = await measure(url, tmp_path / scheme, 3, screen, scheme)
+            assert found["page"] <= screen["width"]
+            assert found["out"] == []
+            assert found["columns"] == columns
+            assert found["text"] >= 11, "small, and still to be read"
+            backs[scheme] = brightness(found["back"])
+            assert abs(backs[scheme] - brightness(found["ink"])) > 90
+        assert backs["light"] > 200 > 60 > backs["dark"]
+
+    shown(tmp_path, monkeypatch, act)
+
+
+def brightness(colour: str) -> float:
+    red, green, blue = (float(one) for one in re.findall(r"[\d.]+", colour)[:3])
+    return 0.3 * red + 0.59 * green + 0.11 * blue

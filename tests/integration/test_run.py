@@ -65,12 +65,13 @@ SECTIONS: dict[str, dict[str, Any]] = {
 KEYS = {
     "checksum",
     "lost",
+    "restored",
     *("round", "aborted", "cohort", "survivors", "dropped", "late", "declined", "diverged"),
     *("samples", "unknown_rows", "loss", "auc", "auc_secure", "auc_secure_error", "union", "opened", "moved"),
     *("log_loss", "ndcg", "recall", "log_loss_secure", "log_loss_secure_error", "base_log_loss_secure"),
     *("refused", "bytes_up", "bytes_down"),
     *("client_seconds", "server_seconds", "training_seconds", "wall_seconds", "exchange_seconds"),
-    *("cohorts_aborted", "workers_lost", "auc_valid", "log_loss_valid"),
+    *("cohorts_aborted", "workers_lost", "auc_valid", "log_loss_valid", "correction"),
 }
 KILLS, MANY_KILLS = 12, 50
 
@@ -128,7 +129,8 @@ def contents(out: Path) -> dict[str, bytes]:
 
 def test_a_run_leaves_settings_versions_metrics_summary_and_store(finished: Path, run_file: Path) -> None:
     names = {one.name for one in finished.iterdir()}
-    assert names == {"config.toml", "versions.json", "metrics.jsonl", "summary.json", "store", "store.lock"}
+    made = {"config.toml", "versions.json", "metrics.jsonl", "summary.json", "store", "store.lock"}
+    assert names == made | {"model.json", "model-catalogue.json"}
     stored = read_config(finished / "config.toml")
     assert stored.round.threshold == stored.round.threshold_clients == 9, "no auto is left"
     assert {"sfsl", "python", "torch", "numpy"} <= json.loads((finished / "versions.json").read_text()).keys()

@@ -18,7 +18,8 @@ from sfsl import secagg
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.errors import Refused
 from sfsl.rounds import RoundPolicy, Trained
-from sfsl.rounds.hot_client import HotClient, HotOwn
+from sfsl.rounds.client import Own
+from sfsl.rounds.hot_client import HotClient
 from sfsl.rounds.hot_server import HotRound as Plan
 from sfsl.rounds.params import HotLimits
 from sfsl.rounds.record import RoundTally
@@ -101,7 +102,7 @@ class Ours(Person):
             max_rows=1000,
             hot=HotLimits(max_rho=self.max_rho, corruption=CORRUPTION),
         )
-        self.client = HotClient.join(self.id, HotOwn(self.purse, MODEL, policy, SystemRandomness()))
+        self.client = HotClient.join(self.id, Own(self.purse, MODEL, MAPS, policy, SystemRandomness()))
         return self.client.create_keys()
 
     def answer(self, exchange: str, frame: bytes) -> bytes:

@@ -91,6 +91,7 @@ def test_complete_graph(
     options: dict[str, Any] = {
         "threshold": cohort.threshold,
         "ring": ring,
+        "wrap": True,
         "active": active,
         **cohort.dropped,
     }
@@ -136,6 +137,7 @@ def test_sparse_graph(largest: int, data: st.DataObject, ring: str, length: int,
             threshold=threshold,
             neighbours=neighbours,
             ring=ring,
+            wrap=True,
             randomness=SeededRandomness(seed),
             **cohort.dropped,
         )
@@ -197,6 +199,7 @@ def test_misaligned_rows(
         "active": active,
         "threshold": cohort.threshold,
         "ring": ring,
+        "wrap": True,
         **cohort.dropped,
     }
     if len(last) < cohort.threshold:

@@ -16,7 +16,7 @@ from sfsl.rounds import RoundClient, RoundServer
 from sfsl.rounds.client import Own
 from sfsl.rounds.exchanges import CODEC
 from sfsl.rounds.hot_client import HotClient
-from sfsl.rounds.snapshots import HotSnapshot, RoundSnapshot, decode_client, encode_client, revive, revive_hot
+from sfsl.rounds.snapshots import HotSnapshot, RoundSnapshot, decode_client, encode_client, revive
 from sfsl.secagg import Client
 from sfsl.testing import SeededRandomness
 
@@ -68,7 +68,7 @@ class Twins:
     def _revived(self) -> RoundClient:
         kept = decode_client(self.kept)
         assert isinstance(kept, RoundSnapshot)
-        return revive(kept, self.own)
+        return revive(RoundClient, kept, self.own)
 
     def _said(self, client: RoundClient, step: str, message: Any) -> Any:
         if step != "submodel":
@@ -150,7 +150,7 @@ class HotTwins(HotCohort):
         kept, own = decode_client(self.kept[name]), self.clients[name]._own
         assert isinstance(kept, HotSnapshot)
         drawn = SeededRandomness(f"{name} {exchange}"), SeededRandomness(f"{name} {exchange}")
-        lasting, passing = self.clients[name], revive_hot(kept, replace(own, randomness=drawn[1]))
+        lasting, passing = self.clients[name], revive(HotClient, kept, replace(own, randomness=drawn[1]))
         assert encode_client(passing) == self.kept[name]
         lasting._own, lasting._rounding = replace(own, randomness=drawn[0]), drawn[0]
         lasting.session._randomness = drawn[0]

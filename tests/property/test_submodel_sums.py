@@ -124,7 +124,9 @@ def test_the_secure_sum_of_updates_is_the_plain_one_word_for_word(seed: int) -> 
         counts = PAPER.row_weights(rng.integers(0, 80, len(asked[name])), 80)
         words[name] = quantization.encode(deltas, counts, SeededRandomness(seed))
         plain[asked[name]] += words[name].astype(np.uint32)
-    secure = aggregate_rows(asked, words, rows, min_contributors=1, randomness=SeededRandomness(seed))
+    secure = aggregate_rows(
+        asked, words, rows, min_contributors=1, wrap=True, randomness=SeededRandomness(seed)
+    )
     assert secure.totals.tolist() == plain.tolist()
     assert quantization.decode(secure.totals).values.tolist() == quantization.decode(plain).values.tolist()
 

@@ -18,6 +18,7 @@ from sfsl.checksums import (
     with_last_line,
     without_json_sum,
     without_last_line,
+    without_last_lines,
 )
 from sfsl.durable import written_whole
 from sfsl.errors import InputError
@@ -115,3 +116,15 @@ def test_every_flipped_bit_of_lines_is_found() -> None:
 def test_a_csv_reader_reads_a_file_with_a_last_line() -> None:
     first, *_ = csv.reader(io.StringIO(with_last_line(b"a,b\n").decode()))
     assert first == ["a", "b"]
+
+
+def test_files_that_were_joined_are_checked_part_by_part() -> None:
+    parts = [b"one\n", b"two\n"]
+    joined = b"".join(map(with_last_line, parts))
+    assert without_last_lines(joined, "it") == b"one\ntwo\n"
+    assert without_last_lines(joined + b"and one without\n", "it") == b"one\ntwo\nand one without\n"
+    for place in range(len(joined)):
+        broken = bytearray(joined)
+        broken[place] ^= 1
+        with pytest.raises(InputError, match="it is damaged"):
+            without_last_lines(bytes(broken), "it")

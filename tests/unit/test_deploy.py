@@ -86,7 +86,7 @@ def certified(folder: Path, begins: datetime, days: int, *hosts: str) -> dict[st
 @pytest.mark.parametrize(
     ("begins", "says"),
     [
-        (-30, r"ended on .* and no client connects any more.*make a new one"),
+        (-30, r"ended on .*: no client connects any more.*make a new one"),
         (30, r"begins on .*set the clock"),
     ],
 )

@@ -15,6 +15,10 @@ SAVING = {"save", "savez", "savez_compressed", "savefig"}
 # What may be where, and why.
 ALLOWED = {
     ("src/sfsl/service/registry.py", "open"): "an empty file for SQLite, for its owner only",
+    (
+        "src/sfsl/cli/fetch.py",
+        "write_text",
+    ): "scratch of a download, whose checksum is looked at when it is whole",
     ("src/sfsl/cli/report.py", "mkdir"): "a folder of pictures, which can be drawn again",
     ("research/sfsl_research/reproduce/targets.py", "mkdir"): "a folder of pages, which are made again",
     ("research/sfsl_research/reproduce/sheets.py", "mkdir"): "a folder of pages, which are made again",

@@ -6,7 +6,7 @@ import pytest
 
 PUBLIC = {
     "sfsl": {
-        "Aggregate", "Attempt", "Catalogue", "Event", "Fleet", "Model", "RoundRecord", "Samples",
+        "Aggregate", "Attempt", "Callback", "Catalogue", "Event", "Fleet", "Model", "RoundRecord", "Samples",
         "SecureMean", "Serving", "SfslError", "StopTraining", "Table", "Task", "Terms", "TrainedRun",
         "UnionResult", "__version__", "aggregate", "join", "join_async", "load", "private_set_union",
         "secure_mean", "serve", "serve_async", "train",

@@ -21,16 +21,17 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from sfsl.crypto.secret import Identity, Secret
 from sfsl.privacy.noise import DiscreteGaussian
 from sfsl.rounds import RoundPolicy, ScoreBins, Trained
+from sfsl.rounds.client import Own
 from sfsl.rounds.exchanges import CODEC, HotInvitation
 from sfsl.rounds.hot import HotParams, HotSet, Published, blob_digest
-from sfsl.rounds.hot_client import HotClient, HotOwn, open_published, survey_vector, update_vector
+from sfsl.rounds.hot_client import HotClient, open_published, survey_vector, update_vector
 from sfsl.rounds.params import HotLimits
 from sfsl.secagg import Policy, Server, SessionParams
 from sfsl.service import messages as network
 from sfsl.service.signing import client_id
 from sfsl.submodel import RowSet, TrainedRows
 from sfsl.submodel.store import initial_rows
-from vectors.make_network import CATEGORY_OF, MODEL, REAL, numbers
+from vectors.make_network import CATEGORY_OF, MAPS, MODEL, REAL, numbers
 from vectors.values import Json, Recorder, plain, some
 
 PLACE = Path(__file__).parent / "hot.json"
@@ -175,8 +176,14 @@ class Member:
         )
         self.machine = HotClient.join(
             self.id,
-            HotOwn(
-                self, MODEL, policy, self.randomness, identity=identity if active else None, identities=known
+            Own(
+                self,
+                MODEL,
+                MAPS,
+                policy,
+                self.randomness,
+                identity=identity if active else None,
+                identities=known,
             ),
         )
         self.keys = self.machine.create_keys()

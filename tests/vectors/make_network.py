@@ -59,6 +59,7 @@ MODEL = ModelSpec(
     ),
     dense=3,
 )
+MAPS = RowMaps(MODEL, {"category": np.array(CATEGORY_OF)})
 REAL = ([0, 3, 7, 12, 39], [3, 7, 8, 12], [0, 3, 20], [3, 12, 21, 22])
 HANDLERS = {
     "Invitation": "handle_invitation",
@@ -109,7 +110,7 @@ class Member:
         own = Own(
             Answers(self.period_key, privacy, self.real),
             MODEL,
-            RowMaps(MODEL, {"category": np.array(CATEGORY_OF)}),
+            MAPS,
             RoundPolicy(session=policy, max_clip=2.0, max_rows=1000, limits=ANYTHING),
             self.randomness,
         )
@@ -203,8 +204,7 @@ def conversation(
         sums=params.sums(),
     )
     store = MemoryStore(StoreSpec(model=MODEL, seed=bytes(32)), dense=np.array([0.5, -1, 3], np.float32))
-    maps = RowMaps(MODEL, {"category": np.array(CATEGORY_OF)})
-    server = RoundServer(session, params, [member.keys for member in members], store, maps, known)
+    server = RoundServer(session, params, [member.keys for member in members], store, MAPS, known)
     outbound: Mapping[str, Any] = server.invitations()
     away: set[str] = set()
     while outbound:

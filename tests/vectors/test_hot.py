@@ -18,11 +18,12 @@ from second_client.wire import Refused, digest, encode, pack
 from sfsl import errors, secagg
 from sfsl.crypto.secret import Identity, Secret
 from sfsl.rounds import RoundPolicy
+from sfsl.rounds.client import Own
 from sfsl.rounds.exchanges import CODEC
-from sfsl.rounds.hot_client import HotClient, HotOwn
+from sfsl.rounds.hot_client import HotClient
 from sfsl.rounds.params import HotLimits
 from vectors import make_hot
-from vectors.make_network import MODEL
+from vectors.make_network import MAPS, MODEL
 from vectors.test_network import Tape, named
 
 HOT = json.loads((Path(__file__).parent / "hot.json").read_text())
@@ -185,7 +186,7 @@ def ours(case: Any) -> HotClient:
         hot=HotLimits(max_rho=case["rho"] * 1.001, corruption=case["corrupt"]),
     )
     identity = Identity(Secret(bytes.fromhex(case["seed"]))) if known else None
-    own = HotOwn(NoPurse(), MODEL, policy, Drawn(), identity=identity, identities=known)
+    own = Own(NoPurse(), MODEL, MAPS, policy, Drawn(), identity=identity, identities=known)
     client = HotClient.join(case["client"], own)
     client.create_keys()
     return client

@@ -9,10 +9,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from sfsl.bundle.versions import versions
 from sfsl.privacy.accounting import epsilon_of
 from sfsl.rounds.hot_server import honest_of
 from sfsl.run.fleet import Fleet, build_fleet, scheme_privacy
-from sfsl.run.folder import RunFolder, versions
+from sfsl.run.folder import RunFolder
 from sfsl.run.setup import resolved
 from sfsl.run.start import with_whole_path
 from sfsl.settings.rounds import round_rules, store_spec

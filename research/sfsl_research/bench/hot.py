@@ -17,9 +17,10 @@ from sfsl.errors import InputError
 from sfsl.privacy.accounting import epsilon_of, plan_noise
 from sfsl.privacy.noise import DiscreteGaussian
 from sfsl.rounds import RoundPolicy, Trained
+from sfsl.rounds.client import Own
 from sfsl.rounds.exchanges import CODEC, Exchange
 from sfsl.rounds.hot import HotSet, HotState
-from sfsl.rounds.hot_client import HotClient, HotOwn
+from sfsl.rounds.hot_client import HotClient
 from sfsl.rounds.hot_server import HotRound
 from sfsl.rounds.params import HotLimits, HotRules, RoundRules
 from sfsl.rounds.record import RoundTally
@@ -93,7 +94,7 @@ def bench_hot(
         spent[name] += time.thread_time() - start
         return result
 
-    own = HotOwn(_Memory(), driver.model, _POLICY, SystemRandomness())
+    own = Own(_Memory(), driver.model, driver.maps, _POLICY, SystemRandomness())
     people = {name: HotClient.join(name, own) for name in names}
     keys = [of(name, people[name].create_keys) for name in names]
     tally = RoundTally(clients)

@@ -63,7 +63,9 @@ def bench_secagg(
         asked = {name: np.flatnonzero(rng.random(rows) < share) for name in names}
         blocks = {name: _values(rng, chosen, (len(asked[name]), length)) for name in names}
         begin = time.perf_counter()
-        result = aggregate_rows(asked, blocks, rows, ring=ring, active=active, dropped_before_upload=dropped)
+        result = aggregate_rows(
+            asked, blocks, rows, ring=ring, wrap=True, active=active, dropped_before_upload=dropped
+        )
         uploaded = float(np.mean([len(asked[name]) * length for name in result.survivors]))
     wall = time.perf_counter() - begin
     cost = result.cost

@@ -26,7 +26,7 @@ from sfsl.submodel import (
     TrainedRows,
     UpdateParams,
 )
-from sfsl.union import UnionParams, choose, planned_capacity
+from sfsl.union import UnionParams, planned_capacity
 from sfsl_research.bench.union import simulated_sets
 
 CLIP = 1.0
@@ -121,14 +121,7 @@ class SimulatedCohort:
 
     def _union(self, sizes: Sizes, encoding: str) -> UnionParams:
         capacity = planned_capacity(sizes.rows, sizes.clients, sizes.set_size)
-        seed = self.randomness.bytes(32)
-        chosen = choose(encoding, sizes.rows, capacity, seed)
-        return UnionParams(
-            domain=sizes.rows,
-            encoding=chosen.name,  # type: ignore[arg-type]
-            capacity=capacity,
-            seed=seed,
-        )
+        return UnionParams.plan(encoding, sizes.rows, capacity, self.randomness.bytes(32))
 
     def store(self) -> MemoryStore:
         spec = StoreSpec(model=self.model, seed=self.randomness.bytes(32))

@@ -20,7 +20,6 @@ from sfsl.carriers.local.engine import LocalEngine
 from sfsl.client.device import Device
 from sfsl.data import Interactions, Speech, SyntheticSettings, SyntheticTaobao, Windows
 from sfsl.data.catalogue import Catalogue
-from sfsl.data.compact import compact
 from sfsl.data.words import CONTEXT
 from sfsl.errors import InputError
 from sfsl.models import bst, dien, din, logistic_regression, next_word_lstm
@@ -32,6 +31,7 @@ from sfsl.submodel import Averaging, MemoryStore, Quantization, StoreSpec, Updat
 from sfsl.training import LocalSettings
 from sfsl.training.task import Task
 from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
+from sfsl_research.resident.compact import compact
 
 MODELS: dict[str, Callable[["TrainingCohort"], Task]] = {
     "din": lambda cohort: din(Catalogue.of(cohort.data), seed=0),

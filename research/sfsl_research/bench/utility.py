@@ -21,7 +21,7 @@ from sfsl.data.synthetic import WORLDS, SyntheticTaobao
 from sfsl.rounds.hot import HotState
 from sfsl.rounds.hot_server import HotRound
 from sfsl.run.fleet import Fleet, Interacted, build_fleet
-from sfsl.run.setup import central_settings, resolved
+from sfsl.run.setup import resolved
 from sfsl.scores import Evaluation, evaluate
 from sfsl.secagg.messages import MAX_COMPLETE
 from sfsl.settings.rounds import store_spec
@@ -29,6 +29,7 @@ from sfsl.settings.run import RunConfig, from_sections
 from sfsl.simulate.engine import baselines_of
 from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import MemoryStore
+from sfsl_research.experiments.centralized import central_settings
 from sfsl_research.experiments.resident_central import ResidentCentral
 from sfsl_research.resident import ResidentModel, plugin
 from sfsl_research.resident.scoring import ResidentTest

@@ -9,8 +9,10 @@ import typer
 
 from sfsl.cli.output import INTERRUPTED, Json, Settings, console, emit_json, plain, progress_console
 from sfsl.cli.run import require_torch, stopping
+from sfsl.cli.tables import Columns, Label, table_flags
 from sfsl.errors import InputError
 from sfsl.settings.run import RunConfig, from_sections
+from sfsl.settings.source import source_of
 from sfsl.settings.toml import Sections, overridden, read_run_sections, with_settings
 from sfsl_research.cli.tune_output import TuneProgress, print_summary
 
@@ -25,14 +27,14 @@ if TYPE_CHECKING:
 # half says what it is worth.
 VALIDATION = 0.5
 ARMS = 16
-SOURCES = ("amazon", "taobao", "csv", "parquet", "stored")
-_SUFFIXES = {".csv": "csv", ".parquet": "parquet"}
 
 
 def register(app: typer.Typer) -> None:
     app.command(
-        epilog="Examples:  sfsl tune clicks.csv   |   sfsl tune my.toml --rounds 200 --clients 50 --out tuned"
-        "   |   sfsl tune amazon:interactions.tsv.gz --arms 18 --device cuda   |   "
+        epilog="Examples:  sfsl tune clicks.csv   |   "
+        "sfsl tune stars.csv --columns time=at --label 'rating>=4'   |   "
+        "sfsl tune my.toml --rounds 200 --clients 50 --out tuned   |   "
+        "sfsl tune amazon:interactions.tsv.gz --arms 18 --device cuda   |   "
         "sfsl tune --out tuned --resume   |   then:  sfsl run tuned/tuned.toml --out runs/tuned"
     )(tune)
 
@@ -42,10 +44,12 @@ def tune(
         str | None,
         typer.Argument(
             metavar="DATA",
-            help="A file of clicks (.csv, .parquet; or amazon:, taobao:, csv:, parquet:, stored: and a "
-            "path), a run file (.toml), or synthetic.",
+            help="A run file (.toml); or what sfsl run takes as --data: a table (CSV, TSV, Parquet, JSON "
+            "lines), amazon:, taobao: or stored: and a path, or synthetic.",
         ),
     ] = None,
+    columns: Columns = None,
+    label: Label = "",
     out: Annotated[Path, typer.Option(help="The folder of the search.")] = Path("sfsl-tune"),
     arms: Annotated[
         int | None, typer.Option(min=2, help="How many settings to try, with those as they are. Default: 16.")
@@ -82,6 +86,7 @@ def tune(
     where, screen = _device(device), progress_console()
     given = {"run.rounds": rounds, "round.clients": clients, "run.seed": seed, "run.keep": by}
     flags = {key: value for key, value in given.items() if value is not None}
+    flags |= table_flags(None, columns, label, None)
     if resume:
         with TuneFolder(out) as folder, screen.status("reading data and settings"):
             stored = folder.plan
@@ -133,18 +138,8 @@ def _sections(data: str | None) -> Sections:
         )
     if data.endswith(".toml"):
         return read_run_sections(Path(data))
-    source, colon, path = data.partition(":")
-    if colon and source in SOURCES:
-        return {"data": {"source": source, "path": path}}
-    if data == "synthetic":
-        return {}
-    name = data.removesuffix(".gz")
-    for suffix, source in _SUFFIXES.items():
-        if name.endswith(suffix):
-            return {"data": {"source": source, "path": data}}
-    raise InputError(
-        f"{data!r}: expected a file .csv, .parquet or .toml, or {', '.join(f'{one}:PATH' for one in SOURCES)}"
-    )
+    source, path = source_of(data)
+    return {"data": {"source": source, "path": path}}
 
 
 def _asked(

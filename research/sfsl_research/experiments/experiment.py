@@ -22,19 +22,20 @@ from numpy.typing import NDArray
 
 from sfsl.arrays import Indices
 from sfsl.checksums import with_json_sum, without_json_sum
-from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
 from sfsl.durable import Closing, FileLock, LineFile, make_folder, write_whole, written_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.fleet import Interacted, scheme_privacy
-from sfsl.run.setup import central_settings, simulation_settings
+from sfsl.run.setup import simulation_settings
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.submodel import MemoryStore
 from sfsl.training.task import Task
 from sfsl_research.checkpoints import read_arrays
+from sfsl_research.experiments.centralized import central_settings
 from sfsl_research.experiments.resident_central import ResidentCentral
 from sfsl_research.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
+from sfsl_research.resident.compact import compact
 from sfsl_research.resident.scoring import ResidentTest
 
 CURVES, STATE, SETTINGS = "curves.csv", "state.npz", "settings.json"

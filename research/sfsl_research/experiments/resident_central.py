@@ -6,10 +6,11 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value
 
-from sfsl.simulate.centralized import CentralSettings
+from sfsl.training.graphs import STEPS_PER_GRAPH, captured
 from sfsl.training.local import mean_loss
-from sfsl.training.stack import STEPS_PER_GRAPH, captured, with_embeddings
+from sfsl.training.stack import with_embeddings
 from sfsl.training.task import Parameters, parameter_of
+from sfsl_research.experiments.centralized import CentralSettings
 from sfsl_research.resident.clients import ResidentClients
 from sfsl_research.resident.engine import Figures
 from sfsl_research.resident.model import ResidentModel

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sfsl.arrays import Indices
-from sfsl.data.compact import CompactClients, Ragged
 from sfsl.data.samples import NO_ROW
+from sfsl_research.resident.compact import CompactClients, Ragged
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,9 @@ from sfsl.errors import InputError, ParameterError
 from sfsl.privacy import IndexPrivacy
 from sfsl.simulate.settings import SimulationSettings
 from sfsl.submodel import PAPER, Table
+from sfsl.training.graphs import STEPS_PER_GRAPH
 from sfsl.training.local import learning, rebuilding
-from sfsl.training.stack import STEPS_PER_GRAPH, Columns, Stack, StackPlan, StackTrainer
+from sfsl.training.stack import Columns, Stack, StackPlan, StackTrainer
 from sfsl_research.resident.answers import Answers, Union, client_keys
 from sfsl_research.resident.clients import Cohort, Kept, ResidentClients
 from sfsl_research.resident.hot import HotFigures, HotRows

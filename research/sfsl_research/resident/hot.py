@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sfsl.arrays import Indices
-from sfsl.data.compact import CompactClients
 from sfsl.rounds.hot import CUT_SHARE, UPDATE_SHARE, HotParams, HotSet
 from sfsl.rounds.params import IndexSpace
 from sfsl.submodel import ModelSpec
 from sfsl_research.resident.clients import FlatRows
+from sfsl_research.resident.compact import CompactClients
 
 _NOISE, _MARKS = 1007, 1008  # their streams of the seed
 

@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 
-from sfsl.data.compact import compact
 from sfsl.errors import InputError
 from sfsl.run.fleet import Devices, Fleet, Interacted, scheme_privacy
 from sfsl.run.setup import rebuilds, simulation_settings
@@ -12,6 +11,7 @@ from sfsl.settings.run import RunConfig
 from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import RowStore
 from sfsl_research.resident.clients import ResidentClients
+from sfsl_research.resident.compact import compact
 from sfsl_research.resident.rounds import ResidentRounds
 from sfsl_research.resident.scoring import ResidentTest
 

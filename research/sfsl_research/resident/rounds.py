@@ -26,6 +26,8 @@ from sfsl_research.resident.scoring import ResidentTest
 
 # Clients of a round over hot rows that train at once: each has a dense part and rows of its own meanwhile.
 HOT_TOGETHER = 400
+# Clients whose rows are rebuilt at once to be tested, where cohorts are smaller.
+TESTED_TOGETHER = 100
 
 
 class ResidentRounds(Engine):
@@ -53,7 +55,9 @@ class ResidentRounds(Engine):
         self._rules, self._fleet, self._seed = replace(settings.rules, bins=0), fleet, seed
         arm = Arm("run", self._model, settings, privacy)
         together = min(clients, HOT_TOGETHER) if settings.rules.hot is not None else clients
-        self._engine = ResidentEngine(fleet, [arm], clients=together, seed=seed)
+        self._engine = self._tester = ResidentEngine(fleet, [arm], clients=together, seed=seed)
+        if self._users is not None and (tested := min(len(self._users), TESTED_TOGETHER)) > together:
+            self._tester = ResidentEngine(fleet, [arm], clients=tested, seed=seed)
 
     def run(
         self, cohort: Sequence[str], *, scores: ScoreBins | None = None, hot: HotState | None = None
@@ -112,7 +116,7 @@ class ResidentRounds(Engine):
     def _rebuild(self) -> None:
         """Rebuild the rows of those who are tested, once for all pools of a round."""
         if self._users is not None and self._rebuilt_at != self.store.round:
-            self._engine.rebuild(self._users)
+            self._tester.rebuild(self._users)
             self._rebuilt_at = self.store.round
 
     def _commit(self, number: int) -> Commit:

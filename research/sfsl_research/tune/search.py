@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from sfsl.arrays import Indices
-from sfsl.data.compact import compact
+from sfsl.correction import Correction
 from sfsl.durable import Closing
 from sfsl.errors import InputError, ParameterError
 from sfsl.run.fleet import Devices, Fleet, Interacted, scheme_privacy
 from sfsl.run.planning import choose_cohort
 from sfsl.run.setup import rebuilds, resolved, simulation_settings
 from sfsl.run.validation import TEST, VALID, split_held_out
-from sfsl.scores import Evaluation, evaluate
+from sfsl.scores import Evaluation, correction_of, evaluate
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import Pool, baselines_of
@@ -27,6 +27,7 @@ from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import MemoryStore
 from sfsl.training.task import Task
 from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
+from sfsl_research.resident.compact import compact
 from sfsl_research.resident.scoring import ResidentTest
 from sfsl_research.tune.folder import Plan, State, TuneFolder
 from sfsl_research.tune.halving import DEFAULT, ArmState, Cost, Point, keep_half, ordered, plan_rungs
@@ -181,11 +182,18 @@ class Search(Closing):
                 one.engine.rebuild(test.users)
             for name in one.names:
                 if only is None or name in only:
-                    found[name] = evaluate(test.scored(self._models[name]), self._baselines)
+                    scored = test.scored(self._models[name])
+                    correction = correction_of(scored) if pool == VALID else self._correction(name)
+                    found[name] = evaluate(scored, self._baselines, correction)
             share = (time.perf_counter() - start) / len(found)
             for name, evaluation in found.items():
                 self._charge(name, Cost(seconds=share))
                 yield name, evaluation
+
+    def _correction(self, name: str) -> Correction | None:
+        """Return what validation devices corrected an arm's best model by."""
+        best = self.arms[name].best(self.plan.by)
+        return None if best is None else best.found.correction
 
     def _charge(self, name: str, cost: Cost) -> None:
         arm = self.arms[name]

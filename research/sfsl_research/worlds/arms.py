@@ -27,7 +27,7 @@ def family_of(arm: str) -> str:
     return head if head in (FL, CENTRALIZED) else arm
 
 
-# An arm is evaluated on everyone's held-out samples, and trained to its end.
+# All arms are evaluated on the same held-out samples, and trained to their end.
 _NOT_FOLLOWED = (("data", "validation"), ("run", "keep"), ("run", "patience"))
 
 

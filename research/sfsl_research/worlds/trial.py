@@ -9,25 +9,29 @@ import msgspec
 import numpy as np
 import torch
 
-from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions, hold_out_last
 from sfsl.errors import NotFinite
 from sfsl.run.fleet import Fleet, Interacted, fleet_of_clicks, fleet_of_speech
 from sfsl.run.planning import choose_cohort
-from sfsl.run.setup import build_engine, central_settings, resolved
-from sfsl.scores import Evaluation, evaluate
+from sfsl.run.setup import build_engine, resolved
+from sfsl.run.validation import TEST, VALID, split_held_out
+from sfsl.scores import Evaluation, correction_of, evaluate
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import Engine, baselines_of
 from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import MemoryStore
+from sfsl_research.experiments.centralized import central_settings
 from sfsl_research.experiments.resident_central import ResidentCentral
 from sfsl_research.resident import ResidentClients, ResidentModel
 from sfsl_research.resident import plugin as resident
+from sfsl_research.resident.compact import compact
 from sfsl_research.resident.scoring import ResidentTest
 from sfsl_research.worlds.world import World
 
 _MOST_TESTED = 200_000
+# Of the users that are tested, the share that corrects how sure a model is.
+_CORRECT = 0.1
 
 
 class Point(msgspec.Struct, frozen=True):
@@ -77,7 +81,7 @@ class _Federated:
             return build_engine(config, fleet, self._store)
         config = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, device=device))
         engine = resident.build(config, fleet, self._store)
-        engine.pools, engine.baselines = {"test": fleet.test}, baselines_of(fleet.task, fleet.train)
+        engine.pools, engine.baselines = split_held_out(config, fleet), baselines_of(fleet.task, fleet.train)
         return engine
 
     def advance(self, number: int) -> None:
@@ -86,7 +90,7 @@ class _Federated:
         self._store.commit(self._engine.run(cohort).commit)
 
     def evaluate(self) -> Evaluation:
-        return self._engine.evaluate()
+        return self._engine.evaluate_both()[0]
 
 
 class _Central:
@@ -99,7 +103,10 @@ class _Central:
         settings = central_settings(config, len(train), len(fleet.devices))
         clients = ResidentClients(compact(train.data, train.max_history), where)
         self._central = ResidentCentral(clients, self._model, settings, seed=config.run.seed)
-        self._test = ResidentTest(task, fleet.test, where, most=_MOST_TESTED, seed=config.run.seed)
+        self._held_out = {
+            name: ResidentTest(task, pool, where, most=_MOST_TESTED, seed=config.run.seed)
+            for name, pool in split_held_out(config, fleet).items()
+        }
         self._baselines = baselines_of(task, train)
 
     def advance(self, number: int) -> None:
@@ -107,13 +114,16 @@ class _Central:
             raise NotFinite(f"round {number} made numbers that are not finite")
 
     def evaluate(self) -> Evaluation:
-        return evaluate(self._test.scored(self._model), self._baselines)
+        scored = {name: one.scored(self._model) for name, one in self._held_out.items()}
+        correction = correction_of(scored[VALID]) if VALID in scored else None
+        return evaluate(scored[TEST], self._baselines, correction)
 
 
 def fleet_in(world: World, config: RunConfig) -> Fleet:
     """Build the clients of a world, and the model that this arm trains in it.
 
-    All arms are tested on the users on whom those with rebuilt rows are, or they could not be compared.
+    All arms are tested on the users on whom those with rebuilt rows are, or they could not be compared; some
+    of these correct how sure a model is, whatever its settings.
     """
     if not isinstance(world.data, Interactions):
         return fleet_of_speech(config, world.data)
@@ -137,6 +147,7 @@ def train_arm(
 ) -> Outcome:
     """Train an arm and evaluate it some twenty times. ``seen`` hears of every round."""
     start, every = time.monotonic(), max(1, rounds // 20)
+    config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, validation=_CORRECT))
     if config.run.threads:  # steps are small: more threads would be in each other's way
         torch.set_num_threads(config.run.threads)
     fleet = fleet_in(world, config)

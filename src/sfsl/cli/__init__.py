@@ -8,7 +8,22 @@ from typing import Annotated
 import typer
 
 from sfsl import __version__
-from sfsl.cli import backup, catalogue, data, join, keys, plan, privacy, report, run, serve, union
+from sfsl.cli import (
+    backup,
+    catalogue,
+    data,
+    join,
+    keys,
+    model,
+    models,
+    plan,
+    predict,
+    privacy,
+    report,
+    run,
+    serve,
+    union,
+)
 from sfsl.cli.output import warned
 from sfsl.errors import InputError, SfslError
 from sfsl.installed import install_research
@@ -23,6 +38,7 @@ app = typer.Typer(
 app.add_typer(catalogue.app, name="catalogue")
 app.add_typer(data.app, name="data")
 app.add_typer(keys.app, name="keys")
+app.add_typer(models.app, name="models")
 app.add_typer(privacy.app, name="privacy")
 # Each command with what its help ends with.
 COMMANDS: dict[Callable[..., None], str] = {
@@ -34,8 +50,13 @@ COMMANDS: dict[Callable[..., None], str] = {
     "sfsl run --paper   |   sfsl run --engine ray --set run.together=25   |   "
     "sfsl run --out runs/cpp3 --resume",
     run.init: "Example:  sfsl init my.toml && sfsl run my.toml --out runs/first",
-    run.evaluate: "Example:  sfsl evaluate runs/first --json",
-    run.export: "Example:  sfsl export runs/first model.pt",
+    model.evaluate: "Examples:  sfsl evaluate runs/first --json   |   sfsl evaluate films.zip --data new.csv",
+    model.export: "Examples:  sfsl export runs/first films.zip   |   sfsl export srv films --onnx --last"
+    "   |   sfsl export runs/first state.pt",
+    predict.predict: "Examples:  sfsl predict films.zip --history 12,7 --top 10   |   "
+    "sfsl predict films.zip --data ratings.csv --user 17   |   "
+    "sfsl predict films.zip --history 12,7 --items 3,5 --json   |   "
+    "sfsl predict films.zip --data ratings.csv --requests pairs.csv   |   sfsl predict films.zip --state me",
     plan.plan: "Examples:  sfsl plan   |   sfsl plan --config run.toml --json   |   "
     "sfsl plan --clients 200 --set-size 50 --union 8000 --table item:2000000000:32 --dense 20000",
     report.report: "Example:  sfsl report runs/cpp1 runs/cpp2 --out compared",

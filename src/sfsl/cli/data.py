@@ -203,15 +203,13 @@ def store(
     )
 
 
-_SAMPLE = Path("ratings.csv")
+SAMPLE = Path("ratings.csv")
 _TRAINED = 'sfsl run --data {out} --columns user=user_id,item=movie_id,time=timestamp --label "rating>=4"'
 
 
 @app.command(epilog="Example:  sfsl data sample && sfsl data inspect ratings.csv")
 def sample(
-    out: Annotated[Path, Option("-o", "--out", metavar="FILE", help="The file to write.")] = Path(
-        "ratings.csv"
-    ),
+    out: Annotated[Path, Option("-o", "--out", metavar="FILE", help="The file to write.")] = SAMPLE,
     json: Json = False,
 ) -> None:
     """Write a small file of made-up film ratings to try everything with: user_id, movie_id, rating,

@@ -52,9 +52,9 @@ def fetch(
         present({"data sets": sets}, json, table("sfsl data fetch NAME", ("name", "what", "page"), rows))
         return
     if name == "sample":
-        from sfsl.cli.data import sample
+        from sfsl.cli.data import SAMPLE, sample
 
-        sample(out or Path("ratings.csv"), json)
+        sample(out or SAMPLE, json)
         return
     if name not in DATA_SETS:
         raise InputError(f"there is no data set {name!r}; there are sample, {', '.join(DATA_SETS)}")

@@ -1,6 +1,7 @@
 """``sfsl join``: one client of a deployment, with data of its own."""
 
 import json as json_text
+import logging
 from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ import typer
 from msgspec import Meta
 from typer import Option
 
+from sfsl.cli.logs import LogJson, LogLevel, Verbose, start_logging
 from sfsl.cli.output import Stopped, console, run_until_stopped, told_as_json
 from sfsl.cli.tables import Columns, Label
 from sfsl.errors import InputError
@@ -84,6 +86,9 @@ def join(
     columns: Columns = None,
     label: Label = "",
     plain: Annotated[bool, Option("--plain", help="No TLS, for tests on one machine only.")] = False,
+    verbose: Verbose = False,
+    log_level: LogLevel = None,
+    log_json: LogJson = False,
     json: Annotated[bool, Option("--json", help="One JSON object per line, errors too.")] = False,
 ) -> None:
     """Take part in a deployment's rounds with samples that stay on this machine.
@@ -96,6 +101,7 @@ def join(
     failed, 130 Ctrl-C, 143 SIGTERM.
     """
     say = _as_json if json else _as_text
+    start_logging(logging.WARNING, verbose=verbose, level=log_level, as_json=log_json)
 
     def told(event: "Event") -> None:
         say(event.kind, event.text, round=event.round, until=event.until)

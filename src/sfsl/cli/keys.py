@@ -12,8 +12,9 @@ from typer import Argument, Option
 from sfsl.carriers.https.authority import CertificateFacts, create_authority, issue_server, read_certificate
 from sfsl.carriers.https.expiry import WARN_DAYS
 from sfsl.cli import log
-from sfsl.cli.output import Json, present, table
+from sfsl.cli.output import Json, moment, present, table
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness
+from sfsl.durable import system_errors_as
 from sfsl.errors import KeyFileError
 from sfsl.service.identities import names_on, read_identity, write_identity
 from sfsl.service.registry import ClientRecord, Registry
@@ -144,11 +145,8 @@ def list_(
 
 
 def _is_certificate(file: Path) -> bool:
-    try:
-        with open(file, "rb") as opened:
-            return opened.read(64).startswith(b"-----BEGIN CERTIFICATE-----")
-    except OSError as error:
-        raise KeyFileError(f"cannot read {file}: {error.strerror}") from None
+    with system_errors_as(KeyFileError, f"read {file}"), open(file, "rb") as opened:
+        return opened.read(64).startswith(b"-----BEGIN CERTIFICATE-----")
 
 
 def _print_identity(file: Path, identity: Identity, json: bool) -> None:
@@ -169,14 +167,10 @@ def _plain_client(record: ClientRecord) -> dict[str, Any]:
     return {
         "id": record.id,
         "public_key": record.public.hex(),
-        "enrolled": _moment(record.enrolled_ms),
-        "revoked": None if record.revoked_ms is None else _moment(record.revoked_ms),
+        "enrolled": moment(record.enrolled_ms),
+        "revoked": None if record.revoked_ms is None else moment(record.revoked_ms),
         "acknowledged": record.acknowledged,
     }
-
-
-def _moment(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _now() -> datetime:

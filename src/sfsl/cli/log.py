@@ -1,7 +1,6 @@
 """``sfsl keys log …``: the log of enrolled identities, for operators, authorities, witnesses and auditors."""
 
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +9,10 @@ import typer
 from typer import Argument, Option
 
 from sfsl.checksums import with_json_sum
-from sfsl.cli.output import Json, facts, present
+from sfsl.cli.output import Json, facts, moment, present
 from sfsl.crypto.merkle import HASH, Tree
 from sfsl.crypto.secret import SystemRandomness
+from sfsl.durable import system_errors_as
 from sfsl.errors import AuthenticationFailed, Forked, InputError, InvalidMessage, Unavailable
 from sfsl.service.identities import read_identity
 from sfsl.service.log import (
@@ -53,7 +53,7 @@ def show(state: Folder, json: Json = False) -> None:
     }
     lines: dict[str, object] = {name: result[name] for name in ("deployment", "entries", "vouched", "root")}
     for name, head in zip(("witnesses are offered", "clients are shown"), heads, strict=False):
-        lines[name] = f"{head.size} entries, signed by {len(head.signatures)}, {_moment(head.time)}"
+        lines[name] = f"{head.size} entries, signed by {len(head.signatures)}, {moment(head.time)}"
     present(result, json, facts(f"Log {path}", lines))
 
 
@@ -228,11 +228,5 @@ def _opened(state: Path) -> tuple[Path, bytes, list[LogEntry]]:
 
 
 def _heads(file: Path) -> list[LogHead]:
-    try:
+    with system_errors_as(InputError, f"read {file}"):
         return read_heads(file)
-    except OSError as error:
-        raise InputError(f"cannot read {file}: {error.strerror}") from None
-
-
-def _moment(milliseconds: int) -> str:
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")

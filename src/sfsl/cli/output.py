@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Annotated, Any, TypeVar
 
@@ -22,6 +23,10 @@ from sfsl.privacy import PRESETS, IndexPrivacy
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Any key; repeatable.")
+]
+Track = Annotated[
+    list[str] | None,
+    typer.Option(help="run.track: tensorboard, mlflow or wandb, told of every round; repeatable."),
 ]
 
 INTERRUPTED = 130
@@ -77,13 +82,18 @@ def shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
+def moment(milliseconds: int) -> str:
+    """Write a time, in milliseconds since 1970, as ISO 8601 has it."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
+
+
 def console() -> Console:
     return Console()
 
 
-def progress_console() -> Console:
+def progress_console(quiet: bool = False) -> Console:
     """Progress goes to stderr, so that --json output stays clean."""
-    return Console(stderr=True)
+    return Console(stderr=True, quiet=quiet)
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from sfsl.plan import (
     SharedLoad,
     derived_load,
     make_plan,
-    measured_loads,
     rounds_per_day,
     shared_load,
 )
@@ -209,7 +208,7 @@ def _of_run(path: Path, capacity: int | None) -> tuple[PlanSettings, int]:
     """Read the settings of a run, count what clients need in its first cohort, and count all clients."""
     # Only here: a run's data and model need torch, a plan from figures does not.
     from sfsl.run.fleet import build_fleet
-    from sfsl.run.planning import choose_cohort, plan_min_contributors
+    from sfsl.run.planning import plan_settings
     from sfsl.settings.toml import read_config
 
     config = read_config(path)
@@ -220,29 +219,7 @@ def _of_run(path: Path, capacity: int | None) -> tuple[PlanSettings, int]:
         )
     with progress_console().status("counting rows in a cohort"):
         fleet = build_fleet(config)
-        cohort = choose_cohort(sorted(fleet.devices), config.round.clients, config.run.seed, 1)
-        spec = fleet.task.spec
-        shared = [one.name for one in spec.tables if one.kind == "shared"]
-        sets = [{name: fleet.devices[client].needed[name] for name in shared} for client in cohort]
-        contributors = config.round.min_contributors
-        least = plan_min_contributors(config, fleet) if contributors == "auto" else contributors
-    settings = PlanSettings(
-        clients=config.round.clients,
-        model=spec,
-        loads=measured_loads(spec, fleet.task.row_maps, sets),
-        privacy=config.privacy.index_privacy,
-        dropout=config.faults.lost,
-        min_contributors=least,
-        threshold=config.round.threshold_clients,
-        largest_set=max(sum(map(len, one.values())) for one in sets),
-        capacity=capacity,
-        encoding=config.round.encoding,
-        bins=config.round.bins,
-        precision=config.round.precision,
-        ring=config.round.ring,
-        id_length=max(map(len, cohort)),
-    )
-    return settings, len(fleet.devices)
+        return plan_settings(config, fleet, capacity), len(fleet.devices)
 
 
 def _model(

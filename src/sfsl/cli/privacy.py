@@ -49,6 +49,12 @@ LINKED = {
     "cpp5": {"amazon": 0.009, "taobao": 0.011, "synthetic": 0.008},
 }
 _LINKED_DATA = ("amazon", "taobao", "synthetic")
+_LEGEND = (
+    "p1: a row of one's own gets a permanent yes; p2: another row does. p3: a permanent yes is a yes in a\n"
+    "round; p4: a permanent no is. p5, p6: what comes of it for a row of one's own, and for another. p7: an\n"
+    "owner asks for its row alone, so that the sum is its update. p8: a row is asked for, but by no owner.\n"
+    "ε(k): k rounds of answers move the odds that one has a row by e^ε at most; ε₁, ε∞: the paper's bounds."
+)
 _LINKED_NOTE = (
     "Owners named: of rows that one client alone trained, in the paper's scheme, measured with 100 clients.\n"
     "Epsilon is about requests and does not cover this; the scheme hot does (docs/privacy.md). On your own\n"
@@ -103,7 +109,7 @@ def show(
         ],
     }
     tables = _level_tables(chosen, events, counts, cohort)
-    present(figures, json, *tables, _LINKED_NOTE, *where(plot))
+    present(figures, json, *tables, _LEGEND, _LINKED_NOTE, *where(plot))
 
 
 @app.command(

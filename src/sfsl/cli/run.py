@@ -1,5 +1,6 @@
-"""``sfsl run``, ``init``, ``evaluate`` and ``export``: training a model over simulated private clients."""
+"""``sfsl run`` and ``init``: training a model over simulated private clients."""
 
+import logging
 import math
 import signal
 from collections.abc import Iterator
@@ -13,26 +14,25 @@ import typer
 from rich.console import Console
 from typer import Argument, Option
 
+from sfsl.cli.logs import LogJson, LogLevel, Verbose, start_logging
 from sfsl.cli.output import (
     INTERRUPTED,
     Json,
     Settings,
+    Track,
     console,
     emit_json,
-    facts,
-    present,
     probabilities,
     progress_console,
 )
 from sfsl.cli.run_output import RunProgress, print_summary, print_verdict
 from sfsl.cli.tables import Columns, Label, table_flags
-from sfsl.durable import write_new, written_whole
+from sfsl.durable import write_new
 from sfsl.errors import InputError, ParameterError
 from sfsl.installed import install_command
 from sfsl.plan.hot import MOST_NOISE, noise_share
 from sfsl.rounds.hot_server import honest_of
 from sfsl.run.folder import RunFolder
-from sfsl.scores import verdict
 from sfsl.settings.paper import as_in_paper
 from sfsl.settings.rounds import round_rules
 from sfsl.settings.run import RunConfig, from_sections
@@ -40,11 +40,7 @@ from sfsl.settings.toml import default_toml, overridden, read_run_sections, with
 from sfsl.submodel import ModelSpec
 
 if TYPE_CHECKING:
-    from sfsl.run.load import Model
     from sfsl.run.runner import Runner
-
-Folder = Annotated[Path, Argument(metavar="RUN", help="The folder of a run.")]
-Last = Annotated[bool, Option("--last", help="The model of the last round, not the best on validation.")]
 
 PLAIN_LABEL = "; PLAIN SUMS: a simulation that hides nothing, with the same result"
 
@@ -87,7 +83,11 @@ def run(
     patience: Annotated[
         int | None, Option(help="run.patience: stop after so many rounds without a better model; 0: never")
     ] = None,
+    track: Track = None,
     resume: Annotated[bool, Option("--resume", help="Go on with the run in --out.")] = False,
+    verbose: Verbose = False,
+    log_level: LogLevel = None,
+    log_json: LogJson = False,
     json: Json = False,
 ) -> None:
     """Train a model over simulated clients on the real protocol: secure sums, private rows, dropouts.
@@ -107,6 +107,7 @@ def run(
         "run.device": device,
         "run.engine": engine,
         "run.patience": patience,
+        "run.track": track or None,
     }
     if privacy is not None:
         numbers = probabilities(privacy) if "," in privacy else []
@@ -122,7 +123,9 @@ def run(
     require_torch()
     from sfsl.run import start
 
-    screen = progress_console()
+    usual = logging.INFO if log_json else logging.WARNING
+    start_logging(usual, verbose=verbose, level=log_level, as_json=log_json)
+    screen = progress_console(quiet=log_json)
     with screen.status("reading data and settings"):
         opened = start.resume(out, wanted) if resume else start.begin(out, wanted)
     with opened as runner:
@@ -173,53 +176,6 @@ def init(file: Annotated[Path, Argument(help="The file to write.")] = Path("sfsl
     except OSError as error:
         raise InputError(f"cannot write {file}: {error.strerror}") from None
     typer.echo(f"Wrote {file}. Change what you like, then: sfsl run {file}")
-
-
-def evaluate(folder: Folder, last: Last = False, json: Json = False) -> None:
-    """AUC, log loss and rankings of a run's best model on its central test set, beside its baselines."""
-    model = _at_rest(folder, last)
-    found, counts = model.evaluate(), {"samples": len(model.test), "users": len(model.fleet.devices)}
-    result = {"round": model.round, "which": model.which, **msgspec.to_builtins(found), **counts}
-    shown = {name: one for name, one in result.items() if name != "calibration"}
-    present(result, json, facts("Central test set", shown), verdict(found, model.round))
-
-
-def export(
-    folder: Folder,
-    file: Annotated[Path, Argument(help="The file to write.")],
-    max_gib: Annotated[float, Option(help="Refuse tables larger than this in all.")] = 4.0,
-    last: Last = False,
-    json: Json = False,
-) -> None:
-    """Write the model as a plain torch state dict, tables and all: torch.load, then load_state_dict.
-
-    It is the best model, where validation devices chose one, and otherwise that of the last round.
-
-    It has the users' personal rows in it too, which a simulation knows and a real server never does.
-    """
-    if file.exists():
-        raise InputError(f"{file} exists already; choose another file or remove it")
-    model = _at_rest(folder, last)
-    import torch
-
-    state = model.state_dict(max_gib)
-    try:
-        with written_whole(file) as opened:
-            torch.save(state, opened)
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        raise InputError(f"cannot write {file}: {error}") from None
-    size = sum(one.numel() for one in state.values())
-    said = f"Wrote {file}: round {model.round} ({model.which}), {size:,} parameters in {len(state)} tensors"
-    result = {"file": str(file), "round": model.round, "which": model.which, "parameters": size}
-    present(result, json, said)
-
-
-def _at_rest(folder: Path, last: bool) -> "Model":
-    """Load the model of a run that is not running."""
-    require_torch()
-    from sfsl.run.load import load
-
-    return load(RunFolder(folder).path, last=last)
 
 
 def require_torch() -> None:

@@ -10,7 +10,16 @@ from sfsl.cli.output import table
 from sfsl.errors import NotFinite
 from sfsl.rounds.exchanges import ORDER, Exchange
 from sfsl.rounds.record import RoundRecord
-from sfsl.run.summary import BaselineFigures, Best, Costs, FullModel, HotPrivacy, Privacy, Summary
+from sfsl.run.summary import (
+    BaselineFigures,
+    Best,
+    Costs,
+    FullModel,
+    HotPrivacy,
+    Predicted,
+    Privacy,
+    Summary,
+)
 from sfsl.scores import Evaluation, unbeaten, verdict
 
 NONE = "–"
@@ -22,7 +31,6 @@ PATIENCE = 50
 _WORSE = 0.98
 ADVICE = (
     "What may help: more rounds; sfsl tune, which looks for settings; more clients per round (--clients); "
-    "where these are few, --privacy cpp5, with which all rows of a round open, for more bytes; "
     "and a look at the data: can items, users and their order in time tell clicks apart at all?"
 )
 
@@ -88,7 +96,7 @@ def print_summary(out: Console, summary: Summary) -> None:
     if summary.sums == "plain":
         out.print(
             "PLAIN SUMS: this run added its clients' integers in the open. The model is that of masked sums; "
-            "costs were not measured (sfsl plan predicts them), and nothing was hidden."
+            "costs were not measured, bytes are those that the plan predicts, and nothing was hidden."
         )
     elif summary.privacy is not None:
         out.print(
@@ -116,7 +124,7 @@ def _facts(summary: Summary) -> Facts:
         ("rounds", f"{summary.rounds:,}{wanted}, {summary.aborted:,} aborted"),
         ("clients", f"{summary.clients:,}{cohort}"),
         *_learning_facts(summary),
-        *([] if central else _cost_facts(summary.costs, full)),
+        *([] if central else _cost_facts(summary.costs, full, summary.predicted)),
         ("time per round", _said(summary.costs.wall_seconds_per_round, "{:,.2f} s")),
         ("peak memory, all parties", _size(summary.costs.peak_memory_bytes)),
     ]
@@ -172,7 +180,10 @@ def _best_facts(best: Best | None) -> Facts:
         return []
     both = ((best.auc, best.log_loss), (best.auc_valid, best.log_loss_valid))
     test, valid = (f"AUC {_said(auc)}, log loss {_said(loss)}" for auc, loss in both)
-    return [(f"best model: round {best.round}, test set", test), ("… validation devices", valid)]
+    facts = [(f"best model: round {best.round}, test set", test), ("… validation devices", valid)]
+    if (line := best.correction) is not None:
+        facts.append(("… by whom log-odds count", f"× {line.scale:.2f} {line.shift:+.2f}"))
+    return facts
 
 
 def _baseline_facts(found: BaselineFigures | None) -> Facts:
@@ -186,14 +197,17 @@ def _baseline_facts(found: BaselineFigures | None) -> Facts:
     ]
 
 
-def _cost_facts(costs: Costs, full: FullModel) -> Facts:
+def _cost_facts(costs: Costs, full: FullModel, predicted: Predicted | None) -> Facts:
     sent, whole, second = _total(costs), _total(full), "{:,.3f} s"
+    marked = ""
+    if not sent and predicted is not None:
+        sent, marked = _total(predicted), ", predicted for masked sums"
     times = f" ({whole / sent:,.1f} times)" if sent else ""
     client, server = (
         sum(one.values()) if one else None for one in (costs.client_seconds, costs.server_seconds)
     )
     return [
-        ("bytes per client and round", _size(sent)),
+        ("bytes per client and round", f"{_size(sent)}{marked}"),
         ("… for the full model", f"{_size(whole)}{times}"),
         ("CPU per client and round", _said(client, f"{second} + training")),
         ("… masks of the full model", _said(full.client_seconds, second)),
@@ -266,7 +280,7 @@ def _counted(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
-def _total(costs: Costs | FullModel) -> float:
+def _total(costs: Costs | FullModel | Predicted) -> float:
     return sum(costs.bytes_up.values()) + sum(costs.bytes_down.values())
 
 

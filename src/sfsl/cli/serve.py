@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from sfsl.cli.output import Settings
+from sfsl.cli.logs import LogJson, LogLevel, Verbose, start_logging
+from sfsl.cli.output import Settings, Track
 from sfsl.errors import InputError
 from sfsl.installed import install_command
 from sfsl.settings.serve import section_toml, serve_settings
-from sfsl.settings.toml import overridden, read_sections
+from sfsl.settings.toml import overridden, read_sections, with_settings
 
 if TYPE_CHECKING:
     from sfsl.deploy import Serving
@@ -32,7 +33,10 @@ def serve(
     host: Annotated[str | None, Option(help="serve.host")] = None,
     port: Annotated[int | None, Option(help="serve.port; 0 takes a free one.")] = None,
     settings: Settings = None,
-    verbose: Annotated[bool, Option("--verbose", help="Log every phase.")] = False,
+    track: Track = None,
+    verbose: Verbose = False,
+    log_level: LogLevel = None,
+    log_json: LogJson = False,
     show: Annotated[
         bool,
         Option(
@@ -48,13 +52,11 @@ def serve(
     Ctrl-C or SIGTERM lets the round under way finish, for serve.grace_seconds at the most, and tells the
     clients; once more aborts it. Killed, the server comes back with the last whole round.
     """
-    chosen = serve_settings(
-        overridden(read_sections(config), settings or ()), out=out, catalogue=catalogue, host=host, port=port
-    )
-    level = logging.DEBUG if verbose else logging.INFO
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
-    for other in ("asyncio", "uvicorn"):  # what strangers send is counted, not logged line by line
-        logging.getLogger(other).setLevel(logging.ERROR)
+    sections = overridden(read_sections(config), settings or ())
+    if track:
+        sections = with_settings(sections, {"run.track": track})
+    chosen = serve_settings(sections, out=out, catalogue=catalogue, host=host, port=port)
+    start_logging(logging.INFO, verbose=verbose, level=log_level, as_json=log_json)
     try:
         import sfsl.deploy as server
     except ImportError as error:

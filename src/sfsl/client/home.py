@@ -9,6 +9,7 @@
     data              the samples that the period froze, and data.sum, their checksum
     log               the last head of the log of enrolled clients, where it is checked (``MemberLog``)
     model             what it knows of the model, and the rows that the period froze (``KnownModel``)
+    current.zip       the model that it downloaded last, to score with (``keep_download``)
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from sfsl.arrays import Indices, Values, find
 from sfsl.checksums import with_last_line, without_last_line
 from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness, Secret
-from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error, make_folder
+from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error, make_folder, system_errors_as
 from sfsl.errors import InputError, StateError
 from sfsl.privacy import Budget, Calendar, ClientState
 from sfsl.service.identities import Enrolment, read_identity, write_identity
@@ -133,6 +134,15 @@ class PersonalRows(Closing):
         self._file.replace(_FORMAT.encode(_Record(self._seed, tables)))
 
 
+def read_personal(path: Path, model: ModelSpec) -> dict[str, tuple[Indices, Values]]:
+    """Read the personal rows that a client keeps, by table, also while it runs: files are replaced whole."""
+    try:
+        record = _FORMAT.decode(path.read_bytes(), str(path))
+    except OSError as error:
+        raise StateError(f"cannot read {path}: {error.strerror}") from None
+    return {name: _arrays(model.table(name), rows, str(path)) for name, rows in record.tables.items()}
+
+
 def _arrays(table: Table, given: _Rows, where: str) -> tuple[Indices, Values]:
     rows = np.frombuffer(given.rows[: len(given.rows) // 8 * 8], "<i8").astype(np.int64)
     whole = len(given.rows) == 8 * len(rows) and len(given.values) == 4 * len(rows) * given.width
@@ -149,10 +159,8 @@ class Home:
     def __init__(self, folder: Path, randomness: Randomness) -> None:
         self.folder = folder
         self._randomness = randomness
-        try:
+        with system_errors_as(StateError, f"make the folder {folder}"):
             make_folder(folder, 0o700)
-        except OSError as error:
-            raise StateError(f"cannot make the folder {folder}: {error.strerror}") from None
 
     def identity(self, path: Path | None = None) -> Identity:
         """Read the identity in ``path``, or this client's own, which is made on first use."""
@@ -256,11 +264,8 @@ def _read(source: Path) -> bytes:
 
 def require_readable(source: Path) -> None:
     """Refuse a file that cannot be read, before anybody is asked for anything."""
-    try:
-        with source.open("rb") as file:
-            file.read(1)
-    except OSError as error:
-        raise InputError(f"cannot read {source}: {error.strerror}") from None
+    with system_errors_as(InputError, f"read {source}"), source.open("rb") as file:
+        file.read(1)
 
 
 def read_roster(path: Path) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
 """A client in rounds over hot rows: what it pays with, and what it does with each message (spec hot)."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import Protocol
@@ -10,52 +10,34 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Indices
-from sfsl.client.round import InRound, Lesson
+from sfsl.client.round import InRound, Lesson, Passing, Remembers
 from sfsl.codec import Message
 from sfsl.crypto.secret import Randomness
-from sfsl.errors import BudgetExhausted, Declined, InputError, Refused, StateError, WrongPhase
+from sfsl.errors import BudgetExhausted, Declined, InputError, StateError
 from sfsl.privacy import ClientState
 from sfsl.rounds import Download, Trained
-from sfsl.rounds.exchanges import SURVEY, Course, HotInvitation, Step, course_of
+from sfsl.rounds.exchanges import SURVEY, HotInvitation
 from sfsl.rounds.hot import HotParams, Published, decode_hot_set
 from sfsl.rounds.hot_client import HotClient, HotMemory
 from sfsl.rounds.states import HotShared, HotTraining
 from sfsl.secagg.messages import InboundShares
-from sfsl.service.messages import Decline
 from sfsl.submodel import RowSet, TrainedRows
 
 log = logging.getLogger(__name__)
 
 
-class Purse(HotMemory, Protocol):
+class Purse(HotMemory, Remembers, Protocol):
     """What one client pays for rounds over hot rows with. In a round: ``prepare``, ``afford``, ``spend``."""
-
-    def prepare(self, acknowledged: int | None) -> None:
-        """Raise ``Declined`` where nothing is left. ``acknowledged``: how many of its rounds the server has
-        seen, None before it was asked."""
 
     def afford(self, rho: float) -> None:
         """Raise ``Declined`` unless a round at this cost could be paid. Nothing is debited."""
 
-    def rounding(self, number: int) -> Randomness | None:
-        """What draws how the numbers of its update are rounded; None: what draws its keys."""
-
     def account(self) -> str:
         """Say, for people, what was spent by now."""
 
-    @property
-    def rests_until(self) -> date | None:
-        """The day from which a declined client may try again, where that is known."""
 
-
-class PassingPurse(Purse, Protocol):
+class PassingPurse(Purse, Passing, Protocol):
     """The same of a client whose messages are each answered by a process of its own."""
-
-    def keep(self, snapshot: bytes | None) -> None:
-        """Before an answer leaves: the round goes on from this only; None: from nothing."""
-
-    def go_on(self, snapshot: bytes) -> None:
-        """In the next process. Raises ``RolledBack`` unless this was kept last."""
 
 
 @dataclass(repr=False)
@@ -87,7 +69,7 @@ class DurablePurse:
     def keep(self, snapshot: bytes | None) -> None:
         self.state.keep(snapshot)
 
-    def go_on(self, snapshot: bytes) -> None:
+    def go_on(self, snapshot: bytes, number: int | None, exposed: bytes | None) -> None:
         self.state.go_on(snapshot, None)
 
     def owned(self) -> dict[str, Indices]:
@@ -105,39 +87,16 @@ class DurablePurse:
         return None
 
 
-@dataclass(repr=False, eq=False)
 class HotClientRound(InRound[HotClient, Purse]):
-    """One client in one round over hot rows. ``params`` are the round's, once it has joined."""
+    """One client in one round over hot rows."""
 
-    params: HotParams | None = None
+    unjoined = SURVEY
 
-    def answer(
-        self, message: Message, training: Callable[[], None], published: Mapping[bytes, bytes]
-    ) -> Message:
-        """Answer, or raise and then nothing may be sent. ``training`` is called before it trains.
-        ``published`` is what came with the message, by digest."""
-        if isinstance(message, HotInvitation):
-            return self.join(message)
-        if not isinstance(message, InboundShares) or not self.trains(message):
-            return self.step(message)
-        assert self.params is not None  # noqa: S101 -- else it is no round that trains
-        hot, blob = (published.get(digest, b"") for digest in (self.params.hot, self.params.blob))
-        download = self.open(message, Published(decode_hot_set(hot, self.params.hot), blob))
-        training()
-        return self.upload(self.train(download))
-
-    def join(self, invitation: HotInvitation) -> Message:
-        try:
-            if invitation.round.kind == "train":
-                self.trainer.require(invitation.round.training)
-            answer = self.client.handle_invitation(invitation)
-            self.memory.afford(self.cost)
-        except (Refused, BudgetExhausted) as reason:
-            # Said aloud: the invitation, fixed settings and how often it took part decided it.
-            self.refused = str(reason)
-            return Decline(invitation.roster.params.round_id)
-        self.params, self.number = invitation.round, invitation.round.number
-        self._draw(self.number)
+    def _accept(self, invitation: HotInvitation) -> Message:
+        if invitation.round.kind == "train":
+            self.trainer.require(invitation.round.training)
+        answer = self.client.handle_invitation(invitation)
+        self.memory.afford(self.cost)
         return answer
 
     @property
@@ -146,16 +105,14 @@ class HotClientRound(InRound[HotClient, Purse]):
         state = self.client.state
         return state.rho if isinstance(state, HotShared | HotTraining) else 0.0
 
-    def trains(self, message: Message) -> bool:
-        """Whether this client downloads the model and trains before it answers this message."""
-        return self._step(message).exchange is self._course.trains
+    def open(self, message: InboundShares, published: Published | None) -> Download:
+        assert published is not None  # noqa: S101 -- whoever brings the message has fetched it
+        return self.client.handle_model(message, published)
 
-    def step(self, message: Message) -> Message:
-        answer: Message = getattr(self.client, self._step(message).handler)(message)
-        return answer
-
-    def open(self, inbound: InboundShares, published: Published) -> Download:
-        return self.client.handle_model(inbound, published)
+    def _published(self, came: Mapping[bytes, bytes]) -> Published:
+        assert isinstance(self.params, HotParams)  # noqa: S101 -- else it is no round that trains
+        hot, blob = (came.get(digest, b"") for digest in (self.params.hot, self.params.blob))
+        return Published(decode_hot_set(hot, self.params.hot), blob)
 
     def train(self, download: Download) -> Lesson:
         """Train, and learn nothing where that fails. A client that stayed away because of its data would tell
@@ -192,14 +149,3 @@ class HotClientRound(InRound[HotClient, Purse]):
             for table in model.summed
         }
         return Trained(np.zeros(model.dense), 0, rows, None)
-
-    def _step(self, message: Message) -> Step:
-        found = [step for step in self._course.steps if type(message) is step.message]
-        if not found:
-            raise WrongPhase(f"{type(message).__name__}, which no server sends in such a round")
-        return found[0]
-
-    @property
-    def _course(self) -> Course:
-        # Whoever has not joined yet is held up by its state machine; whoever has masked needs no parameters.
-        return SURVEY if self.params is None else course_of(self.params)

@@ -12,6 +12,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
+from sfsl.client.current import KeepingTrainer
 from sfsl.client.device import DeviceTrainer
 from sfsl.client.events import Backoff, Event, Notify, nobody
 from sfsl.client.following import Data, KnownModel, ServedModel, build_device, fetch_model, source_of
@@ -266,7 +267,12 @@ class _Client:
         device, report = build_device(served, rows, frozen, source, self.held_out, self.layout)
         said = f"{len(device.train):,} samples to train on" if report is None else str(report)
         self.notify(Event("data", said))
-        return DeviceTrainer(device, lambda number: int.from_bytes(self.randomness.bytes(4), "big") >> 1)
+        return KeepingTrainer(
+            device,
+            lambda number: int.from_bytes(self.randomness.bytes(4), "big") >> 1,
+            served=served,
+            folder=self.home.folder,
+        )
 
     @property
     def _known(self) -> KnownModel:

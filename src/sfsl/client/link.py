@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from sfsl.checksums import without_last_line
+from sfsl.checksums import without_last_lines
 from sfsl.client.events import (
     MOST_JSON,
     About,
@@ -126,7 +126,7 @@ def trusted(ca: str | Path | None) -> ssl.SSLContext:
     """Trust this authority and no other; without one, those of the system."""
     try:
         if ca is not None:
-            without_last_line(Path(ca).read_bytes(), "it")  # damage that OpenSSL would not find
+            without_last_lines(Path(ca).read_bytes(), "it")  # damage that OpenSSL would not find
         return ssl.create_default_context(cafile=None if ca is None else str(ca))
     except (OSError, InputError) as error:
         raise KeyFileError(f"cannot read the certificate authority {ca}: {error}") from None

@@ -17,7 +17,7 @@ from sfsl.client.home import PersonalRows
 from sfsl.client.hot import HotClientRound, Purse
 from sfsl.client.link import Link, Over
 from sfsl.client.log import MemberLog
-from sfsl.client.round import Chance, ClientModel, ClientRound, Memory, Trainer
+from sfsl.client.round import Chance, ClientModel, ClientRound, InRound, Memory, Trainer
 from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness
 from sfsl.errors import (
@@ -35,11 +35,10 @@ from sfsl.errors import (
     WrongVersion,
 )
 from sfsl.rounds import RoundClient, RoundPolicy
-from sfsl.rounds.client import Download, Own, Phase
-from sfsl.rounds.exchanges import HotInvitation, Invitation, Submodel
+from sfsl.rounds.client import Download, Phase
+from sfsl.rounds.exchanges import HotInvitation, Invitation
 from sfsl.rounds.hot import HotParams, HotSet, Published, blob_bytes, blob_digest, decode_hot_set
-from sfsl.rounds.hot_client import HotClient, HotOwn
-from sfsl.secagg.messages import InboundShares
+from sfsl.rounds.hot_client import HotClient
 from sfsl.service.messages import CODEC, CheckIn, Decline
 
 Result = TypeVar("Result")
@@ -193,7 +192,7 @@ class Participant:
             return self._declined(str(reason))
 
     async def _checked_in(self, hot: bool) -> Attempt:
-        round_ = self._new_hot_round() if hot else self._new_round()
+        round_ = self._new_round(hot)
         keys = CODEC.encode(CheckIn(self.model.digest, round_.client.create_keys()))
         checked = await self.link.check_in(keys)
         try:
@@ -206,37 +205,13 @@ class Participant:
     def _paying(self, hot: bool) -> Memory | Purse:
         return self.purse if hot and self.purse is not None else self.memory
 
-    def _new_round(self) -> ClientRound:
-        model, rounding = self.model, Chance(self.randomness)
-        own = Own(
-            self.memory,
-            model.spec,
-            model.maps,
-            self.policy,
-            self.randomness,
-            rounding,
-            model.names,
-            None if self.pinned is None else self.identity,
-            self.pinned,
-        )
-        client = RoundClient.join(self.link.client, own)
-        return ClientRound(client, self.memory, self.trainer, self.personal, rounding)
-
-    def _new_hot_round(self) -> HotClientRound:
-        assert self.purse is not None  # noqa: S101 -- _require has seen to it
-        model, rounding = self.model, Chance(self.randomness)
-        own = HotOwn(
-            self.purse,
-            model.spec,
-            self.policy,
-            self.randomness,
-            rounding,
-            model.names,
-            None if self.pinned is None else self.identity,
-            self.pinned,
-        )
-        client = HotClient.join(self.link.client, own)
-        return HotClientRound(client, self.purse, self.trainer, self.personal, rounding)
+    def _new_round(self, hot: bool) -> ClientRound | HotClientRound:
+        name, model, rounding = self.link.client, self.model, Chance(self.randomness)
+        told = (self.policy, self.randomness, rounding, self.identity, self.pinned)
+        having = (self.trainer, self.personal, rounding)
+        if hot and self.purse is not None:
+            return HotClientRound(HotClient.join(name, model.own(self.purse, *told)), self.purse, *having)
+        return ClientRound(RoundClient.join(name, model.own(self.memory, *told)), self.memory, *having)
 
     async def _require_same_model(self) -> bool:
         """Return whether the server's rounds are over hot rows."""
@@ -309,7 +284,7 @@ class _Conversation:
     """What is said under one ticket."""
 
     owner: Participant
-    round: ClientRound | HotClientRound
+    round: InRound[Any, Any]
     ticket: bytes
     spent: float = 0.0
     work: list[Work] = field(default_factory=list)
@@ -342,19 +317,14 @@ class _Conversation:
         return self.owner.settings.large if large else self.owner.settings.small
 
     async def _answer(self, message: Message) -> Message:
-        round_ = self.round
-        if isinstance(round_, HotClientRound):
-            if isinstance(message, HotInvitation):
-                return await self._join(message, partial(round_.join, message))
-            if isinstance(message, InboundShares) and round_.trains(message):
-                assert round_.params is not None  # noqa: S101 -- it has joined
-                published = await self.owner.published(round_.params)
-                return await self._train(partial(round_.open, message, published))
-        elif isinstance(message, Invitation):
-            return await self._join(message, partial(round_.join, message))
-        elif isinstance(message, Submodel):
-            return await self._train(partial(round_.open, message))
-        return await self._computed(round_.step, message)
+        round_, exchange = self.round, self.round.due(message).exchange
+        if isinstance(message, Invitation | HotInvitation):
+            return await self._join(message)
+        if exchange is not round_.course.trains:
+            return await self._computed(round_.step, message)
+        params = round_.params
+        published = await self.owner.published(params) if isinstance(params, HotParams) else None
+        return await self._train(partial(round_.open, message, published))
 
     async def _computed(self, act: Callable[..., Result], *given: Any) -> Result:
         return await self.owner._steadily(self._timed, act, *given)
@@ -366,7 +336,7 @@ class _Conversation:
         finally:
             self.spent += self.owner.cpu() - start
 
-    async def _join(self, invitation: Invitation | HotInvitation, join: Callable[[], Message]) -> Message:
+    async def _join(self, invitation: Invitation | HotInvitation) -> Message:
         try:
             await self.owner.require_members(invitation)
         except Forked:
@@ -374,7 +344,7 @@ class _Conversation:
         except RemoteError as reason:  # the invitation decides it, and nothing of this client's data
             self.round.refused = str(reason)
             return Decline(invitation.roster.params.round_id)
-        answer = await self._computed(join)
+        answer = await self._computed(self.round.join, invitation)
         if (number := self.round.number) is not None:
             others, what = invitation.roster.params.clients - 1, f"round {number}"
             if isinstance(invitation, HotInvitation) and invitation.round.kind == "survey":

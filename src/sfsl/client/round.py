@@ -5,24 +5,28 @@ Nothing here waits or sends. The steps are apart because training may have a thr
 takes them one after another.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import date
-from typing import Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Indices, Values
 from sfsl.client.home import PersonalRows
 from sfsl.codec import Message
-from sfsl.crypto.secret import Randomness
-from sfsl.errors import Refused, WrongPhase
+from sfsl.crypto.secret import Identity, Randomness
+from sfsl.errors import BudgetExhausted, Refused, WrongPhase
 from sfsl.privacy import ClientState, Decoys, IndexPrivacy, Tables
-from sfsl.rounds import Download, RoundClient, Trained
-from sfsl.rounds.client import Answers
-from sfsl.rounds.exchanges import HANDLERS, Invitation, Submodel
+from sfsl.rounds import Download, RoundClient, RoundParams, RoundPolicy, Trained
+from sfsl.rounds.client import Answers, Own
+from sfsl.rounds.exchanges import SUBMODELS, Course, Exchange, Invitation, Step, Submodel, course_of
+from sfsl.rounds.hot import HotParams, Published
 from sfsl.service.messages import Decline
 from sfsl.submodel import ModelSpec, RowMaps
+
+Remembered = TypeVar("Remembered")
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,21 @@ class ClientModel:
         kinds = ("shared", "derived", "personal")
         named = {kind: tuple(one.name for one in self.spec.tables if one.kind == kind) for kind in kinds}
         return Tables(**named)
+
+    def own(
+        self,
+        memory: Remembered,
+        policy: RoundPolicy,
+        randomness: Randomness,
+        rounding: Randomness | None,
+        identity: Identity | None,
+        pinned: Mapping[str, bytes] | None,
+    ) -> Own[Remembered]:
+        """Return what a client has in a round. It signs nothing there, unless it insists on active mode, in
+        which the identities of all are ``pinned``."""
+        signer = None if pinned is None else identity
+        told = (policy, randomness, rounding, self.names)
+        return Own(memory, self.spec, self.maps, *told, signer, pinned)
 
 
 @dataclass(frozen=True)
@@ -67,15 +86,12 @@ class Trainer(Protocol):
         """Train a submodel in round ``number``. ``personal`` are the values of its personal rows."""
 
 
-class Memory(Answers, Protocol):
-    """The answers of one client. In a round: ``prepare``, ``enter``, ``expose``, ``answer``."""
+class Remembers(Protocol):
+    """What one client remembers from round to round, whatever kind they are of."""
 
     def prepare(self, acknowledged: int | None) -> None:
         """Raise ``Declined`` unless one more round is allowed today. ``acknowledged``: how many of its rounds
         the server has seen, None before it was asked."""
-
-    def enter(self, number: int) -> None:
-        """The same, now that a round with this number begins."""
 
     def rounding(self, number: int) -> Randomness | None:
         """What draws how the numbers of its update are rounded; None: what draws its keys."""
@@ -85,8 +101,15 @@ class Memory(Answers, Protocol):
         """The day from which a declined client may try again, where that is known."""
 
 
-class PassingMemory(Memory, Protocol):
-    """The memory of a client whose messages are each answered by a process of its own."""
+class Memory(Answers, Remembers, Protocol):
+    """The answers of one client. In a round: ``prepare``, ``enter``, ``expose``, ``answer``."""
+
+    def enter(self, number: int) -> None:
+        """Raise as ``prepare`` does, now that a round with this number begins."""
+
+
+class Passing(Protocol):
+    """What a client remembers whose messages are each answered by a process of its own."""
 
     def keep(self, snapshot: bytes | None) -> None:
         """Before an answer leaves: the round goes on from this only; None: from nothing."""
@@ -95,6 +118,10 @@ class PassingMemory(Memory, Protocol):
         """In the next process, instead of ``prepare`` and ``enter``. Raises ``RolledBack`` unless this was
         kept last. ``number``: the round's, once invited. ``exposed``: its id, after ``expose`` and before
         ``answer``."""
+
+
+class PassingMemory(Memory, Passing, Protocol):
+    """The memory of such a client."""
 
 
 @dataclass(repr=False)
@@ -170,14 +197,8 @@ class Chance:
 class Machine(Protocol):
     """The state machine of a client in a round of any kind."""
 
-    def create_update(self, trained: Trained) -> Message: ...
-
-
-class Remembers(Protocol):
-    """What the memories of clients in rounds of any kind have in common."""
-
-    def rounding(self, number: int) -> Randomness | None:
-        """What draws how the numbers of its update are rounded; None: what draws its keys."""
+    def handle_invitation(self, invitation: Any, /) -> Message: ...
+    def create_update(self, trained: Trained, /) -> Message: ...
 
 
 M = TypeVar("M", bound=Machine)
@@ -186,20 +207,82 @@ R = TypeVar("R", bound=Remembers)
 
 @dataclass(repr=False, eq=False)
 class InRound(Generic[M, R]):
-    """One client in one round of any kind. ``number`` is the round's, once it has joined; ``refused`` why it
-    declined."""
+    """One client in one round of any kind. ``params`` are the round's, once it has joined and until it has
+    masked; ``refused`` is why it declined. Messages are taken by the round's course; before it has joined by
+    ``unjoined``, all but whose first its state machine refuses."""
 
+    unjoined: ClassVar[Course]
     client: M
     memory: R
     trainer: Trainer
     personal: PersonalRows
     rounding: Chance
-    number: int | None = None
+    params: RoundParams | HotParams | None = None
     refused: str = ""
 
     def __post_init__(self) -> None:
-        if self.number is not None:
-            self._draw(self.number)
+        if self.params is not None:
+            self._draw(self.params.number)
+
+    @property
+    def number(self) -> int | None:
+        return None if self.params is None else self.params.number
+
+    @property
+    def course(self) -> Course:
+        return self.unjoined if self.params is None else course_of(self.params)
+
+    def due(self, message: Message) -> Step:
+        """Return the step of the course that begins with this message."""
+        found = next((step for step in self.course.steps if type(message) is step.message), None)
+        if found is None:
+            raise WrongPhase(f"{type(message).__name__}, which no server sends in such a round")
+        return found
+
+    def answer(
+        self, message: Message, training: Callable[[], None], published: Mapping[bytes, bytes]
+    ) -> Message:
+        """Answer, or raise and then nothing may be sent. ``training`` is called before it trains.
+        ``published`` is what came with the message, by digest."""
+        exchange = self.due(message).exchange
+        if exchange is Exchange.INVITATION:
+            return self.join(message)
+        if exchange is not self.course.trains:
+            return self.step(message)
+        download = self.open(message, self._published(published))
+        training()
+        return self.upload(self.train(download))
+
+    def join(self, invitation: Any) -> Message:
+        """Join the round, or decline it aloud, so that nobody waits: the invitation, fixed settings and how
+        often this client took part decide that. What may depend on its data is declined by silence."""
+        try:
+            answer = self._accept(invitation)
+        except (Refused, BudgetExhausted) as reason:
+            self.refused = str(reason)
+            return Decline(invitation.roster.params.round_id)
+        self._enter(invitation.round.number)
+        self.params = invitation.round
+        self._draw(invitation.round.number)
+        return answer
+
+    @abstractmethod
+    def _accept(self, invitation: Any) -> Message:
+        """Answer an invitation, or refuse it by what anyone may know."""
+
+    def _enter(self, number: int) -> None:
+        """Raise where a round that was accepted is not for this client after all."""
+
+    def step(self, message: Message) -> Message:
+        answer: Message = getattr(self.client, self.due(message).handler)(message)
+        return answer
+
+    @abstractmethod
+    def open(self, message: Any, published: Published | None) -> Download:
+        """Take the message before training, and what was ``published`` where the round has such a thing."""
+
+    def _published(self, came: Mapping[bytes, bytes]) -> Published | None:
+        return None
 
     def train(self, download: Download) -> Lesson:
         own = {name: self.personal.read(name, rows) for name, rows in self.trainer.personal.items()}
@@ -218,36 +301,14 @@ class InRound(Generic[M, R]):
 class ClientRound(InRound[RoundClient, Memory]):
     """One client in one round of submodels."""
 
-    def answer(self, message: Message, training: Callable[[], None]) -> Message:
-        """Answer, or raise and then nothing may be sent. ``training`` is called before it trains."""
-        if isinstance(message, Invitation):
-            return self.join(message)
-        if isinstance(message, Submodel):
-            download = self.open(message)
-            training()
-            return self.upload(self.train(download))
-        return self.step(message)
+    unjoined = SUBMODELS
 
-    def join(self, invitation: Invitation) -> Message:
-        number, params = invitation.round.number, invitation.roster.params
-        try:
-            self.trainer.require(invitation.round.training)
-            answer = self.client.handle_invitation(invitation)
-        except Refused as reason:
-            # Said aloud, so that nobody waits: the invitation and fixed settings decided it. What comes
-            # after this line may depend on this client's data, and is declined by silence.
-            self.refused = str(reason)
-            return Decline(params.round_id)
+    def _accept(self, invitation: Invitation) -> Message:
+        self.trainer.require(invitation.round.training)
+        return self.client.handle_invitation(invitation)
+
+    def _enter(self, number: int) -> None:
         self.memory.enter(number)
-        self.number = number
-        self._draw(number)
-        return answer
 
-    def step(self, message: Message) -> Message:
-        if type(message) not in HANDLERS:
-            raise WrongPhase(f"{type(message).__name__}, which no server sends")
-        answer: Message = getattr(self.client, HANDLERS[type(message)])(message)
-        return answer
-
-    def open(self, submodel: Submodel) -> Download:
-        return self.client.handle_submodel(submodel)
+    def open(self, message: Submodel, published: Published | None = None) -> Download:
+        return self.client.handle_submodel(message)

@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Indices
 from sfsl.crypto.secret import digest
-from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
 from sfsl.data.lines import BadField, number_id, text_id
+from sfsl.data.statistics import owned_items
 from sfsl.data.words import Speech
 from sfsl.errors import InputError
 
@@ -154,10 +154,12 @@ class Catalogue:
         """The public side of these interactions; with ``statistics`` also what planning needs of them."""
         known = None
         if statistics:
-            clients = compact(data)
-            rows = {name: some for name, some in clients.rows.items() if name in (ITEM, CATEGORY)}
-            sizes = (rows[ITEM].stop - rows[ITEM].start)[data.clients]
-            known = _statistics(sizes, {name: some.values for name, some in rows.items()})
+            owner, item = owned_items(data)
+            held = {ITEM: item}
+            if data.category_of is not None and data.categories is not None:
+                count = len(data.categories)
+                held[CATEGORY] = np.unique(owner * count + data.category_of[item]) % count
+            known = _statistics(np.bincount(owner, minlength=len(data.users))[data.clients], held)
         return cls.of_items(
             data.items, data.categories, data.category_of, users=len(data.users), statistics=known
         )

@@ -20,7 +20,7 @@ from sfsl.data.catalogue import (
     unless_plain,
 )
 from sfsl.data.lines import GZIP_MAGIC, LARGEST_ID
-from sfsl.durable import write_whole
+from sfsl.durable import system_errors_as, write_whole
 from sfsl.errors import InputError
 
 MOST_BYTES = 1 << 29  # of a file, unpacked
@@ -47,11 +47,9 @@ def read_catalogue(path: str | Path) -> Catalogue:
 def write_catalogue(catalogue: Catalogue, path: str | Path, mode: int | None = None) -> None:
     """Write a file whole, with rights ``mode``; a name that ends in .gz has it compressed, always alike."""
     path, data = Path(path), with_json_sum(catalogue.whole)
-    try:
+    with system_errors_as(InputError, f"write {path}"):
         packed = gzip.compress(data, mtime=0) if path.suffix == ".gz" else data + b"\n"
         write_whole(path, packed, mode=mode)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
 
 
 def decode_catalogue(data: bytes, where: str, limit: int = MOST_BYTES) -> Catalogue:

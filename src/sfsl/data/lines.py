@@ -4,13 +4,11 @@ import gzip
 import io
 import math
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from sfsl.errors import InputError
 
@@ -136,24 +134,3 @@ def _real(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-def read_table(
-    path: str | Path, report: LoadReport, fields: Sequence[str], optional: Collection[str] = ()
-) -> tuple[list[str], Rows]:
-    """Which of these columns a table has, and what each line says in them, as texts."""
-    from sfsl.data.fields import words_of  # which read what is told apart here
-    from sfsl.data.table import open_table, place_of
-
-    table = open_table(path, report)
-    found = [one for one in fields if one not in optional or one in table.names]
-    for one in found:
-        place_of(one, table, report.source)
-
-    def rows() -> Rows:
-        for block in table.read(found):
-            read = (np.char.decode(words_of(block.columns[one]), "utf-8", "replace") for one in found)
-            texts = zip(*(one.tolist() for one in read), strict=True)
-            yield from zip(block.lines.tolist(), texts, strict=True)
-
-    return found, rows()

@@ -70,10 +70,19 @@ def load_own(
         if len(others := np.flatnonzero(own != expected)):
             said = f"line {found.lines[kept][others[0]]}: {shown(str(own[others[0]]))}"
             report.note("category is not the model's, which counts", said, len(others))
+    label = np.ones(int(kept.sum()), np.int8) if found.label is None else found.label[kept]
+    one = np.zeros(int(kept.sum()), np.int64)
+    return in_rows(catalogue, one, row[kept], label, found.time[kept]), report
+
+
+def in_rows(catalogue: Catalogue, user: Column, row: Indices, label: Column, time: Column) -> Interactions:
+    """Put together interactions whose items are rows of a catalogue, with its categories. Users are
+    numbered in the order of what they are called."""
+    items = catalogue.table(ITEM)
+    category_of = None if catalogue.rows(CATEGORY) is None else catalogue.table(CATEGORY).map
     if items.rows > 2**31:
         raise InputError(f"a model of {items.rows} items; samples are read for up to 2^31")
-    label = np.ones(int(kept.sum()), np.int8) if found.label is None else found.label[kept]
-    numbered = assemble(np.zeros(int(kept.sum()), np.int64), row[kept], label, found.time[kept])
+    numbered = assemble(user, row, label, time)
     return replace(
         numbered,
         items=np.broadcast_to(np.int8(0), (items.rows,)),
@@ -81,7 +90,21 @@ def load_own(
         clicks=numbered.items[numbered.clicks].astype(np.int32),
         category_of=None if category_of is None else category_of.astype(np.int32),
         categories=None if category_of is None else np.zeros(int(category_of.max()) + 1, np.int8),
-    ), report
+    )
+
+
+def in_catalogue(data: Interactions, catalogue: Catalogue) -> tuple[Interactions, int]:
+    """Return interactions with a catalogue's row numbers, and how many samples were left out, since their
+    items are not in it."""
+    row = _rows(catalogue.table(ITEM), None, np.asarray(data.items).astype(str))[0][data.item]
+    kept = row >= 0
+    if not kept.any():
+        raise InputError(
+            "no item of these data is in the model's catalogue; are they called otherwise there?"
+        )
+    users = data.users[data.user[kept]]
+    found = in_rows(catalogue, users, row[kept], data.label[kept], data.time[kept])
+    return found, int((~kept).sum())
 
 
 def _rows(table: CatalogueTable, known: int | None, names: Column) -> tuple[Indices, dict[str, list[int]]]:

@@ -50,3 +50,15 @@ def items_of(data: Interactions, user: int) -> Indices:
     clicks = data.clicks[data.click_offsets[user] : data.click_offsets[user + 1]]
     inside = clicks[data.history_start[own].min(initial=len(clicks)) : data.history_stop[own].max(initial=0)]
     return np.unique(np.concatenate([data.item[own], inside])).astype(np.int64)
+
+
+def owned_items(data: Interactions) -> tuple[Indices, Indices]:
+    """All pairs of a user and an item that ``items_of`` it names, each once: the users, and the items."""
+    user, items = data.user, len(data.items)
+    clicker = np.repeat(np.arange(len(data.users)), np.diff(data.click_offsets))
+    depth = np.zeros(len(data.clicks) + 1, np.int64)  # how many samples have a click in their history
+    np.add.at(depth, data.click_offsets[user] + data.history_start, 1)
+    np.add.at(depth, data.click_offsets[user] + data.history_stop, -1)
+    seen = np.cumsum(depth[:-1]) > 0
+    pairs = np.unique(np.concatenate([user * items + data.item, clicker[seen] * items + data.clicks[seen]]))
+    return pairs // items, pairs % items

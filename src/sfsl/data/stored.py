@@ -3,7 +3,6 @@
 Millions of samples are at hand at once, and take memory only as far as they are looked at.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from sfsl.checksums import with_json_sum, without_json_sum
+from sfsl.checksums import sha256_of, with_json_sum, without_json_sum
 from sfsl.data.interactions import Interactions
 from sfsl.durable import folder_made_whole, write_new, written_whole
 from sfsl.errors import InputError
@@ -45,7 +44,7 @@ def store_interactions(data: Interactions, folder: str | Path, *, about: str) ->
                 if array is not None:
                     with written_whole(aside / f"{name}.npy") as file:
                         np.save(file, array, allow_pickle=False)
-                    files[name] = _File(array.dtype.str, array.shape, _sum(aside / f"{name}.npy"))
+                    files[name] = _File(array.dtype.str, array.shape, sha256_of(aside / f"{name}.npy"))
             manifest = _Manifest(_FORMAT, about, files)
             content = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
             write_new(aside / MANIFEST, with_json_sum(content))
@@ -89,7 +88,7 @@ def _manifest(folder: Path) -> _Manifest:
 
 def _mapped(path: Path, known: _File) -> NDArray[Any]:
     try:
-        if _sum(path) != known.sha256:
+        if sha256_of(path) != known.sha256:
             raise InputError(f"{path} is damaged: its checksum is not that of the manifest; store it again")
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
@@ -97,8 +96,3 @@ def _mapped(path: Path, known: _File) -> NDArray[Any]:
     if (array.dtype.str, array.shape) != (known.dtype, known.shape):
         raise InputError(f"{path} holds {array.dtype} of shape {array.shape}; its manifest says otherwise")
     return array
-
-
-def _sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

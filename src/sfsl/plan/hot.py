@@ -14,6 +14,7 @@ from sfsl.crypto.secret import SHARE_BYTES, SystemRandomness
 from sfsl.data.catalogue import CatalogueStatistics
 from sfsl.errors import ParameterError
 from sfsl.plan.plan import measure
+from sfsl.plan.settings import bisect
 from sfsl.privacy.accounting import epsilon_of, honest_survivors, multiplier, plan_noise
 from sfsl.privacy.noise import DiscreteGaussian
 from sfsl.rounds.hot import LEAST_DEVIATIONS
@@ -58,12 +59,9 @@ def owners_known(known: CatalogueStatistics) -> dict[str, Owners]:
 
 def owners_assumed(rows: int, fleet: int, per_client: float) -> Owners:
     """Assume owners where nothing is known: as many as 1 / rank, of whoever is there."""
-    weight = 1 / np.arange(1, rows + 1)
-    low, high = 0.0, fleet * per_client
-    for _ in range(100):  # the most popular rows are capped by the fleet, so the rest has a little more
-        middle = (low + high) / 2
-        total = np.minimum(fleet, middle * weight).sum()
-        low, high = (middle, high) if total < fleet * per_client else (low, middle)
+    weight, all_rows = 1 / np.arange(1, rows + 1), fleet * per_client
+    # The most popular rows are capped by the fleet, so the rest has a little more.
+    _, high = bisect(0.0, all_rows, 100, lambda one: bool(np.minimum(fleet, one * weight).sum() < all_rows))
     return Owners(np.minimum(fleet, high * weight), np.ones(rows))
 
 
@@ -146,7 +144,7 @@ def plan_hot_rounds(
     share = noise_share(noise.rho_train, words, lasting, honest)
     rounds = fleet * participations // clients
     client, drawing, server = _seconds(words, clients, lasting, neighbours, threshold, noisy=not exact)
-    size = np.dtype(precision).itemsize
+    bytes_up, bytes_down = hot_bytes(model, words - model.dense - 2 * bins - 1, bins, precision, neighbours)
     shared = [covered[table.name] for table in model.summed if table.source is None]
     return HotPlan(
         clients=clients,
@@ -164,16 +162,23 @@ def plan_hot_rounds(
         hot_rows=hot,
         covered=covered,
         words=words,
-        bytes_up=4 * words + neighbours * (_BOX + SHARE_BYTES + 8) + _KEYS,
-        bytes_down=4 * model.dense
-        + size * (words - model.dense - 2 * bins - 1)
-        + neighbours * (_KEYS + _BOX + 16),
+        bytes_up=bytes_up,
+        bytes_down=bytes_down,
         client_seconds=client,
         noise_seconds=drawing,
         server_seconds=server,
         noise_share=share,
         problems=tuple(_problems(share, rounds, max(shared, default=1.0), clients)),
     )
+
+
+def hot_bytes(
+    model: ModelSpec, row_words: int, bins: int, precision: str, neighbours: int
+) -> tuple[float, float]:
+    """Return what a client sends and receives in a round that trains so many parameters of hot rows."""
+    words, size = model.dense + row_words + 2 * bins + 1, np.dtype(precision).itemsize
+    up = 4 * words + neighbours * (_BOX + SHARE_BYTES + 8) + _KEYS
+    return up, 4 * model.dense + size * row_words + neighbours * (_KEYS + _BOX + 16)
 
 
 def noise_share(rho: float, words: int, clients: int, honest: int) -> float:

@@ -8,7 +8,6 @@ added.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -249,11 +248,10 @@ def _round_params(settings: PlanSettings, encoding: Encoding, min_contributors: 
         Quantization.finest(settings.ring, cohort=settings.clients, clip=1, max_weight=weight)
         for weight in (1, _MAX_SAMPLES)
     )
-    name: Any = encoding.name
     return RoundParams(
         number=1,
         model=settings.model,
-        union=UnionParams(domain=encoding.domain, encoding=name, capacity=encoding.capacity, seed=_SEED),
+        union=UnionParams.plan(encoding.name, encoding.domain, encoding.capacity, _SEED),
         update=UpdateParams(rows=rows, dense=dense),
         min_contributors=min_contributors,
         training=dict.fromkeys(("rate", "batch_size", "epochs", "clip"), 1.0),

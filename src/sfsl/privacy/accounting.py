@@ -26,6 +26,7 @@ MOST_DRAWS = 2.0**60
 Kind = Literal["survey", "train"]
 
 
+@lru_cache(maxsize=256)
 def epsilon_of(rho: float, delta: float) -> float:
     """Return epsilon at ``delta`` of rounds that cost ``rho`` together. Infinite where there is no noise."""
     _require(rho >= 0, f"rho is a number from 0 up, not {rho!r}")

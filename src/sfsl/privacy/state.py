@@ -32,7 +32,7 @@ from numpy.typing import ArrayLike
 from sfsl.arrays import Bits, Indices
 from sfsl.codec import Message
 from sfsl.crypto.secret import Randomness, Secret, digest
-from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error
+from sfsl.durable import Closing, DurableFile, RecordFormat, closed_on_error, system_errors_as
 from sfsl.errors import Declined, InputError, PeriodFrozen, Refused, RolledBack, StateError
 from sfsl.privacy.accounting import epsilon_of
 from sfsl.privacy.ledger import Budget, Calendar, HotLedger, Ledger
@@ -125,11 +125,8 @@ FORMAT = RecordFormat(
 
 def read_state(path: str | os.PathLike[str]) -> StateRecord:
     """Return what a state file holds, to look at. Needs no lock: files are replaced whole."""
-    try:
-        with open(path, "rb") as file:
-            return FORMAT.decode(file.read(FORMAT.largest + 1), str(path))
-    except OSError as error:
-        raise StateError(f"cannot read {path}: {error.strerror}") from None
+    with system_errors_as(StateError, f"read {path}"), open(path, "rb") as file:
+        return FORMAT.decode(file.read(FORMAT.largest + 1), str(path))
 
 
 class ClientState(Closing):

@@ -5,6 +5,7 @@ from statistics import fmean
 from typing import Any
 
 from sfsl.report.runs import EXCHANGES, Run
+from sfsl.report.words import duration, size
 
 _MIB = 2**20
 _OF_A_MODEL = ("log_loss", "ndcg", "recall", "auc_valid", "log_loss_valid")
@@ -14,7 +15,7 @@ def figures(run: Run) -> dict[str, Any]:
     """Sum up one run in plain values; None stands for what it does not have."""
     auc, secure = run.curve("auc"), run.curve("auc_secure")
     best = max(auc, key=lambda point: point[1]) if auc else None
-    up, down = run.mean("bytes_up"), run.mean("bytes_down")
+    up, down = run.traffic("bytes_up"), run.traffic("bytes_down")
     privacy = run.summary.get("privacy") or {}
     full = run.summary.get("full_model", {}) if run.asked else {}
     done, judged = run.done, run.judged
@@ -48,6 +49,7 @@ def figures(run: Run) -> dict[str, Any]:
         "bytes_up": up,
         "bytes_down": down,
         "bytes": sum(up.values()) + sum(down.values()),
+        "bytes_predicted": run.predicted and bool(up),
         "full_model_bytes": _sum(full.get("bytes_up")) + _sum(full.get("bytes_down")) or None,
         "client_seconds": run.mean("client_seconds"),
         "server_seconds": run.mean("server_seconds"),
@@ -64,6 +66,27 @@ def _figure(run: Run, name: str) -> float | None:
         return getattr(run.best, name, None)
     curve = run.curve(name)
     return curve[-1][1] if curve else None
+
+
+def glance_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Set runs side by side: what the models are worth, what a client paid, what it is told of privacy."""
+    heads = ["run", "scheme", "AUC", "log loss", "bytes of a client", "time of a round", "ε"]
+    rows = []
+    for one in runs:
+        marked = " (predicted)" if one["bytes_predicted"] else ""
+        spent = one["hot_privacy"] or one["privacy"] or {}
+        rows.append(
+            [
+                one["name"],
+                one["scheme"],
+                _number(one["auc"], ".4f"),
+                _number(one["log_loss"], ".4f"),
+                f"{size(one['bytes'])}{marked}" if one["bytes"] else "–",
+                duration(one["wall_seconds"]) if one["wall_seconds"] else "–",
+                "hides nothing" if one["sums"] == "none" else _epsilon(spent, "epsilon", ".3g"),
+            ]
+        )
+    return heads, rows
 
 
 def learning_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
@@ -105,8 +128,10 @@ def cost_table(runs: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str
     rows = [
         [
             one["name"],
-            _measured(_sum(one["bytes_up"]) / _MIB, ",.3f"),
-            _measured(_sum(one["bytes_down"]) / _MIB, ",.3f"),
+            *(
+                _measured(_sum(one[key]) / _MIB, ",.3f") + (" (predicted)" if one["bytes_predicted"] else "")
+                for key in ("bytes_up", "bytes_down")
+            ),
             _number(one["full_model_bytes"] and one["full_model_bytes"] / _MIB, ",.2f"),
             _measured(_sum(one["client_seconds"]), ",.4f"),
             _measured(_sum(one["server_seconds"]), ",.3f"),
@@ -189,9 +214,9 @@ def without_privacy(runs: Sequence[dict[str, Any]]) -> str:
     return f"{who} yet; privacy is summed up when a run ends."
 
 
-def _epsilon(privacy: dict[str, Any], key: str) -> str:
+def _epsilon(privacy: dict[str, Any], key: str, form: str = ".3f") -> str:
     """A summary writes infinity as null."""
-    return "∞" if key in privacy and privacy[key] is None else _number(privacy.get(key), ".3f")
+    return "∞" if key in privacy and privacy[key] is None else _number(privacy.get(key), form)
 
 
 def _measured(value: float, form: str) -> str:

@@ -10,34 +10,69 @@ from sfsl.report.comparison import (
     client_table,
     cost_table,
     exchange_table,
+    glance_table,
     hot_privacy_table,
     learning_table,
     privacy_table,
     without_privacy,
 )
 from sfsl.report.runs import Run
+from sfsl.report.words import opening
 
 _STYLE = """
-:root { color-scheme: light; }
-body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 62rem; padding: 1rem; color: #222; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
-img { max-width: 100%; height: auto; }
-.wide { overflow-x: auto; }
+:root { color-scheme: light dark; --back: #fff; --card: #f6f7f9; --ink: #1c2330; --soft: #5b6473;
+  --line: #d9dde4; --a: #1f6fd6; }
+@media screen and (prefers-color-scheme: dark) {
+  :root { --back: #14171c; --card: #1d2129; --ink: #e6e9ee; --soft: #9aa4b2; --line: #343b47; --a: #6aa9ff; }
+  figure img { filter: invert(0.92) hue-rotate(180deg); } }
+* { box-sizing: border-box; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 74rem; padding: 1rem;
+  background: var(--back); color: var(--ink); }
+h1 { font-size: 1.6rem; margin: .5rem 0 1rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.2rem; margin: 2rem 0 .5rem; }
+h3 { font-size: 1rem; margin: 1rem 0 .25rem; overflow-wrap: anywhere; }
+.lead { background: var(--card); border: 1px solid var(--line); border-left: .3rem solid var(--a);
+  border-radius: .5rem; padding: .5rem 1.25rem; margin: 0 0 1rem; font-size: 1.05rem; }
+.lead p { margin: .4rem 0; max-width: 62rem; }
+.lead h3 { margin-top: .5rem; }
+.grid { display: grid; gap: .75rem; margin: .75rem 0;
+  grid-template-columns: repeat(auto-fill, minmax(min(20rem, 100%), 1fr)); }
+.of2, .of4 { grid-template-columns: repeat(auto-fill, minmax(min(27rem, 100%), 1fr)); }
+figure { margin: 0; padding: .6rem; border: 1px solid var(--line); border-radius: .5rem; max-width: 38rem; }
+figure img { display: block; width: 100%; height: auto; }
+.wide { overflow-x: auto; margin-bottom: .75rem; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 0.6rem; text-align: right; border-bottom: 1px solid #ddd; white-space: nowrap; }
-th:first-child, td:first-child { text-align: left; }
-pre { overflow-x: auto; background: #f5f5f5; padding: 0.6rem; font-size: 0.85rem; }
-.verdict { font-size: 1.1rem; }
-.note { color: #555; font-size: 0.9rem; }
+th, td { padding: 0.3rem 0.7rem; text-align: right; border-bottom: 1px solid var(--line);
+  white-space: nowrap; }
+th { color: var(--soft); font-weight: 600; }
+th:first-child, td:first-child { text-align: left; padding-left: 0; }
+pre { overflow-x: auto; background: var(--card); padding: 0.6rem; font-size: 0.8rem; }
+.note { color: var(--soft); font-size: 0.85rem; max-width: 62rem; margin: .4rem 0; }
+summary { cursor: pointer; }
+@media print { body { max-width: none; padding: 0; font-size: 10pt; } .lead { font-size: 10.5pt; }
+  .wide { overflow: visible; } table { font-size: 8pt; } th, td { padding: .15rem .4rem; }
+  .grid { grid-template-columns: repeat(2, 1fr); } figure, .lead, tr { break-inside: avoid; }
+  h2, h3 { break-after: avoid; } details { display: none; } }
 """
 
 _TITLES = {
-    "auc": "AUC and log loss over rounds",
+    "auc": "AUC over rounds",
+    "log_loss": "Log loss over rounds",
     "calibration": "Calibration: are chances what they say?",
-    "bytes": "Bytes by exchange and direction",
-    "seconds": "CPU time by exchange",
-    "dropouts": "Dropouts",
+    "bytes_up": "Bytes sent by a client, by exchange",
+    "bytes_down": "Bytes received by a client, by exchange",
+    "client_seconds": "CPU time of a client, by exchange",
+    "server_seconds": "CPU time of the server, by exchange",
+    "lost": "Clients lost, by exchange",
+    "survivors": "Clients in the sum, over rounds",
 }
+# What one asks first when somebody shows a run; all others are folded away.
+_ASKED_FIRST = (
+    "data.source", "data.path", "data.world", "data.users", "model.kind", "model.width", "round.scheme",
+    "round.sums", "round.clients", "round.min_contributors", "privacy.preset", "privacy.epsilon",
+    "privacy.participations", "training.epochs", "training.batch", "training.rate", "server.row_step",
+    "run.rounds", "run.seed",
+)  # fmt: skip
 
 _LEARNING = (
     "AUC: on the central test set, of the model that is judged here, and of which round that is: the best on "
@@ -77,18 +112,17 @@ _PRIVACY = (
 
 
 def page(runs: Sequence[Run], figures: Sequence[dict[str, Any]], pictures: Mapping[str, bytes]) -> str:
-    """Lay out the page. ``figures`` are of the runs in the same order, ``pictures`` PNG by name."""
+    """Lay out the page. ``figures`` are of the runs in the same order, ``pictures`` SVG by name."""
     parts = [
+        _lead(runs, figures),
         _section("Learning", _table(*learning_table(figures)) + _note(_learning(figures))),
+        _grid(("auc", "log_loss", "calibration"), pictures),
         _baselines(figures),
-        _picture("auc", pictures),
-        _picture("calibration", pictures),
-        _section("Costs per client and round", _table(*cost_table(figures)) + _note(_COSTS)),
-        _picture("bytes", pictures),
-        _picture("seconds", pictures),
+        _section("Costs per client and round", _table(*cost_table(figures)) + _note(_costs(figures))),
         _clients(figures),
-        _picture("dropouts", pictures),
+        _grid(("bytes_up", "bytes_down", "client_seconds", "server_seconds", "survivors", "lost"), pictures),
         _section("Privacy", _privacy(figures)),
+        _section("Settings", _settings(runs)),
         *(_details(run, one) for run, one in zip(runs, figures, strict=True)),
     ]
     names = escape(", ".join(run.name for run in runs))
@@ -98,24 +132,55 @@ def page(runs: Sequence[Run], figures: Sequence[dict[str, Any]], pictures: Mappi
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; img-src data:; style-src 'unsafe-inline'\">\n"
         f"<title>sfsl: {names}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        f"<h1>{names}</h1>\n{''.join(map(_verdict, runs))}{''.join(parts)}</body>\n</html>\n"
+        f"<h1>{names}</h1>\n{''.join(parts)}</body>\n</html>\n"
     )
 
 
-def _verdict(run: Run) -> str:
-    return f'<p class="verdict"><b>{escape(run.name)}</b>: {escape(run.verdict)}</p>\n' if run.verdict else ""
+def _lead(runs: Sequence[Run], figures: Sequence[dict[str, Any]]) -> str:
+    """Say in plain words what each run came to; of several, first side by side."""
+    said = ""
+    for run, one in zip(runs, figures, strict=True):
+        about = "".join(
+            f"<p><b>{escape(what)}.</b> {escape(text)}</p>\n" for what, text in opening(run, one).items()
+        )
+        name = f"<h3>{escape(run.name)}</h3>\n" if len(runs) > 1 else ""
+        said += f'<div class="lead">{name}{about}</div>\n'
+    return said if len(runs) == 1 else _table(*glance_table(figures)) + said
+
+
+def _settings(runs: Sequence[Run]) -> str:
+    """Show the settings that one asks for first and, of several runs, all that differ."""
+    every = [
+        {
+            f"{section}.{key}": str(value)
+            for section, keys in run.config.items()
+            for key, value in (keys.items() if isinstance(keys, dict) else [("", keys)])
+        }
+        for run in runs
+    ]
+    names = dict.fromkeys(name for one in every for name in one)
+    differ = [name for name in names if len({one.get(name) for one in every}) > 1]
+    said_by_all = [name for name in names if all(one.get(name) for one in every)]
+    first = [name for name in _ASKED_FIRST if name in said_by_all and name not in differ]
+    rows = [[name, *(one.get(name) or "–" for one in every)] for name in (*differ, *first)]
+    said = "Those that differ stand first. " if differ else ""
+    text = f"{said}Every other is in the fold of its run below, and sfsl init explains each."
+    return _table(["setting", *(run.name for run in runs)], rows) + _note(text)
 
 
 def _section(title: str, content: str) -> str:
     return f"<h2>{escape(title)}</h2>\n{content}"
 
 
-def _picture(name: str, pictures: Mapping[str, bytes]) -> str:
-    if name not in pictures:
-        return ""
-    title = escape(_TITLES.get(name, name))
-    data = base64.b64encode(pictures[name]).decode()
-    return f'<h2>{title}</h2>\n<img alt="{title}" src="data:image/png;base64,{data}">\n'
+def _grid(names: Sequence[str], pictures: Mapping[str, bytes]) -> str:
+    """Set pictures side by side: three in a row, or two where that comes out even."""
+    drawn = [
+        f'<figure><img alt="{escape(_TITLES[name])}" src="data:image/svg+xml;base64,'
+        f'{base64.b64encode(pictures[name]).decode()}"></figure>\n'
+        for name in names
+        if name in pictures
+    ]
+    return f'<div class="grid of{len(drawn)}">\n{"".join(drawn)}</div>\n' if drawn else ""
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -131,6 +196,11 @@ def _note(text: str) -> str:
 def _learning(figures: Sequence[dict[str, Any]]) -> str:
     masked = {one["sums"] == "masked" for one in figures if one["asked"]}
     return _LEARNING + _SECURELY[masked.pop() if len(masked) == 1 else None]
+
+
+def _costs(figures: Sequence[dict[str, Any]]) -> str:
+    guessed = any(one["bytes_predicted"] for one in figures)
+    return _COSTS + (" Predicted: by the plan, for masked sums, since plain ones hide nothing." * guessed)
 
 
 def _baselines(figures: Sequence[dict[str, Any]]) -> str:
@@ -172,7 +242,7 @@ def _details(run: Run, one: dict[str, Any]) -> str:
     )
     versions = ", ".join(f"{name} {value}" for name, value in run.versions.items())
     return (
-        _section(run.name, content)
-        + f"<details><summary>Settings and versions</summary>\n<pre>{escape(settings)}</pre>\n"
+        _section(f"{run.name}, by exchange" if content else run.name, content)
+        + f"<details><summary>Every setting, and versions</summary>\n<pre>{escape(settings)}</pre>\n"
         + f"{_note(versions)}</details>\n"
     )

@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+from sfsl.bundle.contents import LINES, MANIFEST, SUMMARY
+from sfsl.bundle.described import config_of, read_described
+from sfsl.bundle.file import read_bundle
 from sfsl.checksums import without_json_sum
 from sfsl.errors import InputError
 from sfsl.rounds.exchanges import ORDER, Exchange
@@ -47,6 +50,23 @@ class Run:
             return "none"
         return "plain" if _within(self.config, "round").get("sums") == "plain" else "masked"
 
+    def setting(self, section: str, key: str) -> Any:
+        """Return a setting; None where an older run has none of that name."""
+        return _within(self.config, section).get(key)
+
+    @property
+    def predicted(self) -> bool:
+        """Whether its bytes are what the plan says of masked sums, since plain ones stood in for them."""
+        return self.sums == "plain" and not any(line.bytes_up for line in self.done)
+
+    def traffic(self, cost: str) -> dict[str, float]:
+        """Return the mean ``bytes_up`` or ``bytes_down`` by exchange; where none could be measured, what was
+        predicted."""
+        if not self.predicted:
+            return self.mean(cost)
+        found = _within(_within(self.summary, "predicted"), cost)
+        return {name: float(found[name]) for name in EXCHANGES if isinstance(found.get(name), int | float)}
+
     @property
     def asked(self) -> int:
         """Clients, counted anew in each round; none where all is trained in one place."""
@@ -54,7 +74,7 @@ class Run:
 
     @property
     def done(self) -> list[RoundRecord]:
-        return [line for line in self.lines if line.aborted is None and not line.lost]
+        return [line for line in self.lines if line.aborted is None and not (line.lost or line.restored)]
 
     @property
     def aborted(self) -> int:
@@ -160,14 +180,43 @@ def read_runs(folders: Sequence[Path], *, last: bool = False) -> list[Run]:
 
 
 def _read(folder: Path, name: str) -> Run:
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder; name the folder that `sfsl run` wrote")
-    config = read_sections(folder / "config.toml")
-    lines, summary = _lines(folder / "metrics.jsonl"), _json(folder / "summary.json")
+    files = _files(folder)
+    lines, summary = _lines(files), _json(files, SUMMARY)
     if summary.get("rounds") != len(lines):
         summary = {}  # of a run that has gone on: there were more exposures than it says
-    run = Run(name, lines, config, summary, _json(folder / "versions.json"))
+    run = Run(name, lines, files.config, summary, files.versions)
     return replace(run, name=f"{name} (PLAIN SUMS)") if run.sums == "plain" else run
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What a report reads: settings and versions, and other files as bytes, by name."""
+
+    where: Path
+    config: dict[str, Any]
+    versions: dict[str, Any]
+    content: dict[str, bytes]
+
+
+def _files(path: Path) -> _Files:
+    """Read the folder of a run, a server or a server on Flower, or a bundle of one."""
+    if not path.exists():
+        raise InputError(f"{path} is not a folder; name one that `sfsl run` wrote, a server's, or a bundle")
+    if path.is_file() or (path / MANIFEST).is_file():
+        manifest, content = read_bundle(path)
+        about = manifest.provenance
+        return _Files(path, _toml(about.settings, path), about.versions, content)
+    names = (LINES, SUMMARY, "versions.json")
+    content = {name: _content(path / name) for name in names if (path / name).exists()}
+    if (path / "config.toml").is_file() or (found := read_described(path)) is None:
+        config = read_sections(path / "config.toml")
+        return _Files(path, config, _json(_Files(path, {}, {}, content), "versions.json"), content)
+    return _Files(path, _toml(found[0].settings, path), found[0].versions, content)
+
+
+def _toml(settings: str, where: Path) -> dict[str, Any]:
+    config: dict[str, Any] = msgspec.to_builtins(config_of(settings, str(where)))
+    return config
 
 
 def _within(config: dict[str, Any], section: str) -> dict[str, Any]:
@@ -175,10 +224,12 @@ def _within(config: dict[str, Any], section: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _lines(path: Path) -> tuple[RoundRecord, ...]:
-    lines: list[RoundRecord] = []
+def _lines(files: _Files) -> tuple[RoundRecord, ...]:
+    path, lines = files.where / LINES, list[RoundRecord]()
+    if LINES not in files.content:
+        raise InputError(f"cannot read {path}: it is not there; is this the folder of a run or of a server?")
     # What stands after the last line break is a line that is being written, or that a crash cut off.
-    for number, line in enumerate(scan_lines(_content(path)), start=1):
+    for number, line in enumerate(scan_lines(files.content[LINES]), start=1):
         if not isinstance(line, RoundRecord):
             raise InputError(f"{path}, line {number} is not a round's metrics: {line}")
         if lines and line.round <= lines[-1].round:
@@ -192,11 +243,12 @@ def _lines(path: Path) -> tuple[RoundRecord, ...]:
     return tuple(lines)
 
 
-def _json(path: Path) -> dict[str, Any]:
-    if not path.exists():
+def _json(files: _Files, name: str) -> dict[str, Any]:
+    path = files.where / name
+    if name not in files.content:
         return {}
     try:
-        content = without_json_sum(_content(path), str(path))
+        content = without_json_sum(files.content[name], str(path))
         return msgspec.json.decode(content, type=dict[str, Any])
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a JSON object: {error}") from None

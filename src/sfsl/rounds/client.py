@@ -1,4 +1,5 @@
-"""One client of a round: a state machine without I/O (spec round 4).
+"""One client of a round: a state machine without I/O (spec round 4). ``AnyClient`` is what clients of every
+kind of round have in common.
 
 Training is not done here: ``handle_submodel`` returns what was downloaded, the caller trains, and
 ``create_update`` takes the result. ``states`` has what a client knows in each phase.
@@ -7,7 +8,7 @@ Training is not done here: ``handle_submodel`` returns what was downloaded, the 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -66,16 +67,20 @@ class Answers(Protocol):
         """Say which rows of each union it asks for."""
 
 
+Remembered = TypeVar("Remembered", covariant=True)
+
+
 @dataclass(frozen=True)
-class Own:
+class Own(Generic[Remembered]):
     """What a client of a round has of its own, whatever a server says: its memory, its terms, its chance.
 
-    ``answers`` is its privacy state, in which the period has begun. ``rounding`` draws how numbers are
-    rounded, where a simulation wants that to repeat itself. ``names`` is the digest of what rows are called,
-    where it was told. ``identity`` and ``identities`` are as ``secagg.Client`` has them.
+    ``memory`` is its privacy state: ``Answers``, in which the period has begun, or ``HotMemory``.
+    ``rounding`` draws how numbers are rounded, where a simulation wants that to repeat itself. ``names`` is
+    the digest of what rows are called, where it was told. ``identity`` and ``identities`` are as
+    ``secagg.Client`` has them.
     """
 
-    answers: Answers
+    memory: Remembered
     model: ModelSpec
     maps: RowMaps
     policy: RoundPolicy
@@ -86,26 +91,27 @@ class Own:
     identities: Mapping[str, bytes] | None = None
 
 
-class RoundClient(Machine[State]):
-    """Takes part in one round. ``state`` is that of a client that was put away."""
+class AnyClient(Machine[State], Generic[Remembered]):
+    """Takes part in one round of any kind, of ``sums`` secure sums. ``state`` is that of a client that was
+    put away."""
 
-    moves = states.CLIENT_MOVES
+    sums: ClassVar[int]
 
-    def __init__(self, session: Client, own: Own, state: State | None = None) -> None:
+    def __init__(self, session: Client, own: Own[Remembered], state: State | None = None) -> None:
         super().__init__(state or states.New())
-        self.session, self._space = session, IndexSpace(own.model)
-        self._answers, self._policy, self._names = own.answers, own.policy, own.names
-        self._model, self._maps = own.model, own.maps
-        self._randomness, self._rounding = own.randomness, own.rounding or own.randomness
+        self.session, self._own = session, own
+        self._rounding = own.rounding or own.randomness
 
     @classmethod
-    def join(cls, name: str, own: Own, kept: State | None = None, state: State | None = None) -> Self:
+    def join(
+        cls, name: str, own: Own[Remembered], kept: State | None = None, state: State | None = None
+    ) -> Self:
         """Return a client with a session of its own: a new one, or that which was ``kept``."""
         session = Client(
             name,
             own.policy.session,
             own.randomness,
-            sums=SUMS,
+            sums=cls.sums,
             identity=own.identity,
             identities=own.identities,
             state=kept,
@@ -118,12 +124,48 @@ class RoundClient(Machine[State]):
         self._enter(states.CheckedIn())
         return keys
 
+    def handle_survivors(self, lists: messages.Survivors) -> messages.Consistency:
+        self._due(messages.Survivors, State)
+        return self.session.handle_survivors(lists)
+
+    def handle_unmask(self, request: messages.UnmaskRequest) -> messages.UnmaskShares:
+        state = self._due(messages.UnmaskRequest, State)
+        answer = self.session.handle_unmask(request)
+        if isinstance(state, states.Invited):  # the union is open, and the sum of updates comes
+            self._enter(states.AwaitsUnion(state.params, state.encoding, state.round_id))
+        else:
+            self._enter(states.Finished())
+        return answer
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """Make this client a dropout if anything fails: what it exposes or draws is not made twice."""
+        try:
+            yield
+        except BaseException:
+            self._enter(states.Left())
+            raise
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.phase.name})"
+
+
+class RoundClient(AnyClient[Answers]):
+    """Takes part in one round of submodels."""
+
+    moves = states.CLIENT_MOVES
+    sums = SUMS
+
+    def __init__(self, session: Client, own: Own[Answers], state: State | None = None) -> None:
+        super().__init__(session, own, state)
+        self._space, self._model, self._maps = IndexSpace(own.model), own.model, own.maps
+
     # -- exchange 1 ----------------------------------------------------------------------------
 
     def handle_invitation(self, invitation: Invitation) -> messages.SealedShares:
         self._due(Invitation, states.CheckedIn)
         params, roster = invitation.round, invitation.roster
-        self._policy.require(params, self._model, roster.params.clients)
+        self._own.policy.require(params, self._model, roster.params.clients)
         if roster.params.sums != params.sums():
             raise Refused("the sums that were announced are not those of this round")
         if params.union.domain != self._space.domain:
@@ -140,31 +182,16 @@ class RoundClient(Machine[State]):
     def handle_inbound(self, inbound: messages.InboundShares) -> messages.MaskedVector:
         """Send the masked set; its exposure is debited before it leaves, and never refunded."""
         state = self._due(messages.InboundShares, states.Shared)
-        start = self.session.handle_inbound(inbound, state.params.context(self._names))
+        start = self.session.handle_inbound(inbound, state.params.context(self._own.names))
         with self._leaving():
-            submitted = self._space.indices(self._answers.expose(state.round_id))
+            submitted = self._space.indices(self._own.memory.expose(state.round_id))
             elements = index_set(submitted, self._space.domain, self._space.domain)
             if len(elements) > state.encoding.capacity:
                 # Silence would tell the server how large the set is, and a part of it what was left out.
                 elements = elements[:0]
-            vector = state.encoding.encode(elements, self._randomness)
+            vector = state.encoding.encode(elements, self._own.randomness)
             answer = self.session.create_masked(start, vector)
             self._enter(states.Uniting(state.params, state.encoding, state.round_id))
-        return answer
-
-    # -- exchanges 3 and 6 ---------------------------------------------------------------------
-
-    def handle_survivors(self, lists: messages.Survivors) -> messages.Consistency:
-        self._due(messages.Survivors, State)
-        return self.session.handle_survivors(lists)
-
-    def handle_unmask(self, request: messages.UnmaskRequest) -> messages.UnmaskShares:
-        state = self._due(messages.UnmaskRequest, State)
-        answer = self.session.handle_unmask(request)
-        if isinstance(state, states.Invited):
-            self._enter(states.AwaitsUnion(state.params, state.encoding, state.round_id))
-        else:
-            self._enter(states.Finished())
         return answer
 
     # -- exchange 4 ----------------------------------------------------------------------------
@@ -176,8 +203,8 @@ class RoundClient(Machine[State]):
         shared = self._space.rows(union)
         unions = self._maps.with_derived(shared)
         with self._leaving():  # an answer is drawn once
-            answers = self._answers.answer(
-                state.round_id, {name: rows.rows for name, rows in shared.items()}, self._randomness
+            answers = self._own.memory.answer(
+                state.round_id, {name: rows.rows for name, rows in shared.items()}, self._own.randomness
             )
             asked = self._maps.with_derived({name: rows.at(answers[name]) for name, rows in shared.items()})
             self._require_size(asked)
@@ -217,10 +244,10 @@ class RoundClient(Machine[State]):
         elif submodel.proof:
             raise InvalidMessage("a proof of rows outside active mode")
         # The model and the union are the same for all: whoever was told otherwise adds up to noise.
-        context = update_context(params.context(self._names), state.union, submodel.dense, submodel.root)
+        context = update_context(params.context(self._own.names), state.union, submodel.dense, submodel.root)
         start = Start(state.layout, submodel.participants, state.positions, requesters, context, requests)
         self._enter(states.Training(params, state.asked, start))
-        scores = self._policy.limits.scores(params.scores)
+        scores = self._own.policy.limits.scores(params.scores)
         return Download(state.asked, rows, dense, dict(params.training), scores)
 
     def create_update(self, trained: Trained) -> messages.MaskedVector:
@@ -241,18 +268,9 @@ class RoundClient(Machine[State]):
 
     # ------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def _leaving(self) -> Iterator[None]:
-        """Make this client a dropout if anything fails: what it exposes or draws is not made twice."""
-        try:
-            yield
-        except BaseException:
-            self._enter(states.Left())
-            raise
-
     def _counted(self, params: RoundParams, trained: Trained) -> tuple[ArrayLike, ArrayLike] | None:
         """Return the histograms that leave: none where they are finer than allowed, or of few samples."""
-        limits, scores = self._policy.limits, trained.scores
+        limits, scores = self._own.policy.limits, trained.scores
         if scores is None or limits.scores(params.scores) is None:
             return None
         return scores if sum(int(np.sum(one)) for one in scores) >= limits.least_samples else None
@@ -260,11 +278,8 @@ class RoundClient(Machine[State]):
     def _require_size(self, asked: Mapping[str, RowSet]) -> None:
         """Decline too large a submodel, never trim it: what is left out would depend on the client's data."""
         rows = sum(map(len, asked.values()))
-        if rows > self._policy.max_rows:
-            raise Refused(f"a submodel of {rows} rows, this client allows {self._policy.max_rows}")
-
-    def __repr__(self) -> str:
-        return f"RoundClient({self.phase.name})"
+        if rows > self._own.policy.max_rows:
+            raise Refused(f"a submodel of {rows} rows, this client allows {self._own.policy.max_rows}")
 
 
 def _floats(data: bytes, shape: tuple[int, ...], precision: str) -> Values:

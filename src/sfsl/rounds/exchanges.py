@@ -167,7 +167,6 @@ def course_of(params: RoundParams | HotParams) -> Course:
     return SURVEY if params.kind == "survey" else HOT
 
 
-HANDLERS = {step.message: step.handler for step in STEPS}
 # A client may decline aloud here, and nowhere else.
 MAY_DECLINE = Exchange.INVITATION
 
@@ -176,4 +175,3 @@ STEP = {step.exchange: step for step in STEPS}
 EXPOSES, TRAINS = SUBMODELS.exposes, Exchange.SUBMODEL
 order = SUBMODELS.order
 ORDER = order()
-LAST = ORDER[-1]

@@ -69,8 +69,7 @@ class HotParams(Checked, frozen=True):
     precision: Literal["float32", "float16"] = "float16"
     scores: ScoreBins | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         trains = self.kind == "train"
         if len(self.rows) > MAX_TABLES:
             raise ParameterError(f"rows of {len(self.rows)} tables; {MAX_TABLES} are possible")

@@ -2,21 +2,20 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, Self
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sfsl.arrays import Indices, Reals, Values
 from sfsl.crypto.ring import Z32, Words
-from sfsl.crypto.secret import Identity, Randomness
+from sfsl.crypto.secret import Randomness
 from sfsl.errors import InputError, InvalidMessage, NotFinite, ParameterError, Refused, WrongPhase
 from sfsl.privacy.accounting import honest_survivors
 from sfsl.privacy.noise import DiscreteGaussian
 from sfsl.rounds import states
-from sfsl.rounds.client import Download, Trained
+from sfsl.rounds.client import AnyClient, Download, Trained
 from sfsl.rounds.exchanges import HotInvitation
 from sfsl.rounds.hot import (
     CUT_SHARE,
@@ -30,10 +29,9 @@ from sfsl.rounds.hot import (
 )
 from sfsl.rounds.params import IndexSpace, RoundPolicy
 from sfsl.secagg import messages
-from sfsl.secagg.client import Client, Start
+from sfsl.secagg.client import Start
 from sfsl.secagg.graph import default_graph
-from sfsl.secagg.messages import Keys, SessionParams
-from sfsl.secagg.states import Machine, State
+from sfsl.secagg.messages import SessionParams
 from sfsl.submodel import ModelSpec, RowSet
 from sfsl.submodel.quantize import round_stochastic
 from sfsl.submodel.store import initial_rows
@@ -49,48 +47,11 @@ class HotMemory(Protocol):
         """Return the rows of its data, by shared table."""
 
 
-@dataclass(frozen=True)
-class HotOwn:
-    """What a client has of its own, as ``rounds.client.Own``; its ``policy`` has its owner's limits."""
-
-    memory: HotMemory
-    model: ModelSpec
-    policy: RoundPolicy
-    randomness: Randomness
-    rounding: Randomness | None = None
-    names: bytes = b""
-    identity: Identity | None = None
-    identities: Mapping[str, bytes] | None = None
-
-
-class HotClient(Machine[State]):
-    """Takes part in one round over hot rows. ``state`` is that of a client that was put away."""
+class HotClient(AnyClient[HotMemory]):
+    """Takes part in one round over hot rows; its policy has its owner's limits."""
 
     moves = states.HOT_MOVES
-
-    def __init__(self, session: Client, own: HotOwn, state: State | None = None) -> None:
-        super().__init__(state or states.New())
-        self.session, self._own = session, own
-        self._rounding = own.rounding or own.randomness
-
-    @classmethod
-    def join(cls, name: str, own: HotOwn, kept: State | None = None, state: State | None = None) -> Self:
-        """Return a client with a session of its own: a new one, or that which was ``kept``."""
-        session = Client(
-            name,
-            own.policy.session,
-            own.randomness,
-            identity=own.identity,
-            identities=own.identities,
-            state=kept,
-        )
-        return cls(session, own, state)
-
-    def create_keys(self) -> Keys:
-        self._due(Keys, states.New)
-        keys = self.session.create_keys()
-        self._enter(states.CheckedIn())
-        return keys
+    sums = 1
 
     def handle_invitation(self, invitation: HotInvitation) -> messages.SealedShares:
         """Share secrets, if the round is one that this client's owner allows."""
@@ -131,31 +92,13 @@ class HotClient(Machine[State]):
         return self._leave(learned_vector(state.params, state.sets, trained, self._rounding))
 
     def _leave(self, vector: NDArray[np.int64]) -> messages.MaskedVector:
-        """Nothing is made twice: whoever fails from here on is a dropout."""
         state = self._due(Start, states.HotTraining)
-        try:
+        with self._leaving():
             self._own.memory.spend(state.round_id, state.rho)
-            answer = self.session.create_masked(
-                state.start, with_noise(state.params, vector, self._own.randomness)
-            )
-        except BaseException:
-            self._enter(states.Left())
-            raise
+            words = with_noise(state.params, vector, self._own.randomness)
+            answer = self.session.create_masked(state.start, words)
         self._enter(states.Uploaded())
         return answer
-
-    def handle_survivors(self, lists: messages.Survivors) -> messages.Consistency:
-        self._due(messages.Survivors, State)
-        return self.session.handle_survivors(lists)
-
-    def handle_unmask(self, request: messages.UnmaskRequest) -> messages.UnmaskShares:
-        self._due(messages.UnmaskRequest, State)
-        answer = self.session.handle_unmask(request)
-        self._enter(states.Finished())
-        return answer
-
-    def __repr__(self) -> str:
-        return f"HotClient({self.phase.name})"
 
 
 def require_hot(policy: RoundPolicy, params: HotParams, session: SessionParams) -> float:

@@ -18,7 +18,7 @@ from sfsl.secagg import SessionParams, default_threshold
 from sfsl.secagg.graph import GraphPlan, default_graph
 from sfsl.secagg.messages import MAX_COMPLETE, Layout, Policy, SumParams, TableShape
 from sfsl.submodel import ModelSpec, RowSet, UpdateParams
-from sfsl.union import UnionParams, choose, planned_capacity
+from sfsl.union import UnionParams, planned_capacity
 
 MAX_BINS = 4096
 _FARTHEST = 50.0  # log-odds beyond which no score is told from 0 or 1
@@ -114,8 +114,7 @@ class RoundParams(Checked, frozen=True):
     precision: Literal["float32", "float16"] = "float32"
     scores: ScoreBins | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if len(self.training) > 64:
             raise ParameterError("at most 64 hyperparameters")
 
@@ -328,16 +327,10 @@ def plan_round(
     left."""
     domain = IndexSpace(model).domain
     capacity = planned_capacity(domain, clients, largest_set)
-    union = UnionParams(
-        domain=domain,
-        encoding=choose(rules.encoding, domain, capacity, seed).name,  # type: ignore[arg-type]
-        capacity=capacity,
-        seed=seed,
-    )
     return RoundParams(
         number=number,
         model=model,
-        union=union,
+        union=UnionParams.plan(rules.encoding, domain, capacity, seed),
         update=rules.update_in(number),
         min_contributors=rules.min_contributors,
         training=dict(rules.training(number)),

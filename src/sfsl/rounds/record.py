@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from sfsl.arrays import Counts, Indices, Values
+from sfsl.correction import Correction
 from sfsl.crypto.ring import Words
 from sfsl.rounds.hot import HotState
 from sfsl.rounds.params import RoundParams, ScoreBins
@@ -97,6 +98,13 @@ def conclude(store: RowStore, params: RoundParams, sums: RoundSums) -> RoundOutc
     )
 
 
+_QUALITY = (
+    "auc", "log_loss", "ndcg", "recall", "auc_valid", "log_loss_valid", "auc_secure", "log_loss_secure",
+    "base_log_loss_secure", "loss",
+)  # fmt: skip
+_COSTS = ("bytes_up", "bytes_down", "client_seconds", "server_seconds")
+
+
 class RoundRecord(msgspec.Struct, frozen=True):
     """What one round did and cost. Bytes and client seconds are per client that answered, by exchange.
 
@@ -106,7 +114,8 @@ class RoundRecord(msgspec.Struct, frozen=True):
     before it, from securely summed histograms, and at most ``auc_secure_error`` from that of the scores
     themselves; None where that is a lot, as in the first round, whose bins are too wide. ``log_loss``,
     ``ndcg`` and ``recall`` go with ``auc`` (``sfsl.scores.Evaluation``); ``auc_valid`` and ``log_loss_valid``
-    are of the validation devices, which are not in the test set. ``log_loss_secure`` goes with
+    are of the validation devices, which are not in the test set, and fit the ``correction`` of the scores by
+    which both log losses are measured. ``log_loss_secure`` goes with
     ``auc_secure``; it is that of scores moved by the one constant that fits them best, since what is summed
     tells scores apart and not what they are; ``base_log_loss_secure`` is that of the constant alone, the
     click rate of the same samples.
@@ -117,7 +126,8 @@ class RoundRecord(msgspec.Struct, frozen=True):
     ``exchange_seconds``, on a network, last from when an exchange's messages are there until it is closed.
     Of a round of several cohorts, ``cohorts_aborted`` added nothing. ``workers_lost`` are those of a cluster,
     each with the clients it had. ``lost``: the round stands, but its record was lost with a damaged or full
-    disk; nothing else in it means anything.
+    disk; nothing else in it means anything. ``restored``: no client took part; an earlier version of the
+    model was put back, which is named here.
 
     >>> import sfsl
     >>> def show(line: sfsl.RoundRecord):
@@ -162,7 +172,9 @@ class RoundRecord(msgspec.Struct, frozen=True):
     base_log_loss_secure: Number | None = None
     auc_valid: Share | None = None
     log_loss_valid: Number | None = None
+    correction: Correction | None = None
     lost: bool = False
+    restored: str = ""
 
     @classmethod
     def of_lost(cls, number: int) -> Self:
@@ -176,6 +188,23 @@ class RoundRecord(msgspec.Struct, frozen=True):
         if keep == "log_loss" and self.log_loss_valid is not None:
             return self.log_loss_valid
         return None if self.auc_valid is None else -self.auc_valid
+
+    def scalars(self) -> dict[str, float]:
+        """Return what is drawn over rounds: quality, costs (of a client, but for the server's seconds) and
+        clients; nothing of what was not measured."""
+        bills = {name: getattr(self, name) for name in _COSTS}
+        found = {
+            **{f"quality/{name}": getattr(self, name) for name in _QUALITY},
+            **{f"cost/{name}": sum(bill.values()) if bill else None for name, bill in bills.items()},
+            "cost/wall_seconds": self.wall_seconds,
+            "clients/cohort": self.cohort,
+            "clients/survivors": self.survivors,
+            "clients/dropped": sum(self.dropped.values()),
+            "clients/late": self.late,
+            "clients/declined": sum(self.declined.values()),
+            "clients/aborted": int(self.aborted is not None),
+        }
+        return {name: float(value) for name, value in found.items() if value is not None}
 
     def encode(self) -> bytes:
         """Return the record as JSON; what is not a number is null there."""

@@ -1,9 +1,7 @@
 """Clients of rounds between two messages, as bytes (spec 4.5). What a snapshot is for, and that it is used
 once, ``secagg.states`` says."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
 from msgspec import Meta, field
@@ -11,9 +9,9 @@ from msgspec import Meta, field
 from sfsl.codec import Codec, Message
 from sfsl.errors import RemoteError, StateError, WrongPhase
 from sfsl.rounds import states
-from sfsl.rounds.client import Own, RoundClient
+from sfsl.rounds.client import AnyClient, Own
 from sfsl.rounds.hot import HotParams
-from sfsl.rounds.hot_client import HotClient, HotOwn
+from sfsl.rounds.hot_client import HotClient
 from sfsl.rounds.params import RoundParams
 from sfsl.secagg.messages import Layout
 from sfsl.secagg.states import Blobs, SessionSnapshot, State, restored, snapshot
@@ -44,10 +42,11 @@ class HotSnapshot(Message, frozen=True, kw_only=True, tag="hot-snapshot"):
 
 
 Snapshot = RoundSnapshot | HotSnapshot
+Client = TypeVar("Client", bound=AnyClient[Any])
 _CODEC = Codec(RoundSnapshot, HotSnapshot)
 
 
-def encode_client(client: RoundClient | HotClient) -> bytes:
+def encode_client(client: AnyClient[Any]) -> bytes:
     """Encode the state of a client that waits for the server's next message."""
     state, known = client.state, dict[str, Any]()
     if client.phase.name in ("NEW", "TRAINING", "FINISHED", "LEFT"):
@@ -74,35 +73,21 @@ def decode_client(data: bytes) -> Snapshot:
     return kept
 
 
-def revive(kept: RoundSnapshot, own: Own) -> RoundClient:
-    """Return the client that was."""
-    with _usable():
-        return RoundClient.join(kept.session.keys.client, own, restored(kept.session), _state(kept))
-
-
-def revive_hot(kept: HotSnapshot, own: HotOwn) -> HotClient:
-    with _usable():
-        return HotClient.join(kept.session.keys.client, own, restored(kept.session), _hot_state(kept))
-
-
-@contextmanager
-def _usable() -> Iterator[None]:
+def revive(kind: type[Client], kept: Snapshot, own: Own[Any]) -> Client:
+    """Return the client that was, of a kind that goes with the snapshot."""
     try:
-        yield
+        return kind.join(kept.session.keys.client, own, restored(kept.session), _state(kept))
     except RemoteError as error:
         raise StateError(f"what was kept of a round cannot be used: {error}") from None
 
 
-def _hot_state(kept: HotSnapshot) -> State:
+def _state(kept: Snapshot) -> State:
     if kept.params is None or kept.session.roster is None:
         return states.CheckedIn() if kept.phase == "CHECKED_IN" else states.Uploaded()
-    return states.HotShared(kept.params, kept.session.roster.params.round_id, kept.rho)
-
-
-def _state(kept: RoundSnapshot) -> State:
-    if kept.params is None or kept.session.roster is None:
-        return states.CheckedIn() if kept.phase == "CHECKED_IN" else states.Uploaded()
-    told = (kept.params, kept.params.union.build(), kept.session.roster.params.round_id)
+    round_id = kept.session.roster.params.round_id
+    if isinstance(kept, HotSnapshot):
+        return states.HotShared(kept.params, round_id, kept.rho)
+    told = (kept.params, kept.params.union.build(), round_id)
     if kept.layout is None:
         return {"SHARED": states.Shared, "UNITING": states.Uniting}.get(kept.phase, states.AwaitsUnion)(*told)
     asked = {name: RowSet(_rows(rows)) for name, rows in kept.asked.items()}

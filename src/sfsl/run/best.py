@@ -12,8 +12,8 @@ from sfsl.durable import write_whole
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import Fleet
 from sfsl.run.setup import rebuilds
-from sfsl.run.validation import TEST, choosing, split_held_out
-from sfsl.scores import Evaluation, evaluate
+from sfsl.run.validation import TEST, VALID, choosing, split_held_out
+from sfsl.scores import Evaluation, correction_of, evaluate
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import baselines_of, score_pool
 from sfsl.simulate.rebuilt import rebuild_personal
@@ -102,13 +102,15 @@ class BestModel:
 
 
 def evaluate_store(config: RunConfig | None, fleet: Fleet, store: RowStore) -> Evaluation:
-    """Return what the model in a store is worth on the test set of its run, beside the baselines. Without
-    the run's settings, that is everyone's held-out samples."""
-    task, pool, rows = fleet.task, fleet.test, None
+    """Return what the model in a store is worth on the test set of its run, as validation devices correct it,
+    beside the baselines. Without the run's settings, that is everyone's held-out samples."""
+    task, pools, rows = fleet.task, {TEST: fleet.test}, None
     if config is not None:
         pools = split_held_out(config, fleet)
-        pool, choose = pools[TEST], choosing(pools, fleet)
+        choose = choosing(pools, fleet)
         if rebuilds(config, task):
             local = LocalSettings(**msgspec.structs.asdict(config.training))
             rows = rebuild_personal(task, fleet.devices, store, local, seed=config.run.seed, choose=choose)
-    return evaluate(score_pool(task, pool, store, rows), baselines_of(task, fleet.train))
+    correction = correction_of(score_pool(task, pools[VALID], store, rows)) if VALID in pools else None
+    scored = score_pool(task, pools[TEST], store, rows)
+    return evaluate(scored, baselines_of(task, fleet.train), correction)

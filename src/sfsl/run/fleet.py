@@ -123,7 +123,8 @@ class Fleet:
 
     ``train`` and ``test`` are everyone's samples, for what only a simulation can do: centralized training,
     and the AUC of a central test set; a run may split the second (``split_held_out``). ``report`` says what
-    a file held that could not be used; synthetic data has none.
+    a file held that could not be used; synthetic data has none. ``catalogue`` says what rows are called; a
+    fleet of your own has none.
 
     >>> import numpy as np, sfsl, torch
     >>> class Rating(torch.nn.Module):
@@ -144,6 +145,7 @@ class Fleet:
     train: Pool
     test: Pool
     report: LoadReport | None = None
+    catalogue: Catalogue | None = None
 
     @classmethod
     def of(cls, task: Task, train: Mapping[str, Samples], held_out: Mapping[str, Samples]) -> Self:
@@ -198,18 +200,25 @@ def _click_fleet(config: RunConfig) -> Fleet:
     return fleet_of_clicks(config, data, report)
 
 
-def fleet_of_clicks(config: RunConfig, data: Interactions, report: LoadReport | None = None) -> Fleet:
-    """Build a fleet of these users, whatever ``config.data`` says about where samples come from."""
+def fleet_of_clicks(
+    config: RunConfig,
+    data: Interactions,
+    report: LoadReport | None = None,
+    catalogue: Catalogue | None = None,
+) -> Fleet:
+    """Build a fleet of these users, whatever ``config.data`` says about where samples come from. With a
+    ``catalogue`` their items are rows of it."""
     history = config.data.max_history
     train, test = hold_out_last(data, config.data.held_out)
-    task = build_task(Catalogue.of(train), config.model, config.run.seed)
+    catalogue = catalogue or Catalogue.of(train)
+    task = build_task(catalogue, config.model, config.run.seed)
     devices = Devices(
         "user",
         train.clients,
         len(train.users),
         lambda user: Device(task, train.client(user, history), test.client(user, history)),
     )
-    return Fleet(task, devices, Interacted(train, history), Interacted(test, history), report)
+    return Fleet(task, devices, Interacted(train, history), Interacted(test, history), report, catalogue)
 
 
 def _require_learnable(config: RunConfig, data: Interactions) -> None:
@@ -238,14 +247,15 @@ def _speech_fleet(config: RunConfig) -> Fleet:
 def fleet_of_speech(config: RunConfig, speech: Speech, report: LoadReport | None = None) -> Fleet:
     """Every role is a client. The vocabulary is public; which of its words a role says is not."""
     train, test = speech.windows(config.data.held_out, config.data.context)
-    task = build_task(Catalogue.of_words(speech.vocabulary), config.model, config.run.seed)
+    catalogue = Catalogue.of_words(speech.vocabulary)
+    task = build_task(catalogue, config.model, config.run.seed)
     devices = Devices(
         "role",
         train.clients,
         len(speech.offsets) - 1,
         lambda role: Device(task, train.client(role), test.client(role)),
     )
-    return Fleet(task, devices, train, test, report)
+    return Fleet(task, devices, train, test, report, catalogue)
 
 
 def _own_fleet(config: RunConfig) -> Fleet:

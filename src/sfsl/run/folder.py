@@ -1,15 +1,13 @@
 """The folder of a run: made whole or not at all, and each file in it replaced whole."""
 
-import platform
 import shutil
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
 
-from sfsl import __version__
+from sfsl.bundle.versions import versions
 from sfsl.checksums import with_json_sum, with_last_line
-from sfsl.durable import folder_made_whole, write_new, write_whole
+from sfsl.durable import folder_made_whole, system_errors_as, write_new, write_whole
 from sfsl.errors import InputError, ParameterError
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl.settings.toml import Sections, read_run_sections, to_toml
@@ -21,7 +19,6 @@ _BEFORE: Sections = {
     "training": {"max_samples": 0, "rebuild": 0.0},
 }
 BEST = "best"
-_PACKAGES = ("torch", "numpy", "cryptography", "msgspec", "lmdb")
 
 
 class RunFolder:
@@ -40,12 +37,9 @@ class RunFolder:
     def create(cls, path: Path, config: RunConfig) -> "RunFolder":
         """Make a folder with settings and versions in it, aside and then renamed: a crash leaves none."""
         require_free(path)
-        try:
-            with folder_made_whole(path) as aside:
-                write_new(aside / "config.toml", with_last_line(to_toml(config).encode()))
-                write_new(aside / "versions.json", _json(versions()))
-        except OSError as error:
-            raise InputError(f"cannot make the folder {path}: {error.strerror}") from None
+        with system_errors_as(InputError, f"make the folder {path}"), folder_made_whole(path) as aside:
+            write_new(aside / "config.toml", with_last_line(to_toml(config).encode()))
+            write_new(aside / "versions.json", _json(versions()))
         return cls(path)
 
     def remove(self) -> None:
@@ -83,22 +77,10 @@ def require_free(path: Path) -> None:
         raise InputError(f"{path} exists and is not empty; choose another folder with --out")
 
 
-def versions() -> dict[str, str]:
-    found = {"sfsl": __version__, "python": platform.python_version(), "platform": platform.platform()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
-
-
 def _json(value: object) -> bytes:
     return with_json_sum(msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n")
 
 
 def _replace(path: Path, data: bytes) -> None:
-    try:
+    with system_errors_as(InputError, f"write {path}"):
         write_whole(path, data)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -1,7 +1,4 @@
-"""A model at rest: from the folder of a run, or from that of a server, which has no users' rows.
-
-Whatever else will hold a model one day is told apart in ``load``.
-"""
+"""A model at rest: from the folder of a run, from that of a server, which has no users' rows, or a bundle."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -13,10 +10,14 @@ import msgspec
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sfsl.bundle.contents import MANIFEST
+from sfsl.correction import Correction
 from sfsl.durable import FileLock
 from sfsl.errors import InputError
 from sfsl.run.folder import BEST, RunFolder
 from sfsl.scores import Evaluation
+from sfsl.service.folder import METRICS, scan_metrics
+from sfsl.service.versions import version_path
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import LmdbStore, ModelSpec, RowSet, RowStore, StoreSpec
 from sfsl.submodel.store import require_same
@@ -26,6 +27,9 @@ from sfsl.submodel.tables import row_numbers
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from sfsl.bundle.described import Described
+    from sfsl.bundle.model import Bundle
+    from sfsl.data.catalogue import Catalogue
     from sfsl.run.fleet import Fleet
     from sfsl.simulate.engine import Pool
     from sfsl.training.task import Task
@@ -76,8 +80,11 @@ class Model:
         keeps: object = None,
         *,
         last: bool = False,
+        version: str = "",
     ) -> None:
-        """``keeps`` is what the folder lasts as long as, where it is temporary. ``last``: not the best."""
+        """``keeps`` is what the folder lasts as long as, where it is temporary. ``last``: not the best.
+        ``version``: one that was tagged on a server."""
+        self._version = version_path(path, version) if version else None
         self.which: Literal["best", "last"] = "best" if not last and (path / BEST).exists() else "last"
         self.path, self._fleet, self._keeps = path, fleet, keeps
         self._task = fleet.task if fleet is not None else task
@@ -95,6 +102,13 @@ class Model:
     def config(self) -> RunConfig | None:
         """The settings of its run; None where the folder has none."""
         return RunFolder(self.path).config() if (self.path / "config.toml").is_file() else None
+
+    @cached_property
+    def correction(self) -> Correction | None:
+        """What validation devices correct its scores by; None where none did, or the metrics of its round are
+        lost."""
+        lines = scan_metrics(self.path / METRICS)
+        return next((line.correction for line in lines if line.round == self.round), None)
 
     @cached_property
     def fleet(self) -> "Fleet":
@@ -125,6 +139,28 @@ class Model:
 
         return self.fleet.test if self.config is None else split_held_out(self.config, self.fleet)[TEST]
 
+    @cached_property
+    def described(self) -> "tuple[Described, Catalogue | None]":
+        """What its model is, and what its rows are called, where anything is known of that."""
+        from sfsl.bundle.described import read_described
+
+        if (found := read_described(self.path)) is not None:
+            return found
+        if self.config is None:
+            raise InputError(
+                f"{self.path} does not say what its model is: an older version made it. Start its server "
+                "once with this one, which writes it down"
+            )
+        from sfsl.bundle.describe import describe
+
+        return describe(self.fleet.task, self.config, "run", history_of(self.config)), self.fleet.catalogue
+
+    @contextmanager
+    def open(self) -> Iterator[LmdbStore]:
+        """Open the store that holds it, to read."""
+        with self._store() as store:
+            yield store
+
     @property
     def dense(self) -> NDArray[np.float32]:
         """The parameters outside the tables, as one vector."""
@@ -148,6 +184,14 @@ class Model:
         with self._store() as store:
             return dict(state_dict(self.task, store, int(max_gib * 2**30)))
 
+    def export(self, out: str | Path, *, onnx: bool = False) -> Path:
+        """Write it as a bundle, a zip if the name ends so, else a folder; ``onnx``: with the scoring function
+        as ONNX in it. Returns where it is."""
+        from sfsl.run.export import export_model
+
+        export_model(self, Path(out), onnx=onnx)
+        return Path(out)
+
     def evaluate(self) -> Evaluation:
         """Return what its scores of the test set of its run are worth, beside the baselines."""
         from sfsl.run.best import evaluate_store
@@ -169,16 +213,25 @@ class Model:
         with ExitStack() as held:
             if self.which == "best":  # a run that goes on may replace it
                 held.enter_context(FileLock(self.path / STORE))
-            where = self.path / (STORE if self.which == "last" else BEST)
+            where = self._version or self.path / (STORE if self.which == "last" else BEST)
             yield held.enter_context(LmdbStore.open(where, check=check))
 
 
-def load(path: str | Path, *, task: "Task | None" = None, last: bool = False) -> Model:
-    """Load the model in the folder of a run, of a server or of a Flower run. Nothing else may be writing it.
+def history_of(config: RunConfig) -> int:
+    """Return how many clicks or words before a sample a run's model sees."""
+    return config.data.context if config.model.kind == "lstm" else config.data.max_history
+
+
+def load(
+    path: str | Path, *, task: "Task | None" = None, last: bool = False, version: str = ""
+) -> "Model | Bundle":
+    """Load the model in the folder of a run, of a server or of a Flower run, or a bundle of one, which scores
+    and recommends. Nothing else may be writing it.
 
     Of a run it is the best model, if one was chosen on validation devices; ``last``: that of the last round.
-    ``task`` is for folders that do not say how the model is built: those of servers, and of a run that was
-    given its fleet in Python. Without it, tables and the dense part can still be read.
+    ``version``: of a server, one that was tagged (``sfsl models``). ``task`` is for folders that do not say
+    how the model is built: those of apps with a model of their own, and of a run that was given its fleet in
+    Python. Without it, tables and the dense part can still be read.
 
     >>> import sfsl
     >>> sfsl.load("no/such/folder")
@@ -186,8 +239,12 @@ def load(path: str | Path, *, task: "Task | None" = None, last: bool = False) ->
     sfsl.errors.InputError: no model at no/such/folder: it has no store
     """
     folder = Path(path)
+    if (folder / MANIFEST).is_file() or folder.is_file():
+        from sfsl.bundle.model import Bundle
+
+        return Bundle(folder)
     if not (folder / STORE).exists():
         if (folder / "config.toml").is_file():
             raise InputError(f"{folder} has no store yet; go on with it: sfsl run --out {folder} --resume")
         raise InputError(f"no model at {folder}: it has no store")
-    return Model(folder, task, last=last)
+    return Model(folder, task, last=last, version=version)

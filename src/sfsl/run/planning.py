@@ -7,9 +7,13 @@ import numpy as np
 from sfsl.arrays import Indices
 from sfsl.data.catalogue import Catalogue, CatalogueStatistics
 from sfsl.errors import ParameterError
+from sfsl.plan import PlanSettings, measured_loads
+from sfsl.plan.hot import hot_bytes, shape
+from sfsl.plan.traffic import expected_rows, traffic
 from sfsl.privacy import IndexPrivacy, PeriodSelection, choose_uniformly
 from sfsl.rounds.exchanges import Exchange
 from sfsl.run.fleet import Fleet, client_privacy, scheme_privacy
+from sfsl.run.summary import MODEL_EXCHANGE, WORD_BYTES, Predicted
 from sfsl.secagg.graph import DEFAULT_DROPOUT, default_min_contributors
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.chance import SeededRandomness
@@ -94,6 +98,54 @@ def planned_requesters(
                 count[np.unique(place[asked])] += 1
         counts += asked_by
     return np.concatenate([np.zeros(0, np.int64), *counts])
+
+
+def plan_settings(config: RunConfig, fleet: Fleet, capacity: int | None = None) -> PlanSettings:
+    """Return what a plan of a run's rounds is made from: its settings, and what clients need in its first
+    cohort."""
+    cohort = choose_cohort(sorted(fleet.devices), config.round.clients, config.run.seed, 1)
+    spec, least = fleet.task.spec, config.round.min_contributors
+    shared = [one.name for one in spec.tables if one.kind == "shared"]
+    sets = [{name: fleet.devices[client].needed[name] for name in shared} for client in cohort]
+    return PlanSettings(
+        clients=config.round.clients,
+        model=spec,
+        loads=measured_loads(spec, fleet.task.row_maps, sets),
+        privacy=config.privacy.index_privacy,
+        dropout=config.faults.lost,
+        min_contributors=plan_min_contributors(config, fleet) if least == "auto" else least,
+        threshold=config.round.threshold_clients,
+        largest_set=max(sum(map(len, one.values())) for one in sets),
+        capacity=capacity,
+        encoding=config.round.encoding,
+        bins=config.round.bins,
+        precision=config.round.precision,
+        ring=config.round.ring,
+        id_length=max(map(len, cohort)),
+    )
+
+
+def predict_bytes(config: RunConfig, fleet: Fleet, hot_rows: Mapping[str, int]) -> Predicted | None:
+    """Predict what a client would send and receive in a round with masked sums, for a run whose plain ones
+    stand in for them; None where no plan is made for such rounds. ``hot_rows``: those of each table."""
+    model, one = fleet.task.spec, config.round
+    if one.scheme == "sfl":
+        words = float(WORD_BYTES * (model.dense + sum(table.rows * table.width for table in model.tables)))
+        return Predicted({MODEL_EXCHANGE: words}, {MODEL_EXCHANGE: words})
+    if one.scheme == "hot":
+        words = sum(hot_rows.get(table.name, 0) * table.width for table in model.summed)
+        neighbours = shape(one.clients)[1]
+        up, down = hot_bytes(model, int(words), one.bins, one.precision, neighbours)
+        return Predicted({Exchange.INBOUND: up}, {MODEL_EXCHANGE: down})
+    if one.scheme != "sfsl" or config.privacy.mix:
+        return None
+    try:
+        settings = plan_settings(config, fleet)
+        heard = settings.heard()
+        sent = traffic(settings, heard, expected_rows(settings, heard))
+    except ParameterError:
+        return None
+    return Predicted(sent.up, sent.down)
 
 
 def plan_from_statistics(config: RunConfig, catalogue: Catalogue) -> int:

@@ -4,14 +4,17 @@ A round's rows, the state of the selection and the round's line of metrics are o
 So after a crash at any point the store says where to go on, and the metrics can be made to agree with it.
 """
 
+import logging
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 import torch
 
+from sfsl.bundle.describe import describe as describe_model
+from sfsl.bundle.describe import write_described
 from sfsl.crypto.ring import Z32
 from sfsl.durable import Closing
 from sfsl.privacy import PeriodSelection
@@ -19,12 +22,14 @@ from sfsl.privacy.accounting import rho_for
 from sfsl.rounds.hot_server import HotRound
 from sfsl.rounds.record import RoundRecord
 from sfsl.run.best import BestModel
+from sfsl.run.callbacks import Callback, Callbacks
 from sfsl.run.fleet import Fleet
 from sfsl.run.folder import RunFolder
-from sfsl.run.planning import choose_cohort, choose_in_period, choose_in_turn
+from sfsl.run.load import history_of
+from sfsl.run.planning import choose_cohort, choose_in_period, choose_in_turn, predict_bytes
 from sfsl.run.setup import build_engine, open_store
-from sfsl.run.summary import Summary, summarize
-from sfsl.run.validation import TEST, VALID
+from sfsl.run.summary import Predicted, Summary, summarize
+from sfsl.run.trackers import trackers
 from sfsl.scores import Evaluation
 from sfsl.secagg.facade import mask_seconds
 from sfsl.service.driver import Journal, next_bins
@@ -32,6 +37,8 @@ from sfsl.service.folder import MetricsFile, recover_lines
 from sfsl.settings.rounds import hot_rules
 from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import Pool
+
+log = logging.getLogger(__name__)
 
 
 class Runner(Closing):
@@ -58,17 +65,37 @@ class Runner(Closing):
             keep = config.run.keep
             self._best = BestModel(folder.best, self.store, keep, self.lines, self.evaluation)
             folder.write_config(config)
+            about = describe_model(fleet.task, config, "run", history_of(config))
+            write_described(folder.path, fleet.task, about, fleet.catalogue)
             folder.drop_summary()  # it is about fewer rounds than there will be
         except BaseException:
             self.store.close()
             raise
 
-    def run(self, *, stop: Callable[[], bool], seen: Callable[[RoundRecord], None]) -> Summary:
-        """Run all rounds that are left, or until ``stop``, which is asked between rounds."""
-        while self.store.round < self.config.run.rounds and not self._done() and not stop():
-            seen(self._round())
-        summary = self.summary()
-        self._folder.write_summary(summary)
+    def run(
+        self,
+        *,
+        stop: Callable[[], bool],
+        seen: Callable[[RoundRecord], None],
+        callbacks: Iterable[Callback] = (),
+    ) -> Summary:
+        """Run all rounds that are left, or until ``stop``, which is asked between rounds. ``callbacks`` are
+        told of them, and the trackers of ``run.track``."""
+        told = Callbacks([*trackers(self.config.run.track, self._folder.path), *callbacks])
+        told.start(msgspec.to_builtins(self.config), tuple(self.lines))
+        summary = None
+        try:
+            enough = False
+            while self.store.round < self.config.run.rounds and not self._done() and not (enough or stop()):
+                before, line = self.evaluation, self._round()
+                seen(line)
+                enough = told.round(line)
+                if self.evaluation is not None and self.evaluation is not before:
+                    told.evaluation(line.round, self.evaluation)
+            summary = self.summary()
+            self._folder.write_summary(summary)
+        finally:
+            told.end(summary)
         return summary
 
     @property
@@ -109,10 +136,18 @@ class Runner(Closing):
             out_of_patience=self.out_of_patience,
             out_of_budget=self.out_of_budget,
             kept=self._journal.kept,
+            predicted=self._predicted(),
             data_problems={} if report is None else report.problems,
             peak_memory=peak_memory(),
             mask_seconds=mask_seconds(Z32),
         )
+
+    def _predicted(self) -> Predicted | None:
+        if not self.config.round.stands_in:
+            return None
+        spec, hot = self.fleet.task.spec, self._journal.kept.hot.hot_set()
+        rows = {} if hot is None else {name: len(one) for name, one in hot.sets(spec).items()}
+        return predict_bytes(self.config, self.fleet, rows)
 
     def close(self) -> None:
         self._metrics.close()
@@ -144,6 +179,12 @@ class Runner(Closing):
         self._best.consider(line, self.evaluation)
         self._metrics.append(line)
         self.lines.append(line)
+        end = "committed" if line.aborted is None else f"aborted: {line.aborted}"
+        log.info(
+            "round %d of %d %s: %d of %d clients, %.1f s",
+            line.round, self.config.run.rounds, end, line.survivors, line.cohort, line.wall_seconds,
+            extra={"figures": line.scalars()},
+        )  # fmt: skip
         return line
 
     def _cohort(self, number: int) -> tuple[tuple[str, ...], PeriodSelection]:
@@ -163,13 +204,14 @@ class Runner(Closing):
         every = self.config.run.evaluate_every
         if not every or (line.round % every and line.round != self.config.run.rounds):
             return line
-        self.evaluation = found = self._engine.evaluate(TEST)
-        chooses = self._engine.evaluate(VALID)
+        found, chooses = self._engine.evaluate_both()
+        self.evaluation = found
         return msgspec.structs.replace(
             line,
             **{name: getattr(found, name) for name in ("auc", "log_loss", "ndcg", "recall")},
             auc_valid=chooses.auc,
             log_loss_valid=chooses.log_loss,
+            correction=found.correction,
         )
 
     def _final_evaluation(self) -> Evaluation | None:
@@ -177,7 +219,7 @@ class Runner(Closing):
         if self._best.line is not None:
             return self._best.evaluate(self.config, self.fleet)
         if self.evaluation is None and any(line.auc is not None for line in self.lines):
-            self.evaluation = self._engine.evaluate(TEST)  # it was made by another process
+            self.evaluation, _ = self._engine.evaluate_both()  # it was made by another process
         return self.evaluation
 
 

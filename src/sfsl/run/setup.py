@@ -18,7 +18,6 @@ from sfsl.run.validation import choosing, split_held_out
 from sfsl.service import folder as folders
 from sfsl.settings.rounds import round_rules, store_spec
 from sfsl.settings.run import SMALL_COHORT, RunConfig, ServerSettings
-from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
 from sfsl.simulate.engine import Engine, baselines_of
 from sfsl.simulate.population import Simulation
 from sfsl.simulate.settings import FaultPlan, SimulationSettings
@@ -28,12 +27,14 @@ from sfsl.training.task import Task
 
 # The rate of rows is halved when samples come for the third time: the first time they are all new.
 _PASSES = 2
+CENTRALIZED = "centralized"
 
 
 class EnginePlugin(Protocol):
     """What an entry point of the group ``sfsl.engines`` names: an engine of another distribution.
 
-    The name ``device`` is for runs that set ``run.device``, any other for those whose ``run.engine`` it is.
+    The name ``device`` is for runs that set ``run.device``, any other for those whose ``run.engine`` or
+    ``round.scheme`` it is.
     """
 
     def require(self, config: RunConfig) -> None:
@@ -126,9 +127,6 @@ def build_engine(config: RunConfig, fleet: Fleet, store: RowStore) -> Engine:
 def _engine(config: RunConfig, fleet: Fleet, store: RowStore) -> Engine:
     if plugin := _plugin(config):
         return plugin.build(config, fleet, store)
-    if config.round.scheme == "centralized":
-        central = central_settings(config, len(fleet.train), len(fleet.devices))
-        return CentralizedEngine(fleet.task, fleet.train, store, central, seed=config.run.seed)
     return LocalEngine(build_simulation(config, fleet, store))
 
 
@@ -140,19 +138,20 @@ def require_engine(config: RunConfig) -> None:
 
 def _plugin(config: RunConfig) -> EnginePlugin | None:
     """Find the engine of another distribution that this run asks for; None: it is one of ours."""
-    run = config.run
-    if not run.device and run.engine == "local":
+    run, scheme, extra = config.run, config.round.scheme, ""
+    if run.device:
+        name, asked = "device", f'run.device = "{run.device}"'
+    elif run.engine != "local":
+        name, asked, extra = run.engine, f'run.engine = "{run.engine}"', run.engine
+    elif scheme == CENTRALIZED:
+        name, asked = scheme, f'round.scheme = "{scheme}"'
+    else:
         return None
-    name, asked, extra = (
-        ("device", f'run.device = "{run.device}"', "")
-        if run.device
-        else (run.engine, f'run.engine = "{run.engine}"', run.engine)
-    )
     for point in entry_points(group="sfsl.engines", name=name):
         plugin: EnginePlugin = point.load()
         return plugin
     raise InputError(
-        f"{asked} is for large simulations, whose engines are in a package of their own, which is not "
+        f"{asked} is for experiments, whose engines are in a package of their own, which is not "
         f"installed here; install it with: {install_research(extra)}"
     )
 
@@ -181,14 +180,4 @@ def simulation_settings(config: RunConfig, privacy: Mapping[str, IndexPrivacy]) 
 
 def rebuilds(config: RunConfig, task: Task) -> bool:
     """Say whether clients of this run rebuild personal rows, so that evaluations must do it too."""
-    return bool(config.training.rebuild and task.personal and config.round.scheme != "centralized")
-
-
-def central_settings(config: RunConfig, samples: int, clients: int) -> CentralSettings:
-    """Return settings for so many samples of so many clients: a round has a cohort's on average."""
-    return CentralSettings(
-        samples=max(1, round(samples / clients * config.round.clients)),
-        decay=config.training.decay,
-        clip=config.training.clip,
-        **msgspec.structs.asdict(config.centralized),
-    )
+    return bool(config.training.rebuild and task.personal and config.round.scheme != CENTRALIZED)

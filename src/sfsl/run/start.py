@@ -9,11 +9,12 @@ from sfsl.run.fleet import GIVEN, Fleet, build_fleet, require_clients
 from sfsl.run.folder import RunFolder, require_free
 from sfsl.run.runner import Runner
 from sfsl.run.setup import require_engine, resolved
+from sfsl.run.trackers import require_trackers
 from sfsl.settings.run import RunConfig
 
 # What may change from one part of a run to the next; all else is what the rounds so far were made with.
 # Engines make the same model bit for bit, so a run may go on with another.
-_FREE = ("rounds", "evaluate_every", "keep", "patience", "threads", "engine")
+_FREE = ("rounds", "evaluate_every", "keep", "patience", "threads", "engine", "track")
 _FREE_SECTION = "ray"
 
 
@@ -22,6 +23,7 @@ def begin(path: Path, config: RunConfig, fleet: Fleet | None = None) -> Runner:
     proved good, and not left behind where its engine could not start."""
     require_free(path)
     require_engine(config)
+    require_trackers(config.run.track)
     config, fleet = _peopled(config, fleet)
     config = resolved(config, fleet)
     folder = RunFolder.create(path, config)
@@ -38,6 +40,7 @@ def resume(path: Path, wanted: RunConfig, fleet: Fleet | None = None) -> Runner:
     wanted = with_whole_path(wanted) if fleet is None else given(wanted)
     config = continued(folder.config(), wanted)
     require_engine(config)
+    require_trackers(config.run.track)
     return Runner(folder, *_peopled(config, fleet))
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from sfsl.correction import Correction
 from sfsl.errors import NotFinite
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.privacy.accounting import epsilon_of
@@ -88,6 +89,14 @@ class Costs(msgspec.Struct, frozen=True):
     peak_memory_bytes: int
 
 
+class Predicted(msgspec.Struct, frozen=True):
+    """Bytes of a client in a round with masked sums, by exchange, as the plan has them: where plain sums
+    stand in for masked ones, none are measured."""
+
+    bytes_up: ByExchange
+    bytes_down: ByExchange
+
+
 class Privacy(msgspec.Struct, frozen=True):
     """``rounds_at_most`` and ``exposures_at_most`` are those of the client invited most often. In a mix
     of choices the probabilities are those of the least private.
@@ -147,13 +156,14 @@ class FullModel(msgspec.Struct, frozen=True):
 
 class Best(msgspec.Struct, frozen=True):
     """The model that is exported: of which round, and what it is worth to the test set and to validation
-    devices, by which it was chosen."""
+    devices, by which it was chosen, under the correction that these fit."""
 
     round: int
     auc: float | None
     log_loss: float | None
     auc_valid: float | None
     log_loss_valid: float | None
+    correction: Correction | None
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -165,7 +175,8 @@ class Summary(msgspec.Struct, frozen=True):
     devices were there to choose a model; then the last is exported. ``calibration``, ``verdict`` and
     ``beats_baselines`` are of the model that is exported. ``stopped`` says why there are fewer rounds than
     planned: "patience", the privacy "budget" of the clients is spent, or somebody "asked" for it.
-    ``hot_privacy`` is there instead of ``privacy`` for rounds over hot rows.
+    ``hot_privacy`` is there instead of ``privacy`` for rounds over hot rows. ``predicted`` has the bytes that
+    plain sums stand in for.
     """
 
     scheme: str
@@ -194,6 +205,7 @@ class Summary(msgspec.Struct, frozen=True):
     best: Best | None = None
     stopped: Literal["patience", "budget", "asked"] | None = None
     hot_privacy: HotPrivacy | None = None
+    predicted: Predicted | None = None
 
 
 def summarize(
@@ -211,6 +223,7 @@ def summarize(
     out_of_patience: bool = False,
     out_of_budget: bool = False,
     kept: Kept | None = None,
+    predicted: Predicted | None = None,
 ) -> Summary:
     """``invited``: to how many rounds, by client. ``mask_seconds``: CPU time for one word of a mask.
     ``evaluation``: that of the model that is exported. ``best``: the line of the best round, if one was
@@ -239,19 +252,14 @@ def summarize(
         costs=costs,
         privacy=_privacy(config, invited) if config.round.scheme in ("sfsl", "sfl") else None,
         hot_privacy=_hot_privacy(config, model, invited, kept) if config.round.scheme == "hot" else None,
+        predicted=predicted,
         full_model=_full_model(model, costs, done, mask_seconds),
         baselines=baselines,
         calibration=evaluation.calibration if evaluation else (),
         verdict=verdict(evaluation, exported, of=len(lines) if best else 0) if evaluation else "",
         beats_baselines=None if baselines is None or evaluation is None else not unbeaten(evaluation),
         best=None if best is None else Best(**{key: getattr(best, key) for key in Best.__struct_fields__}),
-        stopped=None
-        if complete
-        else "patience"
-        if out_of_patience
-        else "budget"
-        if out_of_budget
-        else "asked",
+        stopped=None if complete else _stopped(out_of_patience, out_of_budget),
     )
 
 
@@ -282,19 +290,20 @@ def _learning(lines: Sequence[RoundRecord]) -> Learning:
         auc_round=last[1],
         auc_best=best[0],
         auc_best_round=best[1],
-        auc_secure=cohort.auc_secure if cohort else None,
         auc_secure_round=cohort.round if cohort else None,
-        auc_secure_error=cohort.auc_secure_error if cohort else None,
         loss=losses[-1] if losses else None,
         log_loss=losses_held[-1][0] if losses_held else None,
         log_loss_best=least[0],
         log_loss_best_round=least[1],
-        ndcg=ranked.ndcg if ranked else None,
-        recall=ranked.recall if ranked else None,
-        log_loss_secure=summed.log_loss_secure if summed else None,
-        log_loss_secure_error=summed.log_loss_secure_error if summed else None,
-        base_log_loss_secure=summed.base_log_loss_secure if summed else None,
+        **_of(cohort, "auc_secure", "auc_secure_error"),
+        **_of(ranked, "ndcg", "recall"),
+        **_of(summed, "log_loss_secure", "log_loss_secure_error", "base_log_loss_secure"),
     )
+
+
+def _of(line: RoundRecord | None, *names: str) -> dict[str, float | None]:
+    """Return these figures of a round; None of each where there is no such round."""
+    return {name: getattr(line, name, None) for name in names}
 
 
 def _costs(done: Sequence[RoundRecord], peak_memory: int) -> Costs:

@@ -13,6 +13,7 @@ from sfsl.data import Samples
 from sfsl.errors import InputError
 from sfsl.rounds.record import RoundRecord
 from sfsl.run import start
+from sfsl.run.callbacks import Callback, StopTraining
 from sfsl.run.fleet import Fleet
 from sfsl.run.load import Model
 from sfsl.run.summary import Summary
@@ -25,20 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 OnRound = Callable[[RoundRecord], object]
-
-
-class StopTraining(Exception):
-    """Raised in a callback of ``train``: the round stands, and the run ends with it.
-
-    >>> import sfsl
-    >>> def enough(line):
-    ...     if line.round == 1:
-    ...         raise sfsl.StopTraining
-    >>> run = sfsl.train(rounds=50, clients=4, on_round=enough, settings={
-    ...     "data.users": 12, "data.scale": 0.03, "model.kind": "logistic", "round.min_contributors": 1})
-    >>> len(run.records), run.summary.complete
-    (1, False)
-    """
 
 
 @dataclass(frozen=True)
@@ -102,6 +89,7 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     on_round: OnRound | Iterable[OnRound] = (),
+    callbacks: Iterable[Callback] = (),
 ) -> TrainedRun:
     """Train over simulated clients on the real protocol: secure sums, private rows, dropouts.
 
@@ -112,7 +100,8 @@ def train(
     and ``resume`` goes on with; without one a temporary folder lasts as long as the result.
 
     ``on_round`` is called with each round's record, once it is committed. It stops the run by returning True
-    or raising ``StopTraining``; any other error ends the run too, and is raised here.
+    or raising ``StopTraining``; any other error ends the run too, and is raised here. ``callbacks`` hear of
+    the start, rounds, evaluations and the end (``sfsl.Callback``); one that fails ends nothing.
 
     >>> import numpy as np, sfsl, torch
     >>> class Rating(torch.nn.Module):
@@ -153,7 +142,7 @@ def train(
     temporary = _Temporary() if out is None else None
     path = temporary.path if temporary else Path(out or "")
     with (start.resume if resume else start.begin)(path, wanted, fleet) as runner:
-        summary = runner.run(stop=lambda: stopped, seen=seen)
+        summary = runner.run(stop=lambda: stopped, seen=seen, callbacks=callbacks)
     return TrainedRun(path, tuple(runner.lines), summary, runner.fleet, temporary)
 
 

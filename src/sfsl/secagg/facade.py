@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -162,6 +162,17 @@ class AggregateRows:
     min_contributors: int
 
 
+class SumOptions(TypedDict, total=False):
+    """What else ``aggregate`` takes, for whoever hands it on."""
+
+    threshold: int | None
+    neighbours: int | None
+    active: bool
+    dropped_before_shares: Collection[str]
+    dropped_before_upload: Collection[str]
+    dropped_before_unmask: Collection[str]
+
+
 def aggregate(
     vectors: Mapping[str, ArrayLike],
     *,
@@ -172,6 +183,7 @@ def aggregate(
     dropped_before_upload: Collection[str] = (),
     dropped_before_unmask: Collection[str] = (),
     ring: str = "z32",
+    wrap: bool = False,
     randomness: Randomness | None = None,
 ) -> Aggregate:
     """Sum vectors of unsigned whole numbers below the ring's modulus, without anyone seeing one of them.
@@ -179,8 +191,9 @@ def aggregate(
     ``threshold`` (default: more than two thirds) is how many clients must last to the end, and one
     more than may collude with the server; on a sparse graph it counts a client's neighbours and itself.
     ``neighbours`` asks for a sparse graph of that degree and is the caller's responsibility; above 512
-    clients degree and threshold are planned together (``default_graph``). The ``dropped_…`` clients vanish
-    at that step, for trying out.
+    clients degree and threshold are planned together (``default_graph``). A sum that would not fit the ring
+    is refused, unless ``wrap`` says that sums are meant modulo its size. The ``dropped_…`` clients vanish at
+    that step, for trying out.
 
     >>> import sfsl
     >>> vectors = {"ann": [1, 2], "bob": [10, 20], "cyd": [100, 200]}
@@ -193,6 +206,8 @@ def aggregate(
     if len(shapes) > 1 or any(len(shape) != 1 for shape in shapes):
         raise InputError(f"all vectors must be flat and of one length, not of shapes {sorted(shapes)}")
     length = shapes.pop()[0] if shapes else 0
+    if not wrap:
+        _require_room(ring, ((slice(None), vector) for vector in checked.values()), (length,))
     session = Session(checked, _sum(ring, 1, Layout(dense=length)), randomness, threshold, neighbours, active)
     dropped = (dropped_before_shares, dropped_before_upload, dropped_before_unmask)
     opened = session.sum({name: ((), vector, ()) for name, vector in checked.items()}, dropped)
@@ -212,15 +227,18 @@ def aggregate_rows(
     dropped_before_upload: Collection[str] = (),
     dropped_before_unmask: Collection[str] = (),
     ring: str = "z32",
+    wrap: bool = False,
     randomness: Randomness | None = None,
 ) -> AggregateRows:
     """Sum rows of a table where each client has values for the rows it asks for, and sends no others.
 
     The server sees who asks for which row, and each row's sum. ``min_contributors`` (default: computed
     from the requests and ``tolerated_dropout``) keeps rows with too few requesters from being opened: in
-    a small cohort that may be every row.
+    a small cohort that may be every row. Sums that would not fit the ring are refused, unless ``wrap``.
     """
     asked, ordered, width = _checked_rows(requests, values, rows, ring)
+    if not wrap:
+        _require_room(ring, ((some, ordered[name]) for name, some in asked.items()), (rows, width))
     counts = np.bincount(np.concatenate([np.zeros(0, np.intp), *asked.values()]), minlength=rows)
     if min_contributors is None:
         min_contributors = default_min_contributors(counts, dropout=tolerated_dropout)
@@ -257,6 +275,26 @@ def _checked_rows(
     if len(widths) > 1:
         raise InputError(f"values of different widths: {sorted(widths)}")
     return asked, blocks, widths.pop() if widths else 1
+
+
+def _require_room(
+    ring: str, parts: Iterable[tuple[Positions | slice, Words]], shape: tuple[int, ...]
+) -> None:
+    """Add up what all bring, in two halves of 32 bits, and refuse what wraps around."""
+    low, high = np.zeros(shape, np.uint64), np.zeros(shape, np.uint64)
+    for where, words in parts:
+        wide = words.astype(np.uint64)
+        low[where] += wide & np.uint64(0xFFFFFFFF)
+        high[where] += wide >> np.uint64(32)
+    high += low >> np.uint64(32)
+    modulus = ring_named(ring).modulus
+    wraps = high >= 1 << 32 if modulus == 1 << 64 else low >= modulus
+    if wraps.any():
+        wider = "take ring='z64', smaller numbers" if modulus < 1 << 64 else "take smaller numbers"
+        raise InputError(
+            f"{int(wraps.sum())} of {wraps.size} sums do not fit the ring {ring} (0..{modulus - 1}) and "
+            f"would wrap around; {wider}, or wrap=True if sums modulo {modulus} are what you want"
+        )
 
 
 def _sum(ring: str, min_contributors: int, layout: Layout) -> SumParams:

@@ -80,11 +80,10 @@ class SessionParams(Checked, frozen=True, omit_defaults=True):
     def first_layout(self) -> Layout:
         """The layout of the first sum, which is always announced."""
         layout = self.sums[0].layout
-        assert layout is not None  # noqa: S101 - __post_init__ has seen to it
+        assert layout is not None  # noqa: S101 - require_sound has seen to it
         return layout
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         labels = [one.label for one in self.sums]
         if len(set(labels)) != len(labels):
             raise ParameterError(f"two sums of one session have the same label: {labels}")

@@ -5,7 +5,6 @@ than the model: what clients have spent is in it, and every line of metrics that
 whole or not there. It has a digest of each file, which a restored folder is compared with.
 """
 
-import hashlib
 import os
 import shutil
 import stat
@@ -15,7 +14,15 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from sfsl.durable import OWNER_ONLY, folder_made_whole, make_folder, write_whole, written_whole
+from sfsl.checksums import sha256_of
+from sfsl.durable import (
+    OWNER_ONLY,
+    folder_made_whole,
+    make_folder,
+    system_errors_as,
+    write_whole,
+    written_whole,
+)
 from sfsl.errors import InputError, StoreCorrupt, StoreError
 from sfsl.service.folder import REGISTRY, STORE
 from sfsl.service.registry import Registry
@@ -52,17 +59,13 @@ def back_up(folder: Path, target: Path, *, now: datetime) -> Backup:
         raise StoreError(f"{folder} is no server's folder: it has no {STORE} or no {REGISTRY}")
     if target.exists() and any(target.iterdir()):
         raise InputError(f"{target} is there already; a backup goes into a folder of its own")
-    try:
-        with folder_made_whole(target) as aside:
-            aside.chmod(_FOLDER_ONLY)
-            for name in _in_order(folder):
-                _copy(folder / name, aside / name)
-            made = _describe(aside, now)
-            write_whole(aside / MANIFEST, msgspec.json.format(msgspec.json.encode(made)), mode=OWNER_ONLY)
-    except OSError as error:
-        raise StoreError(
-            f"cannot copy {folder} to {target}: {error.strerror}; nothing was left there"
-        ) from None
+    copying = system_errors_as(StoreError, f"copy {folder} to {target}", "; nothing was left there")
+    with copying, folder_made_whole(target) as aside:
+        aside.chmod(_FOLDER_ONLY)
+        for name in _in_order(folder):
+            _copy(folder / name, aside / name)
+        made = _describe(aside, now)
+        write_whole(aside / MANIFEST, msgspec.json.format(msgspec.json.encode(made)), mode=OWNER_ONLY)
     return made
 
 
@@ -74,16 +77,14 @@ def restore(backup: Path, folder: Path) -> Backup:
             f"{folder} is not empty: a backup is restored into a new folder, so that two moments do not "
             "mix. Move the old one away"
         )
-    try:
-        with folder_made_whole(folder) as aside:
-            aside.chmod(_FOLDER_ONLY)
-            for name, digest in made.files.items():
-                _copy_file(backup / name, aside / name)
-                if _digest(aside / name) != digest:
-                    raise StoreCorrupt(f"{backup / name} is not what was backed up; take another backup")
-            _require_sound(aside, made)
-    except OSError as error:
-        raise StoreError(f"cannot restore {backup}: {error.strerror}; nothing was left in {folder}") from None
+    unmade = f"; nothing was left in {folder}"
+    with system_errors_as(StoreError, f"restore {backup}", unmade), folder_made_whole(folder) as aside:
+        aside.chmod(_FOLDER_ONLY)
+        for name, digest in made.files.items():
+            _copy_file(backup / name, aside / name)
+            if sha256_of(aside / name) != digest:
+                raise StoreCorrupt(f"{backup / name} is not what was backed up; take another backup")
+        _require_sound(aside, made)
     return made
 
 
@@ -153,7 +154,9 @@ def _describe(copy: Path, now: datetime) -> Backup:
     with Registry.beside(copy / REGISTRY) as registry:
         deployment = registry.deployment.hex()
     _clear(copy)
-    files = {str(path.relative_to(copy)): _digest(path) for path in sorted(copy.rglob("*")) if path.is_file()}
+    files = {
+        str(path.relative_to(copy)): sha256_of(path) for path in sorted(copy.rglob("*")) if path.is_file()
+    }
     return Backup(FORMAT, now.isoformat(timespec="seconds"), deployment, number, files)
 
 
@@ -168,8 +171,3 @@ def _clear(copy: Path) -> None:
     for path in copy.rglob("*"):
         if path.name.endswith(_PASSING):
             path.unlink()
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

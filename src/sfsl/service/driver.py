@@ -507,9 +507,14 @@ def _log_end(line: RoundRecord, tally: RoundTally) -> None:
         log.info(
             "round %d committed: %d of %d clients, %.1f s; answered: %s",
             line.round, line.survivors, line.cohort, line.wall_seconds, answered,
+            extra={"figures": line.scalars()},
         )  # fmt: skip
     else:
-        log.warning("round %d aborted: %s; answered: %s", line.round, line.aborted, answered or "nobody")
+        log.warning(
+            "round %d aborted: %s; answered: %s",
+            line.round, line.aborted, answered or "nobody",
+            extra={"figures": line.scalars()},
+        )  # fmt: skip
 
 
 def next_bins(params: RoundParams | HotParams, outcome: RoundOutcome | None) -> ScoreBins | None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from sfsl import durable
 from sfsl.checksums import json_lines, with_json_sum
-from sfsl.durable import Closing, LineFile, kept_aside, write_whole
+from sfsl.durable import Closing, LineFile, kept_aside, system_errors_as, write_whole
 from sfsl.errors import InputError, StoreCorrupt, StoreError
 from sfsl.rounds.record import RoundRecord
 from sfsl.service.driver import Journal
@@ -34,6 +34,11 @@ def read_lines(path: Path) -> list[RoundRecord]:
             raise InputError(f"{path}, line {number}, is of round {line.round}; restore the file")
         lines.append(line)
     return lines
+
+
+def scan_metrics(path: Path) -> Iterator[RoundRecord]:
+    """Yield the lines that can be read, whatever became of the others."""
+    return (line for line in scan_lines(_content(path)) if isinstance(line, RoundRecord))
 
 
 def _content(path: Path) -> bytes:
@@ -105,10 +110,8 @@ class MetricsFile(Closing):
 
 
 def make_folder(folder: Path) -> None:
-    try:
+    with system_errors_as(InputError, f"make the folder {folder}"):
         durable.make_folder(folder, 0o700)
-    except OSError as error:
-        raise InputError(f"cannot make the folder {folder}: {error.strerror}") from None
 
 
 def open_store(

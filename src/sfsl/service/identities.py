@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from sfsl import durable
 from sfsl.crypto.secret import Identity, Secret, digest
+from sfsl.durable import system_errors_as
 from sfsl.errors import InputError, InvalidMessage, KeyFileError, ParameterError, Refused, UnknownClient
 from sfsl.service.messages import LogEntry
 from sfsl.service.signing import client_id, require_public
@@ -69,7 +70,7 @@ def _checksum(seed: Secret) -> str:
 
 def read_secret(path: Path) -> Secret:
     """Return the bytes of a file that only its owner may read."""
-    try:
+    with system_errors_as(KeyFileError, f"read {path}"):
         # Not to hang where someone put a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -84,8 +85,6 @@ def read_secret(path: Path) -> Secret:
             data = os.read(descriptor, _LARGEST + 1)
         finally:
             os.close(descriptor)
-    except OSError as error:
-        raise KeyFileError(f"cannot read {path}: {error.strerror}") from None
     if len(data) > _LARGEST:
         raise KeyFileError(f"{path} has more than {_LARGEST} bytes: it is no key")
     return Secret(data)
@@ -179,10 +178,8 @@ class Enrolment:
 
 def names_on(path: str | os.PathLike[str]) -> dict[bytes, str]:
     """Return what a list of clients calls them: the comment behind a key, without what a terminal obeys."""
-    try:
+    with system_errors_as(InputError, f"read the list of clients {path}"):
         text = Path(path).read_text("utf-8", "replace")
-    except OSError as error:
-        raise InputError(f"cannot read the list of clients {path}: {error.strerror}") from None
     names = {}
     for line in text.splitlines():
         key, _, comment = line.partition("#")

@@ -21,7 +21,7 @@ import msgspec
 from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.crypto.merkle import Tree
 from sfsl.crypto.secret import Randomness, Secret
-from sfsl.durable import OWNER_ONLY, Closing, LineFile, closed_on_error, write_whole
+from sfsl.durable import OWNER_ONLY, Closing, LineFile, closed_on_error, system_errors_as, write_whole
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
@@ -80,10 +80,8 @@ class RosterLog(Closing):
         self._places: dict[str, list[int]] = {}
         for place, entry in enumerate(self.entries):
             self._places.setdefault(client_id(entry.public_key), []).append(place)
-        try:
+        with system_errors_as(StoreError, f"open {self._path}"):
             self._file = LineFile(self._path, whole)
-        except OSError as error:
-            raise StoreError(f"cannot open {self._path}: {error.strerror}") from None
         self._failed = False
         with closed_on_error(self):
             self.shown: LogHead | None = None
@@ -232,10 +230,8 @@ def with_sum(text: str) -> str:
 def read_log(path: Path, deployment: bytes | None = None) -> tuple[list[LogEntry], int]:
     """Return the entries of a log's file, and the bytes of its whole lines; behind them may be what a crash
     cut short. Lines have checksums, but for those at the start that an earlier version wrote."""
-    try:
+    with system_errors_as(StoreError, f"read {path}"):
         data = path.read_bytes()
-    except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from None
     *whole, torn = data.decode("latin-1").split("\n")
     title, *lines = whole or [""]
     if title != _TITLE + (deployment.hex() if deployment else title[len(_TITLE) :]):
@@ -300,7 +296,5 @@ def keys_of(text: str, what: str) -> frozenset[bytes]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    try:
+    with system_errors_as(StoreError, f"write {path}", "; its folder must be writable"):
         write_whole(path, data, mode=OWNER_ONLY)
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}; its folder must be writable") from None

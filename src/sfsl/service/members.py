@@ -142,6 +142,12 @@ class Members:
         self._invited[1].update(clients)
         return self._invited[0]
 
+    @property
+    def period_ends(self) -> float | None:
+        """When the next period begins, in seconds since 1970; None where there are none."""
+        length, now = self.settings.period_days * DAY_MS, self.today()
+        return (now + -now % length) / 1000 if length else None
+
     def bars(self, client: str) -> str:
         """Return why this client may not be in a round now; empty if it may."""
         if client in self.had_their_turn():

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sfsl.crypto.secret import Randomness, SystemRandomness
-from sfsl.durable import Closing, FileLock, closed_on_error, put_in_place
+from sfsl.durable import Closing, FileLock, closed_on_error, put_in_place, system_errors_as
 from sfsl.errors import (
     InputError,
     InvalidMessage,
@@ -109,7 +109,7 @@ class RegistryFile:
                 "without them. Put it back, or move them away too if every client is to enrol again"
             )
         aside = path.with_name(path.name + ".new")
-        try:
+        with system_errors_as(StoreError, f"create {path}", "; its folder must be writable"):
             for end in ("", "-wal", "-shm", "-journal"):  # of an earlier attempt that was cut short
                 Path(f"{aside}{end}").unlink(missing_ok=True)
             os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -123,8 +123,6 @@ class RegistryFile:
                     connection.execute("INSERT INTO deployment VALUES (1, ?)", (deployment,))
                 connection.execute("COMMIT")
             put_in_place(aside, path)
-        except OSError as error:
-            raise StoreError(f"cannot create {path}: {error.strerror}; its folder must be writable") from None
 
     def _check(self) -> None:
         """Refuse another program's file, a later version's, and a damaged one."""
@@ -357,6 +355,11 @@ class Registry(Closing):
     def count(self) -> int:
         """Return how many clients are enrolled and not revoked."""
         return int(self._file.read("SELECT count(*) FROM clients WHERE revoked_ms IS NULL")[0][0])
+
+    def exposures(self) -> tuple[tuple[int, int], ...]:
+        """Return how many enrolled clients were in so many rounds, as pairs (rounds, clients), by rounds."""
+        query = "SELECT acknowledged, count(*) FROM clients WHERE revoked_ms IS NULL GROUP BY acknowledged"
+        return tuple(sorted((int(rounds), int(clients)) for rounds, clients in self._file.read(query)))
 
     def acknowledged(self, client: str) -> int:
         """Return in how many rounds this server received the client's masked set. More than the client

@@ -59,8 +59,7 @@ class FlowerConfig(Checked, frozen=True):
     run: RunConfig
     flower: FlowerSettings
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         scheme = self.run.round.scheme
         if scheme not in SERVED or self.run.round.sums == "plain":
             raise ParameterError('on Flower rounds have round.scheme = "hot" or "sfsl", and masked sums')

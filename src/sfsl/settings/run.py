@@ -19,6 +19,7 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 Positive = Annotated[float, Meta(gt=0, le=1e6)]
 Step = Literal["add", "adagrad", "adam"]
 RowStep = Literal["heat", "add", "adagrad", "adam"]
+Tracker = Literal["tensorboard", "mlflow", "wandb"]
 Preset = Literal["cpp1", "cpp2", "cpp3", "cpp4", "cpp5"]
 Scheme = Literal["sfsl", "hot", "sfl", "fsl", "fl", "centralized"]
 # Schemes that hide something, for which plain sums are a stand-in; the others have no masks to begin with.
@@ -116,8 +117,7 @@ class PrivacySettings(Checked, frozen=True):
     participations: Annotated[int, Meta(ge=1, le=10**6)] | Literal["auto"] = "auto"
     corruption: Annotated[float, Meta(ge=0, lt=0.5)] = 0.1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if len(self.probabilities) not in (0, 4):
             raise ParameterError("privacy.probabilities: four numbers, [p1, p2, p3, p4], or none")
         if self.mix and (self.probabilities or abs(sum(self.mix.values()) - 1) > 1e-6):
@@ -211,8 +211,7 @@ class RoundSettings(Checked, frozen=True):
     max_rows: Annotated[int, Meta(ge=1, le=2**32)] = 2**32
     bins: Annotated[int, Meta(ge=0, le=4096)] = 256
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if self.scheme != "hot" and self.clients > MAX_COMPLETE:
             raise ParameterError(
                 f"round.clients = {self.clients}: a cohort has at most {MAX_COMPLETE} clients; raise "
@@ -389,6 +388,9 @@ class LoopSettings(Checked, frozen=True):
         for bit.
     device: "cuda" or "cpu": the whole fleet lives on this device, which makes rounds fast: plain sums of
         clicks data, without faults and secure AUC. Empty: the local engine, which does everything.
+    track: Trackers that are told of every round: "tensorboard" (in the run's folder), "mlflow" and "wandb"
+        (where their own variables say, such as MLFLOW_TRACKING_URI and WANDB_PROJECT). One that fails ends
+        nothing.
     """
 
     rounds: Annotated[int, Meta(ge=1, le=10**7)] = 100
@@ -402,6 +404,7 @@ class LoopSettings(Checked, frozen=True):
     together: Annotated[int, Meta(ge=1, le=512)] = 50
     engine: Literal["local", "ray"] = "local"
     device: Literal["", "cpu", "cuda"] = ""
+    track: tuple[Tracker, ...] = ()
 
 
 @explained
@@ -442,8 +445,7 @@ class RunConfig(Checked, frozen=True):
     ray: RaySettings = RaySettings()
     hot: HotSettings = HotSettings()
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if (self.data.source == "synthetic") != (self.data.path == ""):
             raise ParameterError(
                 f"data.source = {self.data.source!r} with data.path = {self.data.path!r}: synthetic data has "

@@ -113,8 +113,7 @@ class ServeSettings(Checked, frozen=True):
     least_witnesses: Annotated[int, Meta(ge=0, le=64)] | Literal["auto"] = "auto"
     active: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if self.plain and (self.certificate or self.key):
             raise ParameterError("serve.plain = true and a certificate contradict each other")
         if self.plain and self.host not in _LOOPBACK:
@@ -144,8 +143,7 @@ class ServeConfig(Checked, frozen=True):
     run: RunConfig
     serve: ServeSettings
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         one, engine = self.run.round, self.run.run.engine
         if one.scheme not in SERVED:
             raise ParameterError(

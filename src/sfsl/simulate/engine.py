@@ -9,11 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfsl.arrays import Indices
+from sfsl.correction import Correction
 from sfsl.rounds import RoundOutcome, RoundParams, ScoreBins
 from sfsl.rounds.hot import HotState
 from sfsl.rounds.hot_server import HotRound
 from sfsl.rounds.record import RoundRecord, RoundTally
-from sfsl.scores import Baselines, Evaluation, Scored, evaluate
+from sfsl.scores import Baselines, Evaluation, Scored, correction_of, evaluate
 from sfsl.simulate.rebuilt import Rebuilt
 from sfsl.submodel import Commit, RowSet, RowStore
 from sfsl.training import score_samples
@@ -68,9 +69,16 @@ class Engine(ABC):
         """Run one round up to its commit. ``scores``, the bins of the secure evaluation, and ``hot`` are what
         the last round left, if anything was kept."""
 
-    def evaluate(self, pool: str = "test") -> Evaluation:
+    def evaluate(self, pool: str = "test", correction: Correction | None = None) -> Evaluation:
         """Return what the model's scores of a pool are worth; of no samples where there is no such pool."""
-        return evaluate(self.scored(pool), self.baselines)
+        return evaluate(self.scored(pool), self.baselines, correction)
+
+    def evaluate_both(self) -> tuple[Evaluation, Evaluation]:
+        """Return what the model's scores are worth to ``test`` and to ``valid``, both under the correction
+        that ``valid`` fits, where there is one."""
+        chooses = self.scored("valid")
+        correction = correction_of(chooses)
+        return self.evaluate(correction=correction), evaluate(chooses, self.baselines, correction)
 
     def scored(self, pool: str) -> Scored:
         """Score the samples of a pool."""

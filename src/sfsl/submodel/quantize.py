@@ -70,8 +70,7 @@ class Quantization(Checked, frozen=True):
     levels: Annotated[int, Meta(ge=1, le=_FINEST)]
     max_weight: Annotated[int, Meta(ge=1, le=2**32)]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         largest = self.cohort * self.max_weight * self.levels
         half = self._ring.modulus // 2
         if largest >= half or self.max_weight * self.levels > _FINEST:

@@ -113,8 +113,7 @@ class Table(Checked, frozen=True):
     source: TableName | None = None
     initial: Annotated[float, Meta(ge=0, le=1e6)] = 0.05
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if self.rows > LARGEST_DOMAIN:
             raise ParameterError(f"table {self.name!r} has {self.rows} rows; at most 2^63 are possible")
         if (self.kind == "derived") != (self.source is not None):
@@ -132,8 +131,7 @@ class ModelSpec(Checked, frozen=True):
     tables: Annotated[tuple[Table, ...], Meta(max_length=MAX_TABLES)]
     dense: Annotated[int, Meta(ge=0, le=2**40)]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         kinds = {table.name: table.kind for table in self.tables}
         if len(kinds) != len(self.tables):
             raise ParameterError(f"two tables of one model have the same name: {[*kinds]}")

@@ -40,8 +40,7 @@ class Averaging(Checked, frozen=True):
     kappa: Annotated[float, Meta(ge=1)] = 5
     max_move: Annotated[float, Meta(gt=0)] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if not math.isfinite(self.kappa) or not math.isfinite(self.max_move or 0):
             raise ParameterError("Averaging: kappa and max_move are finite numbers")
 
@@ -172,8 +171,7 @@ class UpdateParams(Checked, frozen=True):
     row_step: ServerStep = ADDITION
     dense_step: ServerStep = ADDITION
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if (self.rows.ring, self.rows.cohort) != (self.dense.ring, self.dense.cohort):
             raise ParameterError("rows and dense part are one sum: they have one ring and one cohort")
         if self.averaging.weights == "owners" and self.rows.max_weight != 1:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from sfsl.arrays import Indices, Values
 from sfsl.errors import SlowerTraining
-from sfsl.training.joining import joined_columns, timetable
 from sfsl.training.local import (
     LocalUpdate,
     checked_update,
@@ -27,7 +26,7 @@ from sfsl.training.local import (
     without_personal,
 )
 from sfsl.training.places import train_in_places
-from sfsl.training.stack import Stack, StackTrainer
+from sfsl.training.stack import Stack, StackTrainer, joined_columns, timetable
 from sfsl.training.task import Parameters, Task, parameter_of
 from sfsl.training.work import ClientWork, LocalSettings, Pass, Steps, draw_lot, rebuild_order
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from sfsl.arrays import Indices, Values
-from sfsl.training.joining import joined_columns, timetable
-from sfsl.training.stack import Stack, StackTrainer
+from sfsl.training.stack import Stack, StackTrainer, joined_columns, timetable
 from sfsl.training.task import Parameters, Task, parameter_of
 from sfsl.training.work import Pass, Steps
 

@@ -9,30 +9,27 @@ are those of what was fetched: work in proportion to a small batch, not to a cli
 """
 
 import copy
-import gc
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 
+from sfsl.arrays import Indices
+from sfsl.training.graphs import captured, lanes
 from sfsl.training.local import Loss, mean_loss
 from sfsl.training.task import Batch, Parameters, Task, parameter_of
-from sfsl.training.work import Pass
+from sfsl.training.work import ClientWork, Pass
 
-# Steps in one graph, and how many fewer clients have graphs of their own, which take long if compiled.
-STEPS_PER_GRAPH = 8
-_SHRINK, _SHRINK_COMPILED = 0.8, 0.6
-# The share of clients that have a lane of their own for having the most steps.
-_LONGEST = 0.1
 # Lookups of a step from which on it is better to have gradients of all of a client's rows.
 _MANY = 512
 
+FILLER = -1
 Slopes = Callable[[Parameters, Parameters, Batch, Tensor], tuple[Parameters, Tensor]]
 
 
@@ -132,6 +129,47 @@ class Stack:
             self.dense[name] = self.dense[name].mT.contiguous().mT
 
 
+def joined_columns(
+    task: Task, works: Sequence[ClientWork], batch_size: int, *, multiple: int = 1
+) -> tuple[StackPlan, dict[str, Tensor]]:
+    """Join the samples of all clients, one behind another, and plan their layout.
+
+    Sequences are filled up to the longest, and on to a ``multiple``.
+    """
+    each = [work.columns for work in works]
+    columns = {}
+    for name in each[0]:
+        own = [one[name] for one in each]
+        longest = np.max([one.shape[1:] for one in own], axis=0).astype(int)
+        shape = -(-longest // multiple) * multiple
+        joined = np.full((sum(map(len, own)), *shape), FILLER, dtype=own[0].dtype)
+        start = 0
+        for one in own:
+            joined[(slice(start, start + len(one)), *map(slice, one.shape[1:]))] = one
+            start += len(one)
+        columns[name] = torch.from_numpy(joined)
+    widths = {name: one.shape[1] if one.ndim == 2 else None for name, one in columns.items()}
+    return StackPlan.of(task, works[0].data.tables, widths, batch_size), columns
+
+
+def timetable(
+    queues: Sequence[Sequence[int]], orders: Sequence[Indices], starts: Mapping[int, int]
+) -> Tensor:
+    """Say which sample of all is whose turn: [places, steps, batch], filled up to the longest queue.
+
+    ``starts`` has where each client's own samples begin.
+    """
+    steps = max(sum(len(orders[client]) for client in own) for own in queues)
+    table = np.full((len(queues), steps, *orders[0].shape[1:]), FILLER)
+    for place, own in enumerate(queues):
+        step = 0
+        for client in own:
+            order = orders[client]
+            table[place, step : step + len(order)] = np.where(order >= 0, order + starts[client], FILLER)
+            step += len(order)
+    return torch.from_numpy(table)
+
+
 class StackTrainer:
     """Trains what is in a stack, in place; again and again if it is refilled. Of a pass it takes what moves
     and the clip.
@@ -158,8 +196,8 @@ class StackTrainer:
         for name, one in (same or {}).items():
             module.get_parameter(name).requires_grad_(False).data = one.to(stack.order.device)
         loss = mean_loss(task, module)
-        captured = stack.order.is_cuda or compiled
-        self._slopes: Slopes = vmap(grad_and_value(loss)) if captured else _slopes(vmap(loss))
+        whole = stack.order.is_cuda or compiled
+        self._slopes: Slopes = vmap(grad_and_value(loss)) if whole else _slopes(vmap(loss))
         self._learn: Callable[..., tuple[Tensor, ...]] = self._learned
         self._take: Callable[[Stack, Tensor], None] = self._step
         if compiled and stack.order.is_cuda:
@@ -172,10 +210,10 @@ class StackTrainer:
         self._fillers = {
             name: torch.tensor(one.shape[1] - 1, device=device) for name, one in stack.tables.items()
         }
-        self._turned: set[str] | None = None if captured else set()
+        self._turned: set[str] | None = None if whole else set()
         self._rate = torch.zeros((), device=device)
         self._number = torch.zeros(1, dtype=torch.int64, device=device)
-        self._lanes = _lanes(len(stack.order), device, compiled) if stack.order.is_cuda else ()
+        self._lanes = lanes(len(stack.order), device, compiled) if stack.order.is_cuda else ()
         self._workers = ThreadPoolExecutor(len(self._lanes) or 1)
 
     def run(self, steps: Sequence[int], rate: float) -> None:
@@ -379,61 +417,3 @@ def _each(places: Tensor) -> Tensor:
 def _among_all(table: Tensor, places: Tensor) -> Tensor:
     first = torch.arange(0, table.shape[0] * table.shape[1], table.shape[1])
     return (places + first.unsqueeze(1)).flatten()
-
-
-@dataclass(frozen=True)
-class _Lane:
-    """Neighbours that a GPU trains on a stream of their own, from ``start`` on.
-
-    Few clients have many more steps than the others: alone they leave most of a GPU idle, and beside the
-    others they cost next to nothing. A library's working memory belongs to a stream, so a lane's graphs are
-    captured where they are replayed.
-    """
-
-    start: int
-    sizes: tuple[int, ...]
-    number: Tensor
-    stream: torch.cuda.Stream
-    graphs: dict[int, torch.cuda.CUDAGraph] = field(default_factory=dict)
-
-    def replay(self, steps: Sequence[int]) -> None:
-        """Replay the lane's part; ``steps`` are those of all clients of the stack."""
-        own = steps[self.start : self.start + self.sizes[0]]
-        with torch.cuda.stream(self.stream):
-            for begun in range(0, max(own, default=0), STEPS_PER_GRAPH):
-                live = sum(one > begun for one in own)
-                self.graphs[min(size for size in self.sizes if size >= live)].replay()
-
-
-def _lanes(clients: int, device: torch.device, compiled: bool) -> tuple[_Lane, ...]:
-    """Make a lane of those with the most steps, which nobody should have to wait for, and of the others."""
-    longest = int(clients * _LONGEST) // 8 * 8  # kernels want their operands aligned
-    shrink, count = (_SHRINK_COMPILED, 3) if compiled else (_SHRINK, 8)
-    lanes = []
-    for start, stop in [(0, longest), (longest, clients)] if longest else [(0, clients)]:
-        sizes = tuple(math.ceil((stop - start) * shrink**power) for power in range(count))
-        number = torch.zeros(1, dtype=torch.int64, device=device)
-        stream = torch.cuda.Stream(device, priority=0 if start else -1)  # type: ignore[no-untyped-call]
-        lanes.append(_Lane(start, sizes, number, stream))
-    return tuple(lanes)
-
-
-def captured(step: Callable[[], None], beside: torch.cuda.Stream | None = None) -> torch.cuda.CUDAGraph:
-    """Capture ``STEPS_PER_GRAPH`` steps as one graph, for a stream. A few are taken on the way."""
-    beside = beside or torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    beside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(beside):
-        for _ in range(3):  # libraries choose their ways and take their memory
-            step()
-    torch.cuda.current_stream().wait_stream(beside)
-    graph = torch.cuda.CUDAGraph()
-    collecting = gc.isenabled()
-    gc.disable()  # memory of earlier graphs, given back in the middle, would spoil this one
-    try:
-        with torch.cuda.graph(graph, stream=beside):
-            for _ in range(STEPS_PER_GRAPH):
-                step()
-    finally:
-        if collecting:
-            gc.enable()
-    return graph

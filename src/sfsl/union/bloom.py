@@ -18,6 +18,8 @@ from sfsl.union.encoding import KeyedHash, check_domain, checked_sum, estimated_
 CHUNK = 2**17
 # A union at capacity exceeds its expected fill by so many deviations once in 10^9 rounds.
 FILL_DEVIATIONS = 6
+# The paper's choice; how many false positives a full union may have; and the smallest rate there is.
+PAPERS_RATE, FALSE_SHARE, LEAST_RATE = 1e-4, 0.01, 1e-12
 # Membership tests that decoding a Bloom filter may take: a few seconds.
 BLOOM_TESTS = 2**27
 
@@ -33,6 +35,12 @@ class BloomSize(NamedTuple):
         return self.cells + self.partitions
 
 
+def planned_rate(domain: int, capacity: int) -> float:
+    """The paper's rate of false positives, or as much less as it takes for at most 1 % of a full union."""
+    tested = max(1, min(domain, BLOOM_TESTS))
+    return min(PAPERS_RATE, max(LEAST_RATE, FALSE_SHARE * capacity / tested))
+
+
 def bloom_size(domain: int, capacity: int, false_positive_rate: float) -> BloomSize:
     """The shortest filter for a rate (paper §II, "Bloom Filter") and the fewest partitions.
 
@@ -44,7 +52,7 @@ def bloom_size(domain: int, capacity: int, false_positive_rate: float) -> BloomS
     whole domain may be tested. A partition vector longer than the filter itself is refused: from there on
     the length grows with the domain, which is what a Bloom filter was meant to avoid.
     """
-    if not 1e-12 <= false_positive_rate <= 0.5:
+    if not LEAST_RATE <= false_positive_rate <= 0.5:
         raise ParameterError(f"a false positive rate of {false_positive_rate} is not in 1e-12 to 0.5")
     optimum = -math.log2(false_positive_rate)
     cells, hashes = min(

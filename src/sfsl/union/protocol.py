@@ -30,7 +30,7 @@ from sfsl.secagg.facade import Cost, Session, Steps, checked_dropouts, checked_n
 from sfsl.secagg.messages import Keys, Layout, Roster, RoundId, SumParams
 from sfsl.secagg.server import Server
 from sfsl.secagg.states import ServerPhase
-from sfsl.union.bloom import Bloom
+from sfsl.union.bloom import Bloom, planned_rate
 from sfsl.union.encoding import LARGEST_IDENTITY, Encoding, Identity, Whole, index_set
 from sfsl.union.sketch import Sketch
 
@@ -40,16 +40,17 @@ DEFAULT_FALSE_POSITIVE_RATE = 1e-4
 
 
 def choose(
-    encoding: str, domain: int, capacity: int, seed: bytes, false_positive_rate: float = 1e-4
+    encoding: str, domain: int, capacity: int, seed: bytes, false_positive_rate: float | None = None
 ) -> Encoding:
     """The encoding of that name; 'auto' is the shortest that is exact. Its ``reason`` says why. 'auto' leaves
     out 'bloom', which adds indices that nobody holds: each costs rows in every later step of the round, and
-    at any size where bytes matter the sketch is several times shorter anyway."""
+    at any size where bytes matter the sketch is several times shorter anyway. The rate of those indices is
+    planned (``planned_rate``) where none is given."""
     match encoding:
         case "identity":
             return Identity(domain)
         case "bloom":
-            return Bloom(domain, capacity, seed, false_positive_rate)
+            return Bloom(domain, capacity, seed, false_positive_rate or planned_rate(domain, capacity))
         case "sketch":
             return Sketch(domain, capacity, seed)
         case "whole":
@@ -97,10 +98,23 @@ class UnionParams(Checked, frozen=True):
     seed: Annotated[bytes, Meta(min_length=32, max_length=32)]
     false_positive_rate: Annotated[float, Meta(gt=0, lt=1)] = DEFAULT_FALSE_POSITIVE_RATE
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
         if self.domain > LARGEST_DOMAIN:
             raise ParameterError(f"a domain has at most 2^63 indices, not {self.domain}")
+
+    @classmethod
+    def plan(
+        cls, encoding: str, domain: int, capacity: int, seed: bytes, false_positive_rate: float | None = None
+    ) -> "UnionParams":
+        """Choose the encoding, and its rate of false positives where it has one."""
+        chosen = choose(encoding, domain, capacity, seed, false_positive_rate)
+        return cls(
+            domain=domain,
+            encoding=chosen.name,  # type: ignore[arg-type]
+            capacity=capacity,
+            seed=seed,
+            false_positive_rate=getattr(chosen, "false_positive_rate", DEFAULT_FALSE_POSITIVE_RATE),
+        )
 
     def build(self) -> Encoding:
         return choose(self.encoding, self.domain, self.capacity, self.seed, self.false_positive_rate)
@@ -271,7 +285,7 @@ def private_set_union(
     dropped: Collection[str] = (),
     neighbours: int | None = None,
     active: bool = False,
-    false_positive_rate: float = DEFAULT_FALSE_POSITIVE_RATE,
+    false_positive_rate: float | None = None,
     randomness: Randomness | None = None,
 ) -> UnionResult:
     """Unite sets of indices below ``domain`` so that the union is all that anyone learns.
@@ -279,7 +293,8 @@ def private_set_union(
     ``capacity`` is the largest union that fits (default: as many indices as there are clients times the
     largest set). One that does not fit raises ``UnionFailed`` with a capacity that would do; whether to
     try again is the caller's decision, since two unions over different survivors say more than one.
-    The ``dropped`` clients vanish before they upload.
+    The ``dropped`` clients vanish before they upload. The encoding "bloom" adds indices that nobody holds:
+    1 % of the union at most are expected, unless ``false_positive_rate`` says how likely each is.
 
     >>> import sfsl
     >>> result = sfsl.private_set_union({"ann": {3, 17, 2_000_000_000}, "bob": {17}}, domain=2**31)
@@ -295,14 +310,8 @@ def private_set_union(
         capacity = planned_capacity(domain, clients=len(names), largest_set=max(1, most))
     largest, owner = max((len(one), name) for name, one in elements.items())
     seed = randomness.bytes(32)
+    union = UnionParams.plan(encoding, domain, capacity, seed, false_positive_rate)
     chosen = choose(encoding, domain, capacity, seed, false_positive_rate)
-    union = UnionParams(
-        domain=domain,
-        encoding=chosen.name,  # type: ignore[arg-type]
-        capacity=capacity,
-        seed=seed,
-        false_positive_rate=false_positive_rate,
-    )
     if largest > chosen.capacity:
         enough = planned_capacity(domain, clients=len(names), largest_set=largest)
         raise InputError(

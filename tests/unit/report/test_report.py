@@ -17,12 +17,14 @@ from sfsl.report.comparison import (
     cost_table,
     exchange_table,
     figures,
+    glance_table,
     privacy_table,
     without_privacy,
 )
 from sfsl.report.page import page
 from sfsl.report.run_plots import pictures
 from sfsl.report.runs import EXCHANGES, read_runs
+from sfsl.report.words import opening
 
 PNG = b"\x89PNG\r\n\x1a\n"
 SUMMARY: dict[str, Any] = {
@@ -203,21 +205,23 @@ def test_pictures_are_of_what_there_is(tmp_path: Path) -> None:
     central = in_the_open(tmp_path / "central", "centralized", **NOBODY | NO_BYTES)
     fl, plain = in_the_open(tmp_path / "fl", "fl", **calm), plain_sums(tmp_path / "plain")
     masked = folder(tmp_path / "masked", [line(1, late=4, **calm)])
-    assert pictures(read_runs([central])).keys() == {"auc"}
-    assert pictures(read_runs([fl])).keys() == {"auc", "bytes", "dropouts"}
+    assert pictures(read_runs([central])).keys() == {"auc", "log_loss"}
+    assert pictures(read_runs([fl])).keys() == {"auc", "log_loss", "bytes_up", "bytes_down"}, (
+        "nobody was lost"
+    )
     drawn = pictures(read_runs([central, fl, plain, masked]))
 
-    def shown(name: str, panel: int) -> list[str]:
-        return [str(label) for label in drawn[name].axes[panel].get_legend_handles_labels()[1]]
+    def shown(name: str) -> list[str]:
+        return [str(label) for label in drawn[name].axes[0].get_legend_handles_labels()[1]]
 
-    assert shown("seconds", 0) == shown("seconds", 1) == ["masked"]
-    assert shown("bytes", 0) == ["fl", "masked"]
-    assert shown("dropouts", 0) == shown("dropouts", 1) == ["fl", "plain (PLAIN SUMS)", "masked"]
-    lost = drawn["dropouts"].axes[0]
-    assert [text.get_text() for text in lost.get_xticklabels()][-2:] == ["late", "declined"]
-    assert lost.get_ylim() == pytest.approx((0, 22)), "room above the 20 % that were late"
-    assert pictures(read_runs([fl]))["dropouts"].axes[0].get_ylim() == (0, 5)
-    for axes in (*drawn["auc"].axes, drawn["dropouts"].axes[1]):
+    assert shown("client_seconds") == shown("server_seconds") == ["masked"]
+    assert shown("bytes_up") == shown("bytes_down") == ["fl", "masked"]
+    assert shown("lost") == shown("survivors") == ["fl", "plain (PLAIN SUMS)", "masked"]
+    lost = drawn["lost"].axes[0]
+    named = [text.get_text() for text in lost.get_yticklabels()]
+    assert named == ["inbound", "submodel", "late", "declined"], "what happened to nobody is not there"
+    assert {text.get_text() for text in lost.texts} == {"", "5", "20"}
+    for axes in (drawn["auc"].axes[0], drawn["survivors"].axes[0]):
         low, high = axes.get_xlim()
         ticks = [tick for tick in axes.get_xticks() if low <= tick <= high]
         assert ticks == [1, 2]
@@ -233,8 +237,8 @@ BESIDE: dict[str, Any] = SUMMARY | {
 }
 
 
-def drawn_levels(figure: Any, panel: int) -> dict[str, list[float]]:
-    return {str(one.get_label()): list(one.get_ydata()) for one in figure.axes[panel].lines}
+def drawn_levels(figure: Any) -> dict[str, list[float]]:
+    return {str(one.get_label()): list(one.get_ydata()) for one in figure.axes[0].lines}
 
 
 def test_a_run_is_judged_by_its_best_model_or_on_request_by_its_last(tmp_path: Path) -> None:
@@ -251,9 +255,9 @@ def test_a_run_is_judged_by_its_best_model_or_on_request_by_its_last(tmp_path: P
     assert best.verdict == BESIDE["verdict"]
     assert last.verdict.startswith("After 3 rounds the model reaches AUC 0.8000 (item popularity: 0.6000)")
     assert (len(best.calibration), len(last.calibration)) == (2, 0), "the calibration is the best model's"
-    drawn = drawn_levels(pictures([best])["auc"], 0)
-    assert drawn["a, best model: round 2"] == pytest.approx([0.7])
-    assert drawn["a, validation"] == [0.61, 0.55, 0.62]
+    drawn = drawn_levels(pictures([best])["auc"])
+    assert drawn["best model: round 2"] == pytest.approx([0.7])
+    assert drawn["validation"] == [0.61, 0.55, 0.62]
     by_auc = folder(tmp_path / "b", lines, BESIDE, '[run]\nkeep = "auc"\n')
     assert figures(read_runs([by_auc])[0])["round"] == 3
     before = folder(tmp_path / "c", [line(1), line(2)], BESIDE)
@@ -264,11 +268,11 @@ def test_baselines_and_calibration_are_drawn_and_the_verdict_stands_first(tmp_pa
     lines = [line(number, log_loss=0.7 - 0.01 * number, ndcg=0.8, recall=0.9) for number in (1, 2)]
     runs = read_runs([folder(tmp_path / "a", lines, BESIDE)])
     drawn = pictures(runs)
-    assert drawn_levels(drawn["auc"], 0)["item popularity"] == [0.6, 0.6]
-    losses = drawn_levels(drawn["auc"], 1)
-    assert losses["a, test set"] == pytest.approx([0.69, 0.68])
+    assert drawn_levels(drawn["auc"])["item popularity"] == [0.6, 0.6]
+    losses = drawn_levels(drawn["log_loss"])
+    assert losses["test set"] == pytest.approx([0.69, 0.68])
     assert (losses["item popularity"], losses["base rate"]) == ([0.65, 0.65], [0.67, 0.67])
-    (diagonal,) = (one for label, one in drawn_levels(drawn["calibration"], 0).items() if "as often" in label)
+    (diagonal,) = (one for label, one in drawn_levels(drawn["calibration"]).items() if "as often" in label)
     assert diagonal == [0.1, 0.7]
     compared = [figures(run) for run in runs]
     _, rows = baseline_table(compared)
@@ -278,16 +282,16 @@ def test_baselines_and_calibration_are_drawn_and_the_verdict_stands_first(tmp_pa
     # Another run of other data has lines of its own.
     other = {"baselines": {"base_rate": {"log_loss": 0.5}, "popularity": {"auc": 0.7, "log_loss": 0.4}}}
     both = read_runs([tmp_path / "a", folder(tmp_path / "b", lines, SUMMARY | other)])
-    levels = drawn_levels(pictures(both)["auc"], 0)
+    levels = drawn_levels(pictures(both)["auc"])
     assert levels["a, item popularity"] == [0.6, 0.6]
     assert levels["b, item popularity"] == [0.7, 0.7]
 
 
 def test_without_a_test_set_the_log_loss_is_that_of_cohorts(tmp_path: Path) -> None:
     lines = [line(1, auc=None, log_loss_secure=0.6, base_log_loss_secure=0.66)]
-    losses = drawn_levels(pictures(read_runs([folder(tmp_path / "a", lines)]))["auc"], 1)
-    assert losses["a, cohorts, at the best shift"] == [0.6]
-    assert losses["a, cohorts' own base rate"] == [0.66]
+    losses = drawn_levels(pictures(read_runs([folder(tmp_path / "a", lines)]))["log_loss"])
+    assert losses["cohorts, at the best shift"] == [0.6]
+    assert losses["cohorts' own base rate"] == [0.66]
 
 
 def test_runs_from_before_there_were_baselines_are_shown_without(tmp_path: Path) -> None:
@@ -298,7 +302,100 @@ def test_runs_from_before_there_were_baselines_are_shown_without(tmp_path: Path)
         assert run.calibration == ()
         assert "calibration" not in pictures(runs)
         assert baseline_table([figures(run)])[1] == []
-        assert '<p class="verdict">' not in page(runs, [figures(run)], {})
+        assert "reaches AUC 0.5100." in page(runs, [figures(run)], {})
+
+
+def opened(path: Path, *lines: dict[str, Any], **more: Any) -> dict[str, str]:
+    (run,) = read_runs([folder(path, list(lines), **more)])
+    return opening(run, figures(run))
+
+
+def test_the_first_paragraph_says_what_was_trained_how_well_for_what_and_what_is_protected(
+    tmp_path: Path,
+) -> None:
+    config = '[data]\nsource = "file"\npath = "/home/me/clicks.csv"\n[model]\nkind = "din"\n'
+    privacy = {"preset": "cpp2", "epsilon": 2.708, "epsilon_infinity": 2.708, "exposures_at_most": 6}
+    summary = BESIDE | {"clients": 120, "privacy": privacy | {"min_contributors": 5}}
+    said = opened(tmp_path / "a", line(1), line(2), summary=summary, config=config)
+    assert said["Trained"] == (
+        "A deep interest network (DIN) on clicks.csv: 2 rounds, each with 20 of 120 clients."
+    )
+    assert said["Quality"] == BESIDE["verdict"]
+    assert said["Cost"] == (
+        "A client sent 27.3 KiB and received 54.7 KiB in a round, and computed 7 ms besides training (the "
+        "full model: 26.7 MiB); a round took 0.9 s on this machine, 1.8 s in all."
+    )
+    assert "rows with 5 contributors or more; requests are randomized (cpp2): ε = 2.71" in said["Protection"]
+    assert said["Protection"].endswith(
+        "Not covered: what the unions and exact sums of each round reveal (a client was in 6 at most)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "preset", "told"),
+    [(0.0, "cpp5", "so its requests tell nothing (ε = 0)"), (None, "cpp1", "a client has (cpp1, ε = ∞)")],
+)
+def test_requests_that_tell_nothing_or_everything_are_called_so(
+    tmp_path: Path, epsilon: float | None, preset: str, told: str
+) -> None:
+    summary = SUMMARY | {"privacy": {"preset": preset, "epsilon": epsilon}}
+    assert told in opened(tmp_path / "a", line(1), summary=summary)["Protection"]
+
+
+def test_rounds_over_hot_rows_are_told_by_their_epsilon(tmp_path: Path) -> None:
+    spent = {"epsilon": 7.525, "epsilon_allowed": 8.0, "delta": 1e-6, "corruption": 0.1}
+    config = '[round]\nscheme = "hot"\n'
+    hot = {"summary": SUMMARY | {"privacy": None, "hot_privacy": spent}, "config": config}
+    said = opened(tmp_path / "a", line(1), **hot)["Protection"]
+    assert "ε = 7.53 of 8 allowed at δ = 1e-06, against a curious server and up to 10% of a cohort" in said
+    hot["summary"]["hot_privacy"] = spent | {"epsilon": None}
+    assert "NO NOISE" in opened(tmp_path / "b", line(1), **hot)["Protection"]
+
+
+def test_plain_sums_have_the_bytes_that_were_predicted_and_marked_so(tmp_path: Path) -> None:
+    predicted = {"predicted": {"bytes_up": {"submodel": 2048.0}, "bytes_down": {"submodel": 1024.0}}}
+    lines = [line(1, **OPEN | NO_BYTES)]
+    path = folder(tmp_path / "a", lines, SUMMARY | predicted, '[round]\nsums = "plain"\n')
+    (run,) = runs = read_runs([path])
+    one = figures(run)
+    assert (one["bytes"], one["bytes_predicted"]) == (3072.0, True)
+    assert cost_table([one])[1][0][1:3] == ["0.002 (predicted)", "0.001 (predicted)"]
+    assert glance_table([one])[1][0][4] == "3 KiB (predicted)"
+    said = opening(run, one)
+    assert "A client would send 2 KiB and receive 1 KiB in a round" in said["Cost"]
+    assert "that is what the plan predicts" in said["Cost"]
+    assert said["Protection"].startswith("PLAIN SUMS: this simulation hid nothing.")
+    assert pictures(runs)["bytes_up"].axes[0].get_title(loc="left").endswith(", predicted")
+    assert "Predicted: by the plan" in page(runs, [one], {})
+
+
+def test_what_hides_nothing_and_what_has_no_clients_or_no_test_says_so(tmp_path: Path) -> None:
+    (run,) = read_runs([in_the_open(tmp_path / "central", "centralized", **NOBODY | NO_BYTES)])
+    said = opening(run, figures(run))
+    assert "in one place, in 2 rounds" in said["Trained"]
+    assert said["Cost"] == "A round took 0.9 s on this machine, 1.8 s in all."
+    assert said["Protection"] == "Nothing is hidden: all samples lie in one place."
+    blind = line(1, auc=None, auc_secure=None, aborted="too few")
+    said = opened(tmp_path / "blind", blind, summary=None)
+    assert said["Trained"].endswith("; 1 of them was aborted; it has not ended yet.")
+    assert said["Quality"] == "The model was not evaluated."
+    assert said["Cost"] == "No round came to its end."
+    assert "summed up when the run ends" in said["Protection"]
+
+
+def test_settings_that_differ_stand_first(tmp_path: Path) -> None:
+    configs = (
+        '[round]\nclients = 20\n[privacy]\npreset = "cpp2"\n',
+        "[round]\nclients = 20\n[hot]\nmarks = 9\n",
+    )
+    runs = read_runs([folder(tmp_path / f"r{at}", [line(1)], config=one) for at, one in enumerate(configs)])
+    text = page(runs, [figures(run) for run in runs], {}).split("<h2>Settings</h2>")[1]
+    rows = re.findall("<tr><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", text)
+    assert rows[:3] == [
+        ("privacy.preset", "cpp2", "–"),
+        ("hot.marks", "–", "9"),
+        ("round.clients", "20", "20"),
+    ]
 
 
 def test_a_line_being_written_is_left_out(tmp_path: Path) -> None:
@@ -354,10 +451,10 @@ def test_text_from_outside_cannot_become_markup(tmp_path: Path) -> None:
     (path / "config.toml").write_text(f'[data]\npath = "{evil}"\n')
     (path / "versions.json").write_text(json.dumps({"sfsl": evil}))
     runs = read_runs([path])
-    text = page(runs, [figures(run) for run in runs], {"bytes": PNG})
+    text = page(runs, [figures(run) for run in runs], {"bytes_up": b"<svg/>"})
     assert "<script" not in text
-    assert "<b>" not in text
-    assert text.count("&lt;script&gt;") == 3
+    assert "<b>run" not in text
+    assert text.count("&lt;script&gt;") == 4
     # Nothing is fetched: the only address is the picture's, which is inline.
     assert re.findall(r'(?:src|href)="([^"]{9})', text) == ["data:imag"]
     assert "http:" not in text
@@ -376,10 +473,20 @@ def test_the_command_writes_pictures_and_a_page(tmp_path: Path, monkeypatch: pyt
     said = json.loads(result.output)
     assert [run["name"] for run in said["runs"]] == ["one $a$ run", "two"]
     assert sorted(path.name for path in out.iterdir()) == sorted(Path(name).name for name in said["files"])
-    for name in ("auc", "bytes", "seconds", "dropouts"):
+    names = (
+        "auc",
+        "log_loss",
+        "bytes_up",
+        "bytes_down",
+        "client_seconds",
+        "server_seconds",
+        "lost",
+        "survivors",
+    )
+    for name in names:
         assert (out / f"{name}.png").read_bytes().startswith(PNG)
         assert "<svg" in (out / f"{name}.svg").read_text()
-    assert (out / command.PAGE).read_text().count("data:image/png") == 4
+    assert (out / command.PAGE).read_text().count("data:image/svg+xml") == len(names)
     monkeypatch.setattr(command, "pictures", lambda runs: {})
     shown = CliRunner().invoke(app, [str(one), "--out", str(out)])
     assert "Learning" in shown.output

@@ -1,4 +1,4 @@
-"""Engines of large simulations are another distribution's: how a run finds one, or says what to install."""
+"""Engines of experiments are another distribution's: how a run finds one, or says what to install."""
 
 import sys
 from importlib.metadata import EntryPoint
@@ -18,6 +18,7 @@ from sfsl.settings.run import RunConfig, from_sections
 SECTIONS: dict[str, dict[str, dict[str, object]]] = {
     "device": {"run": {"device": "cpu"}, "round": {"sums": "plain"}},
     "ray": {"run": {"engine": "ray"}},
+    "centralized": {"round": {"scheme": "centralized"}},
 }
 
 
@@ -37,7 +38,11 @@ def install(monkeypatch: pytest.MonkeyPatch, plugin: ModuleType | None) -> list[
 
 @pytest.mark.parametrize(
     ("name", "asked", "package"),
-    [("device", 'run.device = "cpu"', "/research"), ("ray", 'run.engine = "ray"', "/research[ray]'")],
+    [
+        ("device", 'run.device = "cpu"', "/research"),
+        ("ray", 'run.engine = "ray"', "/research[ray]'"),
+        ("centralized", 'round.scheme = "centralized"', "/research"),
+    ],
 )
 def test_where_an_engine_is_not_installed_a_run_says_what_to_install_and_writes_nothing(
     name: str, asked: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -83,7 +88,6 @@ def test_an_engine_is_built_from_settings_fleet_and_store(name: str, monkeypatch
 def test_the_engine_of_this_process_is_looked_for_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_for = install(monkeypatch, None)
     setup.require_engine(from_sections({}))
-    setup.require_engine(from_sections({"round": {"scheme": "centralized"}}))
     assert not looked_for
 
 

@@ -120,6 +120,9 @@ GOOD: dict[str, Any] = {"c1": [1, 2], "c2": [3, 4], "c3": [5, 6]}
         ({"c1": [-1], "c2": [1]}, {}, InputError, "do not fit"),
         ({"c1": [2**32], "c2": [1]}, {}, InputError, "do not fit"),
         ({"c1": [2**31 - 1], "c2": [1]}, {"ring": "f31"}, InputError, "do not fit"),
+        ({"c1": [2**31, 0], "c2": [2**31, 1]}, {}, InputError, "1 of 2 sums do not fit.*ring='z64'"),
+        ({"c1": [2**64 - 1], "c2": [1]}, {"ring": "z64"}, InputError, "do not fit.*wrap=True"),
+        ({"c1": [2**30], "c2": [2**30]}, {"ring": "f31"}, InputError, "do not fit"),
         (GOOD, {"ring": "z16"}, ParameterError, "z32, z64, f31"),
         (GOOD, {"threshold": 1}, ParameterError, "threshold"),
         (GOOD, {"threshold": 4}, ParameterError, "threshold"),
@@ -154,12 +157,25 @@ def test_bad_input(vectors: Any, options: Any, error: type[Exception], says: str
         ({"a": [0, 1], "b": [1]}, {"a": [[1]], "b": [[1]]}, "2 rows asked for"),
         ({"a": [0], "b": [1]}, {"a": [[1]], "b": [[1, 2]]}, "widths"),
         ({"a": [0.5], "b": [1]}, {"a": [[1]], "b": [[1]]}, "row numbers"),
+        ({"a": [0, 3], "b": [3]}, {"a": [[1], [2**31]], "b": [[2**31]]}, "1 of 4 sums do not fit"),
         ({"a": [0], "b": [1]}, {"a": [[float("nan")]], "b": [[1]]}, "whole numbers"),
     ],
 )
 def test_bad_rows(requests: Any, values: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         aggregate_rows(requests, values, rows=4)
+
+
+@pytest.mark.parametrize(("ring", "most"), [("z32", 2**32), ("z64", 2**64), ("f31", 2**31 - 1)])
+def test_sums_up_to_the_ring_and_beyond_if_so_wished(ring: str, most: int) -> None:
+    vectors = {"a": [most - 2, most - 2], "b": [1, 1]}
+    assert aggregate(vectors, ring=ring).total.tolist() == [most - 1, most - 1]
+    vectors["b"] = [1, 2]
+    assert aggregate(vectors, ring=ring, wrap=True).total.tolist() == [most - 1, 0]
+    rows = aggregate_rows(
+        {"a": [1], "b": [1]}, {"a": [[most - 2]], "b": [[2]]}, 2, ring=ring, wrap=True, min_contributors=1
+    )
+    assert rows.totals.tolist() == [[0], [0]]
 
 
 def test_clients_without_rows_may_take_part() -> None:

@@ -19,8 +19,8 @@ from sfsl.errors import SlowerTraining
 from sfsl.models import bst, din, logistic_regression
 from sfsl.submodel import Table
 from sfsl.training import ClientWork, LocalSettings, Task, train_client, train_cohort
-from sfsl.training.joining import timetable
 from sfsl.training.places import PLACES, _changes, _deal
+from sfsl.training.stack import timetable
 from sfsl.training.task import Batch
 from sfsl.training.work import draw_lot
 

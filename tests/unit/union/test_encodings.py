@@ -14,7 +14,7 @@ from sfsl.union import bloom as bloom_module
 from sfsl.union import sketch as sketch_module
 from sfsl.union.bloom import FILL_DEVIATIONS, Bloom
 from sfsl.union.encoding import LARGEST_WHOLE, Encoding, Identity, KeyedHash, Whole
-from sfsl.union.protocol import choose, planned_capacity
+from sfsl.union.protocol import UnionParams, choose, planned_capacity
 from sfsl.union.sketch import P, Sketch, inverse, times
 
 SEED = bytes(range(32))
@@ -45,6 +45,16 @@ def spelled_out_hash(seed: bytes, purpose: str, number: int, x: int, bound: int)
         z = z * 0x94D049BB133111EB % 2**64
         z ^= z >> 31
     return ((z >> 32) * bound) >> 32
+
+
+@pytest.mark.parametrize("capacity", [1, 6, 1000, 33_000])
+@pytest.mark.parametrize("domain", [1000, 143_534, 2**27, 2**31])
+def test_false_positives_are_planned_from_domain_and_capacity(domain: int, capacity: int) -> None:
+    capacity = min(capacity, domain)
+    planned = choose("bloom", domain, capacity, bytes(32))
+    assert planned.false_positives_expected <= 0.01 * capacity
+    params = UnionParams.plan("bloom", domain, capacity, bytes(32))
+    assert params.build().false_positives_expected == planned.false_positives_expected
 
 
 @pytest.mark.parametrize("bound", [1, 2, 1000, P, 2**32])

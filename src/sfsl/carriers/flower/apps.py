@@ -20,10 +20,14 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
+from sfsl.bundle.describe import describe as describe_model
+from sfsl.bundle.describe import write_described
 from sfsl.carriers.flower.messages import read_roster
 from sfsl.carriers.flower.node import Member, Node, SatOut, answer, model_of, open_node
 from sfsl.carriers.flower.rounds import Post, Published, Rounds, Take
 from sfsl.crypto.secret import Randomness, SystemRandomness
+from sfsl.data.catalogue import Catalogue
+from sfsl.data.interactions import MAX_HISTORY
 from sfsl.errors import DecodeError, SfslError
 from sfsl.service.driver import Service
 from sfsl.service.folder import open_server_folder
@@ -153,15 +157,17 @@ class GridPost:
             take(node, frame)
 
 
-def server_app(task: Callable[[], Task]) -> ServerApp:
-    """Return the app of a run. ``task`` builds the model that its clients build too."""
+def server_app(task: Callable[[], Task], catalogue: Callable[[], Catalogue] | None = None) -> ServerApp:
+    """Return the app of a run. ``task`` builds the model that its clients build too; ``catalogue`` says what
+    its rows are called, for those who use the model later."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         _log_as_flower_does()
         config = read_config(context.run_config)
-        run_rounds(config, task(), GridPost(grid, config.flower.poll_seconds))
+        names = None if catalogue is None else catalogue()
+        run_rounds(config, task(), GridPost(grid, config.flower.poll_seconds), names)
 
     return app
 
@@ -176,12 +182,13 @@ def _log_as_flower_does() -> None:
     own.propagate = not flower.handlers
 
 
-def run_rounds(config: FlowerConfig, task: Task, post: Post) -> None:
+def run_rounds(config: FlowerConfig, task: Task, post: Post, catalogue: Catalogue | None = None) -> None:
     """Run all rounds that are not in the store yet; a run that was killed goes on where its store is."""
     own, folder = config.flower, Path(config.flower.state).expanduser()
     with ExitStack() as held:
         spec = store_spec(config.run, task.spec, devices=False)
         registry, store, metrics, _ = open_server_folder(folder, spec, task.initial_dense, held)
+        write_described(folder, task, describe_model(task, config.run, "flower", MAX_HISTORY), catalogue)
         log.info("round %d of %d is in the store", store.round, own.rounds)
         service = Service(
             config.rounds(),

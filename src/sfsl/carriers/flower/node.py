@@ -27,7 +27,16 @@ from sfsl.carriers.flower.messages import CODEC, Call, Over, node_name, read_ros
 from sfsl.client.device import Device, DeviceTrainer, TrainingLimits
 from sfsl.client.home import Home, PersonalRows
 from sfsl.client.hot import DurablePurse, HotClientRound, PassingPurse
-from sfsl.client.round import Chance, ClientModel, ClientRound, DurableMemory, PassingMemory, Trainer
+from sfsl.client.round import (
+    Chance,
+    ClientModel,
+    ClientRound,
+    DurableMemory,
+    Passing,
+    PassingMemory,
+    Remembered,
+    Trainer,
+)
 from sfsl.crypto.secret import Identity, Randomness, SystemRandomness, digest
 from sfsl.errors import (
     BudgetExhausted,
@@ -42,8 +51,8 @@ from sfsl.errors import (
 from sfsl.privacy import ClientState
 from sfsl.rounds import RoundClient, RoundPolicy
 from sfsl.rounds.client import Own, Phase
-from sfsl.rounds.hot_client import HotClient, HotOwn
-from sfsl.rounds.snapshots import HotSnapshot, Snapshot, decode_client, encode_client, revive, revive_hot
+from sfsl.rounds.hot_client import HotClient
+from sfsl.rounds.snapshots import HotSnapshot, Snapshot, decode_client, encode_client, revive
 from sfsl.service.messages import CheckIn, Decline
 from sfsl.settings import terms
 from sfsl.settings.sections import about, section_from
@@ -72,8 +81,8 @@ class Terms(terms.Terms, frozen=True, rename="kebab"):
     def _most_epsilon(self) -> float:
         return self.epsilon or math.inf
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    def require_sound(self) -> None:
+        super().require_sound()
         if self.log:
             raise InputError("log: a Grid carries no log of enrolled clients; pin them with roster")
 
@@ -158,25 +167,16 @@ class Member:
         if self.pinned is not None and self.identity is None:
             raise InputError("active mode needs an identity of this client's own")
 
-    def own(self, rounding: Randomness | None) -> Own:
-        """Return what it has in a round. It signs nothing there, unless it insists on active mode."""
-        model, told = self.model, (self.policy, self.randomness, rounding, self.model.names)
-        return Own(self.memory, model.spec, model.maps, *told, self._signer, self.pinned)
-
-    def hot_own(self, rounding: Randomness | None) -> HotOwn:
-        """Return the same of a round over hot rows."""
-        told = (self.policy, self.randomness, rounding, self.model.names)
-        return HotOwn(self.paying, self.model.spec, *told, self._signer, self.pinned)
+    def own(self, memory: Remembered, rounding: Randomness | None) -> Own[Remembered]:
+        """Return what it has in a round."""
+        told = (self.policy, self.randomness, rounding, self.identity, self.pinned)
+        return self.model.own(memory, *told)
 
     @property
     def paying(self) -> PassingPurse:
         if self.purse is None:
             raise Refused("a round over hot rows, which this client does not take part in (hot-epsilon)")
         return self.purse
-
-    @property
-    def _signer(self) -> Identity | None:
-        return None if self.pinned is None else self.identity
 
 
 @dataclass(frozen=True)
@@ -224,10 +224,7 @@ def answer(
     try:
         # A client trains once in a round, and if that fails, be it by a crash, it is out: whether training on
         # another submodel fails would tell a server which of the rows it spoiled there are this client's.
-        if isinstance(round_, HotClientRound):
-            said = round_.answer(message, lambda: keep(None), published or {})
-        else:
-            said = round_.answer(message, lambda: keep(None))
+        said = round_.answer(message, lambda: keep(None), published or {})
         over = isinstance(said, Decline) or round_.client.phase is Phase.FINISHED
         kept = None if over else encode_client(round_.client)
         answered = CODEC.encode(said)
@@ -258,11 +255,11 @@ def _checked_in(member: Member, call: Call) -> Answer:
     if call.rho is None:
         member.policy.require_exact()
         member.memory.prepare(call.acknowledged)
-        keep, client = member.memory.keep, RoundClient.join(member.name, member.own(None))
+        keep, client = member.memory.keep, RoundClient.join(member.name, member.own(member.memory, None))
     else:
         member.paying.prepare(call.acknowledged)
         member.paying.afford(call.rho)
-        keep, client = member.paying.keep, HotClient.join(member.name, member.hot_own(None))
+        keep, client = member.paying.keep, HotClient.join(member.name, member.own(member.paying, None))
     member.home.pin(call.deployment)
     frame = CODEC.encode(CheckIn(member.model.digest, client.create_keys()))
     kept = encode_client(client)
@@ -284,27 +281,22 @@ def _go_on(member: Member, before: Snapshot, kept: bytes) -> Callable[[bytes | N
     it has gone on without these secrets, they can go."""
     roster = before.session.roster
     exposed = roster.params.round_id if roster is not None and before.phase in _EXPOSED else None
+    number = None if before.params is None else before.params.number
     try:
-        if isinstance(before, HotSnapshot):
-            member.paying.go_on(kept)
-            return member.paying.keep
-        member.memory.go_on(kept, _number(before), exposed)
-        return member.memory.keep
+        paying: Passing = member.paying if isinstance(before, HotSnapshot) else member.memory
+        paying.go_on(kept, number, exposed)
     except SfslError as reason:
         raise SatOut(reason, None) from None
+    return paying.keep
 
 
 def _revived(member: Member, before: Snapshot) -> ClientRound | HotClientRound:
     chance = Chance(member.randomness)
-    told = (member.trainer, member.personal, chance, _number(before))
+    told = (member.trainer, member.personal, chance, before.params)
     if isinstance(before, HotSnapshot):
-        client = revive_hot(before, member.hot_own(chance))
-        return HotClientRound(client, member.paying, *told, params=before.params)
-    return ClientRound(revive(before, member.own(chance)), member.memory, *told)
-
-
-def _number(before: Snapshot) -> int | None:
-    return None if before.params is None else before.params.number
+        client = revive(HotClient, before, member.own(member.paying, chance))
+        return HotClientRound(client, member.paying, *told)
+    return ClientRound(revive(RoundClient, before, member.own(member.memory, chance)), member.memory, *told)
 
 
 def model_of(task: Task) -> ClientModel:

@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from sfsl.carriers.https import status
+from sfsl.carriers.https import page, status
 from sfsl.carriers.https.coordinator import Coordinator, now_ms
 from sfsl.carriers.https.status import Status, nameless
 from sfsl.codec import VERSION, Message
@@ -312,7 +312,8 @@ class Server:
         return _json(self._shown())
 
     async def page(self, request: Request) -> Response:
-        return Response(status.html(self._shown()), media_type="text/html", headers=status.HEADERS)
+        shown = page.html(self._shown(), self.coordinator.totals.last, time.time())
+        return Response(shown, media_type="text/html", headers=page.HEADERS)
 
     def _shown(self) -> Status:
         """Return the status. Anyone may ask, so it is made anew once a second at most."""
@@ -415,7 +416,7 @@ class Guard:
                 self._refused[type(error).__name__] += 1
             if isinstance(error, ClockSkew):
                 self._skews.note(error.off_ms, time.monotonic())
-            return refusal(error, self._server.times if isinstance(error, AuthenticationFailed) else None)
+            return refusal(error, self._server.times)
         if isinstance(error, StoreInUse):
             return self._failed(Unavailable("the server waits for its registry; come back later"))
         if isinstance(error, HTTPException):
@@ -495,11 +496,11 @@ def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = 
 
 
 def refusal(error: RemoteError, times: Mapping[str, int] | None = None) -> Response:
-    """Answer with an error. ``times``: by what to sign again, where that may help."""
+    """Answer with an error. ``times``: by what to sign again, told where a signature was not taken."""
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     # A conversation's end may be about any client of the round; other errors are about the sender.
     who, headers = "this client", {}
-    fields: dict[str, object] = dict(times or {})
+    fields: dict[str, object] = dict(times or {}) if status == 401 else {}
     match error:
         case RoundOver():
             who, fields = "a client", {"outcome": error.outcome, "round": error.round}

@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sfsl.checksums import with_last_line, without_last_line
-from sfsl.durable import make_folder
+from sfsl.checksums import with_last_line, without_last_line, without_last_lines
+from sfsl.durable import make_folder, system_errors_as
 from sfsl.errors import InputError, KeyFileError
 from sfsl.service.identities import read_secret, write_new
 
@@ -64,10 +64,8 @@ def create_authority(
         .add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
         .sign(key, hashes.SHA256())
     )
-    try:
+    with system_errors_as(KeyFileError, f"make the folder {place}"):
         make_folder(place, 0o700)
-    except OSError as error:
-        raise KeyFileError(f"cannot make the folder {place}: {error.strerror}") from None
     _write_pair(place, AUTHORITY, key, certificate)
     return _facts(certificate)
 
@@ -214,7 +212,7 @@ def _load_chain(path: Path) -> list[x509.Certificate]:
             data = file.read(_LARGEST + 1)
         if len(data) > _LARGEST:
             raise ValueError
-        return x509.load_pem_x509_certificates(without_last_line(data, "it"))
+        return x509.load_pem_x509_certificates(without_last_lines(data, "it"))
     except OSError as error:
         raise KeyFileError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:

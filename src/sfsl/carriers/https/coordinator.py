@@ -217,7 +217,10 @@ class Coordinator:
         self.settings, self.registry = service.settings, service.registry
         self.model_digest = service.model_digest
         self.totals = Totals()
-        self.certificate_ends: float | None = None  # for whoever looks at the status; TLS is the listener's
+        # For whoever looks at the status: TLS is the listener's, and noise is planned by whoever deploys.
+        self.certificate_ends: float | None = None
+        self.rounds_allowed: int | None = None
+        self._deadline: float | None = None  # of what is waited for now
         self._members: Cohort = {}
         self._running: CohortRound | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="sfsl-round")
@@ -294,17 +297,26 @@ class Coordinator:
             auc=totals.auc,
             log_loss=totals.log_losses[0],
             base_log_loss=totals.log_losses[1],
-            rounds=tuple(reversed(totals.last)),
+            rounds=totals.listed,
             certificate_ends=self.certificate_ends,
             degraded=self.degraded,
+            seconds_left=None if self._deadline is None else max(0.0, self._deadline - self._clock()),
+            steps=() if running is None else tuple(running.order),
+            wanted=self.settings.cohort,
+            least=self.settings.min_cohort,
+            exposures=self.registry.exposures(),
+            rounds_allowed=self.rounds_allowed,
+            had_turn=len(self._service.members.had_their_turn()),
+            period_ends=self._service.members.period_ends,
             **asdict(told),
         )
 
     async def _form(self) -> tuple[Cohort, int | None] | None:
         """Form the next cohort; return it and its period, or None when the server is to stop."""
         check_ins, settings = self.check_ins, self.settings
+        self._deadline = None
         await self._until(lambda: bool(check_ins.waiting))
-        deadline = self._clock() + settings.check_in_seconds
+        deadline = self._deadline = self._clock() + settings.check_in_seconds
         while not check_ins.stopping:
             await self._until(lambda: len(check_ins.waiting) >= settings.cohort, deadline)
             await self._until(lambda: len(check_ins.waiting) >= settings.min_cohort)
@@ -337,7 +349,7 @@ class Coordinator:
 
     async def _round(self, members: Cohort, period: int | None) -> None:
         start, number, tally = self._clock(), self.check_ins.round + 1, RoundTally(len(members))
-        self._members = members
+        self._members, self._deadline = members, None
         reason = None
         try:
             await self._exchanges(number, members, period, tally)
@@ -385,7 +397,9 @@ class Coordinator:
             began = self._clock()
             for client, frame in outbound.items():
                 members[client].say(frame)
-            await self._answers(running, began + self.settings.deadline(exchange))
+            self._deadline = began + self.settings.deadline(exchange)
+            await self._answers(running, self._deadline)
+            self._deadline = None
             outbound = await self._persist(running.close)
             tally.exchange_seconds[exchange] = self._clock() - began
             if running.exchange:

@@ -20,7 +20,8 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from sfsl.carriers.https.coordinator import Coordinator
-from sfsl.checksums import without_last_line
+from sfsl.checksums import without_last_lines
+from sfsl.durable import system_errors_as
 from sfsl.errors import InputError, KeyFileError
 
 log = logging.getLogger(__name__)
@@ -259,7 +260,7 @@ def _tls(listen: Listen) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         for file in (listen.certificate, listen.key):
-            without_last_line(file.read_bytes(), str(file))  # damage that OpenSSL would not find
+            without_last_lines(file.read_bytes(), str(file))  # damage that OpenSSL would not find
         context.load_cert_chain(listen.certificate, listen.key, password=_no_password)
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -276,10 +277,8 @@ def _no_password() -> str:
 def _bound(listen: Listen) -> socket.socket:
     _allow_files(listen.connections.most + _SPARE_FILES)
     family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    try:
+    with system_errors_as(InputError, f"listen on {listen.host} port {listen.port}"):
         bound = socket.create_server((listen.host, listen.port), family=family, backlog=1024)
-    except OSError as error:
-        raise InputError(f"cannot listen on {listen.host} port {listen.port}: {error.strerror}") from None
     # Connections inherit it. asyncio sets it only where a socket names TCP, which this one does not; without
     # it a body waits for the peer to confirm the head, which takes 40 ms.
     bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -1,21 +1,20 @@
-"""What the server shows of itself: counts, never who. A page for people, which a few lines of script keep
-fresh, and text for Prometheus."""
+"""What the server shows of itself: counts, never who. A value for the page and for programs, and text for
+Prometheus."""
 
-import base64
-import hashlib
 import math
 import re
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html import escape
+from itertools import islice
 
 import msgspec
 
 from sfsl.rounds.exchanges import ORDER
 from sfsl.rounds.record import RoundRecord, RoundTally
 
-_SHOWN_ROUNDS = 20
+# What the page draws, and what it lists and programs are told.
+_DRAWN_ROUNDS, _SHOWN_ROUNDS = 300, 20
 _WHO = re.compile("client '?[0-9a-f]{32}'?")
 
 
@@ -47,7 +46,12 @@ class Status(msgspec.Struct, frozen=True):
     ``epsilon`` at ``delta`` what it costs each client. ``clock_off_seconds``: the machine's clock minus the
     one that requests are signed by, 0 unless it was set; ``clock_refused``: requests refused because of their
     time. ``degraded``: what keeps the server from working as it should, if anything.
-    ``certificate_ends`` is in seconds since 1970; None without TLS."""
+    ``certificate_ends`` and ``period_ends`` are in seconds since 1970; None without TLS, and without periods.
+    ``seconds_left``: how long what is awaited now is waited for; None where that has no end. ``steps``: the
+    exchanges of the round under way. A round has ``wanted`` clients, or ``least`` of them when time is up.
+    ``exposures``: how many enrolled clients were in so many rounds, as pairs (rounds, clients), of
+    ``rounds_allowed`` that noise is made for; None where it is not. ``had_turn``: clients that were invited
+    in this period and have to wait for the next."""
 
     deployment: str
     round: int
@@ -73,6 +77,14 @@ class Status(msgspec.Struct, frozen=True):
     clock_off_seconds: float = 0.0
     clock_refused: int = 0
     degraded: str = ""
+    seconds_left: float | None = None
+    steps: tuple[str, ...] = ()
+    wanted: int = 0
+    least: int = 0
+    exposures: tuple[tuple[int, int], ...] = ()
+    rounds_allowed: int | None = None
+    had_turn: int = 0
+    period_ends: float | None = None
 
 
 @dataclass
@@ -84,7 +96,7 @@ class Totals:
     left_out: int = 0
     tally: RoundTally = field(default_factory=RoundTally)
     refused: Counter[str] = field(default_factory=Counter)
-    last: deque[RoundShown] = field(default_factory=lambda: deque(maxlen=_SHOWN_ROUNDS))
+    last: deque[RoundShown] = field(default_factory=lambda: deque(maxlen=_DRAWN_ROUNDS))
 
     def add(self, line: RoundRecord, tally: RoundTally) -> None:
         self.committed += line.aborted is None
@@ -98,6 +110,11 @@ class Totals:
         clients = (line.cohort, line.survivors, int(dropped), line.late)
         scores = (line.auc_secure, line.log_loss_secure, line.base_log_loss_secure)
         self.last.append(RoundShown(line.round, why, *clients, *scores, up, down, line.wall_seconds))
+
+    @property
+    def listed(self) -> tuple[RoundShown, ...]:
+        """The last few rounds, the newest first."""
+        return tuple(islice(reversed(self.last), _SHOWN_ROUNDS))
 
     @property
     def auc(self) -> float | None:
@@ -173,6 +190,9 @@ def text(status: Status, totals: Totals) -> str:
     add("stopping", "gauge", "1 while the server shuts down.", int(status.stopping))
     ends_at = math.nan if status.certificate_ends is None else status.certificate_ends
     add("certificate_expiry_timestamp_seconds", "gauge", "When the server's certificate ends.", ends_at)
+    left = math.nan if status.seconds_left is None else status.seconds_left
+    add("seconds_left", "gauge", "How long what is awaited is still waited for; NaN: no end.", left)
+    add("turns_taken", "gauge", "Clients that were invited in this period already.", status.had_turn)
     return "\n".join(out) + "\n"
 
 
@@ -188,142 +208,3 @@ def _label(**labels: str) -> str:
 
 def _number(value: float) -> str:
     return {"nan": "NaN", "inf": "+Inf"}.get(str(value), repr(value))
-
-
-_STYLE = """
-:root { color-scheme: light dark; }
-body { font: 16px/1.45 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 46rem; }
-h1 { font-size: 1.25rem; margin: 0 0 .25rem; }
-p { margin: .25rem 0 1rem; opacity: .75; overflow-wrap: anywhere; }
-dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(8rem, 1fr)); gap: .5rem; }
-dl div { border: 1px solid #8885; border-radius: .5rem; padding: .5rem .75rem; }
-dt { font-size: .8rem; opacity: .75; }
-dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: .875rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: .3rem .5rem; border-bottom: 1px solid #8884; white-space: nowrap; }
-th:nth-child(-n+2), td:first-child { text-align: left; }
-td.why { white-space: normal; text-align: left; min-width: 10rem; }
-"""
-
-_SCRIPT = """
-const put = (id, text) => { document.getElementById(id).textContent = text; };
-const size = n => n >= 1e6 ? (n / 1e6).toFixed(2) + " MB" : n >= 1e3 ? (n / 1e3).toFixed(1) + " kB"
-  : n.toFixed(0) + " B";
-const figure = x => x === null ? "\\u2013" : x.toFixed(4);
-function show(s) {
-  put("round", s.round); put("phase", s.phase + (s.stopping ? ", stopping" : ""));
-  put("heard", s.heard + " of " + s.expected); put("cohort", s.cohort); put("waiting", s.waiting);
-  put("enrolled", s.enrolled); put("auc", figure(s.auc));
-  put("loss", figure(s.log_loss) + " / " + figure(s.base_log_loss));
-  put("ends", s.committed + " / " + s.aborted);
-  put("clock", s.clock_off_seconds.toFixed(1) + " s / " + s.clock_refused);
-  put("health", s.degraded || "ok");
-  put("scheme", s.scheme + (s.kind ? ", " + s.kind + " next" : ""));
-  if (s.scheme === "hot") {
-    put("epsilon", s.epsilon === null ? "no noise" : s.epsilon.toPrecision(3) + " at " + s.delta);
-    put("hot_rows", s.hot_rows.toLocaleString("en"));
-  }
-  const rows = s.rounds.map(r => {
-    const row = document.createElement("tr");
-    const cells = [r.round, r.aborted || "committed", r.survivors + " of " + r.cohort, r.dropped, r.late,
-      figure(r.auc), figure(r.log_loss), size(r.bytes_up), size(r.bytes_down), r.seconds.toFixed(1) + " s"];
-    for (const text of cells) row.appendChild(document.createElement("td")).textContent = text;
-    row.children[1].className = "why";
-    return row;
-  });
-  document.getElementById("rounds").replaceChildren(...rows);
-}
-async function ask() {
-  try {
-    const answer = await fetch("/status.json", { cache: "no-store" });
-    if (!answer.ok) throw new Error(answer.status);
-    show(await answer.json()); put("live", "live");
-  } catch (error) { put("live", "not reachable: what is shown is old"); }
-  setTimeout(ask, 2000);
-}
-setTimeout(ask, 2000);
-"""
-
-
-def _source(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-HEADERS = {
-    "Content-Security-Policy": (
-        f"default-src 'none'; script-src {_source(_SCRIPT)}; style-src {_source(_STYLE)}; "
-        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    ),
-    "Referrer-Policy": "no-referrer",
-    "X-Frame-Options": "DENY",
-}
-
-
-def html(status: Status) -> str:
-    phase = status.phase + (", stopping" if status.stopping else "")
-    facts = [
-        ("round", "Last round", str(status.round)),
-        ("phase", "Phase", phase),
-        ("heard", "Heard", f"{status.heard} of {status.expected}"),
-        ("cohort", "Cohort", str(status.cohort)),
-        ("waiting", "Waiting", str(status.waiting)),
-        ("enrolled", "Enrolled", str(status.enrolled)),
-        ("auc", "AUC", _figure(status.auc)),
-        ("loss", "Log loss / base rate's", f"{_figure(status.log_loss)} / {_figure(status.base_log_loss)}"),
-        ("ends", "Committed / aborted", f"{status.committed} / {status.aborted}"),
-        ("scheme", "Scheme", _scheme(status)),
-        ("clock", "Clock off / refused by it", f"{status.clock_off_seconds:.1f} s / {status.clock_refused}"),
-        ("health", "Health", status.degraded or "ok"),
-    ]
-    if status.scheme == "hot":
-        facts += [
-            ("epsilon", "Epsilon per round", _epsilon(status)),
-            ("hot_rows", "Hot rows", f"{status.hot_rows:,}"),
-        ]
-    boxes = "".join(
-        f'<div><dt>{escape(name)}</dt><dd id="{key}">{escape(value)}</dd></div>' for key, name, value in facts
-    )
-    heads = ("Round", "End", "Clients", "Dropped", "Late", "AUC", "Log loss", "Up", "Down", "Time")
-    head = "".join(f"<th>{name}</th>" for name in heads)
-    rows = "".join(map(_row, status.rounds))
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>sfsl: round {status.round}</title><style>{_STYLE}</style></head><body>"
-        f"<h1>Secure federated submodel learning</h1>"
-        f'<p>Deployment {escape(status.deployment)}, <span id="live">live</span>. '
-        "Bytes are per client that answered.</p>"
-        f'<dl>{boxes}</dl><div class="wide"><table><thead><tr>{head}</tr></thead>'
-        f'<tbody id="rounds">{rows}</tbody></table></div>'
-        f"<script>{_SCRIPT}</script></body></html>"
-    )
-
-
-def _scheme(status: Status) -> str:
-    return status.scheme + (f", {status.kind} next" if status.kind else "")
-
-
-def _epsilon(status: Status) -> str:
-    noisy = status.epsilon is not None and math.isfinite(status.epsilon)
-    return f"{status.epsilon:.3g} at {status.delta:g}" if noisy else "no noise"
-
-
-def _row(one: RoundShown) -> str:
-    cells = (
-        f"{one.survivors} of {one.cohort}", one.dropped, one.late, _figure(one.auc), _figure(one.log_loss),
-        _size(one.bytes_up), _size(one.bytes_down), f"{one.seconds:.1f} s",
-    )  # fmt: skip
-    shown = "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
-    end = escape(one.aborted or "committed")
-    return f'<tr><td>{one.round}</td><td class="why">{end}</td>{shown}</tr>'
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
-
-
-def _size(count: float) -> str:
-    if count >= 1e6:
-        return f"{count / 1e6:.2f} MB"
-    return f"{count / 1e3:.1f} kB" if count >= 1e3 else f"{count:.0f} B"

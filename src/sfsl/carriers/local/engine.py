@@ -22,7 +22,7 @@ from sfsl.rounds import Download, RoundClient, RoundOutcome, RoundPolicy, RoundS
 from sfsl.rounds.client import Own
 from sfsl.rounds.exchanges import CODEC, HOT, SUBMODELS, SURVEY, Course, Exchange
 from sfsl.rounds.hot import HotState, Published
-from sfsl.rounds.hot_client import HotClient, HotOwn
+from sfsl.rounds.hot_client import HotClient
 from sfsl.rounds.hot_server import HotRound, HotSums
 from sfsl.rounds.params import ANYTHING, HotLimits
 from sfsl.rounds.record import Learned, RoundTally
@@ -139,13 +139,11 @@ class LocalPool:
             hot=HotLimits(max_rho=math.inf),
             limits=ANYTHING,
         )
-        client: RoundClient | HotClient
+        own = Own(answers, task.spec, task.row_maps, policy, self.randomness, rounding)
+        kind: type[RoundClient | HotClient] = HotClient
         if self.course == SUBMODELS:  # a worker has a copy
-            own = Own(answers, task.spec, task.row_maps, policy, self.randomness, rounding)
-            client = RoundClient.join(name, own)
-        else:
-            client = HotClient.join(name, HotOwn(answers, task.spec, policy, self.randomness, rounding))
-        self._clients[name] = client
+            kind = RoundClient
+        client = self._clients[name] = kind.join(name, own)
         return client.create_keys()
 
 

@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 from sfsl.cli.run import run
 from sfsl.errors import InputError, ParameterError
+from sfsl.settings.toml import read_config
 from sfsl_research.cli.tune import register as register_tune
 
 # The two commands alone: which entry points are installed does not matter here.
@@ -101,7 +102,8 @@ def test_a_search_keeps_its_settings(tuned: tuple[Path, dict[str, Any]], clicks:
 @pytest.mark.parametrize(
     ("data", "flags", "said"),
     [
-        ("clicks.doc", [], "expected a file .csv, .parquet or .toml"),
+        ("clicks.doc", [], "clicks.doc"),
+        ("CLICKS", ["--columns", "user=nobody"], "nobody"),
         ("nowhere.csv", [], "nowhere.csv"),
         ("nowhere.toml", [], "nowhere.toml"),
         ("CLICKS", ["--clients", "31"], "only 30 users have samples"),
@@ -122,6 +124,16 @@ def test_bad_input_is_refused_and_leaves_nothing(
     out = tmp_path / "out"
     assert said in refused("tune", files.get(data, data), "--out", str(out), *SMALL, *flags)
     assert not out.exists()
+
+
+def test_columns_and_labels_are_named_as_for_a_run(clicks: Path, tmp_path: Path) -> None:
+    text = clicks.read_text().replace("user,item,label,time", "who,what,stars,at")
+    (tmp_path / "stars.csv").write_text(text)
+    named, out = ("--columns", "user=who,item=what,time=at", "--label", "stars>=1"), tmp_path / "out"
+    result = invoke("tune", str(tmp_path / "stars.csv"), "--out", str(out), *SMALL, *named)
+    assert result.exit_code == 0, result.output
+    data = read_config(out / "tuned.toml").data
+    assert (data.columns, data.label) == ({"user": "who", "item": "what", "time": "at"}, "stars>=1")
 
 
 def test_what_is_in_the_way_stays(clicks: Path, tmp_path: Path) -> None:

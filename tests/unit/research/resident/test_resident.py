@@ -12,13 +12,11 @@ from sfsl.carriers.local.engine import LocalEngine
 from sfsl.client.device import Device
 from sfsl.crypto.secret import SystemRandomness
 from sfsl.data.catalogue import Catalogue
-from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
 from sfsl.errors import InputError, ParameterError
 from sfsl.models import din, logistic_regression
 from sfsl.privacy import PRESETS, IndexPrivacy
 from sfsl.run.fleet import Interacted
-from sfsl.simulate.centralized import CentralizedEngine, CentralSettings
 from sfsl.simulate.engine import RoundResult
 from sfsl.simulate.population import Simulation
 from sfsl.simulate.settings import FaultPlan, SimulationSettings
@@ -26,9 +24,11 @@ from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, ServerSt
 from sfsl.submodel.update import evidence
 from sfsl.training import auc, score_samples
 from sfsl.training.task import Task
+from sfsl_research.experiments.centralized import CentralizedEngine, CentralSettings
 from sfsl_research.experiments.resident_central import ResidentCentral
 from sfsl_research.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
 from sfsl_research.resident.answers import Answers, Union, client_keys
+from sfsl_research.resident.compact import compact
 from sfsl_research.resident.model import Moved, averaged, decoded, encoded, row_moves, stepped
 from sfsl_research.resident.rounds import ResidentRounds
 from sfsl_research.resident.scoring import ResidentTest
@@ -470,7 +470,7 @@ def test_clients_in_two_lanes_learn_as_in_one(
     task, settings = din(Catalogue.of(data), seed=1), settings_of("cpp1", training={"batch_size": 2})
 
     def moved(longest: float, compiled: bool) -> ResidentModel:
-        monkeypatch.setattr("sfsl.training.stack._LONGEST", longest)
+        monkeypatch.setattr("sfsl.training.graphs._LONGEST", longest)
         fleet = ResidentClients(compact(data), torch.device("cuda"))
         model = ResidentModel(task, store_of(task), fleet.device)
         arm = Arm("one", model, settings, PRESETS["cpp1"])

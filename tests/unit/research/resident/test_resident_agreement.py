@@ -11,7 +11,6 @@ from sfsl.arrays import Reals
 from sfsl.carriers.local.engine import LocalEngine
 from sfsl.client.device import Device
 from sfsl.data.catalogue import Catalogue
-from sfsl.data.compact import compact
 from sfsl.data.interactions import MAX_HISTORY, Interactions
 from sfsl.models import bst, dien, din
 from sfsl.privacy import PRESETS, IndexPrivacy
@@ -24,6 +23,7 @@ from sfsl.training import ClientWork, LocalSettings
 from sfsl.training.task import Task
 from sfsl.training.work import Lot, draw_lot
 from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel, engine, rounds
+from sfsl_research.resident.compact import compact
 from sfsl_research.resident.hot import noise_words
 from sfsl_research.resident.rounds import ResidentRounds
 from small_fleet import (

@@ -6,7 +6,6 @@ import torch
 from torch import nn
 
 from sfsl.data.catalogue import Catalogue
-from sfsl.data.compact import compact
 from sfsl.data.interactions import Interactions
 from sfsl.errors import NotFinite
 from sfsl.models import din, logistic_regression
@@ -14,6 +13,7 @@ from sfsl.privacy import PRESETS
 from sfsl.run.fleet import Interacted
 from sfsl.training import stack
 from sfsl_research.resident import ResidentClients
+from sfsl_research.resident.compact import compact
 from sfsl_research.resident.rounds import ResidentRounds
 from sfsl_research.resident.scoring import ResidentTest
 from small_fleet import CLIENTS, DEVICES, NAMES, engine_of, interactions, model_of, settings_of, store_of

@@ -28,7 +28,7 @@ def test_a_run_without_test_samples_has_no_auc(tmp_path: Path) -> None:
             "data": {"source": "csv", "path": str(path)},
             "model": {"kind": "logistic"},
             "round": {"clients": 3, "sums": "plain", "min_contributors": 1, "bins": 0},
-            "run": {"rounds": 2, "evaluate_every": 1, "device": "cpu"},
+            "run": {"rounds": 2, "evaluate_every": 0, "device": "cpu"},
         }
     )
     with start.begin(folder, config) as run:
@@ -72,22 +72,6 @@ def test_validation_and_test_devices_are_scored_on_the_device_as_elsewhere(
             assert evaluate(scored).auc == pytest.approx(measured, abs=0.02 if rebuild else 1e-6)
     assert summary.best is not None
     assert load(tmp_path / "run").which == "best"
-
-
-def test_a_run_where_nobody_clicked_trains_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "data.csv"
-    lines = [f"{user},{(user + time) % 9},0,{time}" for user in range(6) for time in range(12)]
-    path.write_text("\n".join(["user,item,label,time", *lines]))
-    config = from_sections(
-        {
-            "data": {"source": "csv", "path": str(path)},
-            "round": {"clients": 4, "sums": "plain", "min_contributors": 1, "bins": 0},
-            "run": {"rounds": 2, "device": "cpu"},
-        }
-    )
-    with start.begin(tmp_path / "run", config) as run:
-        run.run(stop=lambda: False, seen=lambda line: None)
-        assert [(line.samples, line.auc) for line in run.lines] == [(0, None), (0, None)]
 
 
 def test_a_gpu_that_is_not_there_is_refused_before_anything_is_written(

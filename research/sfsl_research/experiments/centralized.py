@@ -1,4 +1,5 @@
-"""Training on everyone's samples in one place: what federated learning is compared with.
+"""Training on everyone's samples in one place, which federated learning is compared with: the engine of
+``sfsl run --scheme centralized``.
 
 It commits to the same stores as a round does, with the optimizer's state beside each row, so that it can be
 resumed, evaluated and exported alike.
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import torch
 from torch.func import functional_call
@@ -18,6 +20,8 @@ from sfsl.errors import ParameterError
 from sfsl.rounds import ScoreBins
 from sfsl.rounds.hot import HotState
 from sfsl.rounds.record import RoundTally
+from sfsl.run.fleet import Fleet
+from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import Engine, Pool, RoundResult
 from sfsl.submodel import Commit, DenseBlock, RowBlock, RowSet, RowStore
 from sfsl.training.task import Parameters, Task, parameter_of
@@ -151,3 +155,22 @@ class CentralizedEngine(Engine):
                 own[:, slot] = state[name].numpy()
             tables[table.name] = RowBlock(block.rows, done[name].numpy(), own)
         return Commit(number, tables, dense, self.store.selection)
+
+
+def require(config: RunConfig) -> None:
+    """Take any run: it needs nothing that a run does not."""
+
+
+def build(config: RunConfig, fleet: Fleet, store: RowStore) -> CentralizedEngine:
+    settings = central_settings(config, len(fleet.train), len(fleet.devices))
+    return CentralizedEngine(fleet.task, fleet.train, store, settings, seed=config.run.seed)
+
+
+def central_settings(config: RunConfig, samples: int, clients: int) -> CentralSettings:
+    """Return settings for so many samples of so many clients: a round has a cohort's on average."""
+    return CentralSettings(
+        samples=max(1, round(samples / clients * config.round.clients)),
+        decay=config.training.decay,
+        clip=config.training.clip,
+        **msgspec.structs.asdict(config.centralized),
+    )
