@@ -289,8 +289,10 @@ grace_seconds = 2
         wrong = self.goes_on("while clocks were wrong", least) if least else []
         if not least:
             time.sleep(_FAULT_SECONDS)
-        if struck[0] is self.server:
+        if struck[0] is self.server and self.server.ended is None:
             wrong += filter(None, [self._asked()])
+        elif struck[0] is self.server and "sfsl: the certificate" not in self.server.said[before[0] :]:
+            wrong.append("the server ended and did not say why")
         if says and not any(says in one.said[start:] for one, start in zip(struck, before, strict=True)):
             wrong += self.wait(
                 lambda: any(says in one.said[at:] for one, at in zip(struck, before, strict=True)),
@@ -325,6 +327,14 @@ grace_seconds = 2
 
         return around
 
+    def by_its_unit(self, set_clocks: Callable[[], None]) -> None:
+        """Set the clock right. By a clock that its certificate is not valid at a server does not start, and
+        its unit starts it until it does."""
+        set_clocks()
+        if self.server.ended is not None:
+            self.server.start()
+            self.wait(self._listens, "the server's start")
+
     def _listens(self) -> bool:
         try:
             with socket.create_connection(("127.0.0.1", self._port), timeout=1):
@@ -347,7 +357,7 @@ grace_seconds = 2
                 if "restart" in scenes:
                     self.fault(
                         f"server, started {name} {way}", [self.server], off, least=0 if days else _CLIENTS,
-                        says="", around=self.again(self.server, signal.SIGKILL),
+                        says="", around=self.again(self.server, signal.SIGKILL), mend=self.by_its_unit,
                         again=self.again(self.server, signal.SIGKILL),
                     )  # fmt: skip
                 if "client" in scenes:

@@ -77,7 +77,7 @@ def main() -> None:
 
 def _command(
     room: Annotated[list[str] | None, typer.Option(help="Only these rooms.")] = None,
-    each: Annotated[int, typer.Option(help="Mutants of each room.")] = 40,
+    each: Annotated[int, typer.Option(help="Mutants of each room.")] = 30,
     seed: Annotated[int, typer.Option(help="Which mutants.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Try again what was tried before.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

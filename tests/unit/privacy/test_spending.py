@@ -179,3 +179,10 @@ def test_nothing_is_debited_where_nothing_can_be_written(
         with pytest.raises(Exception, match="cannot write"):
             state.spend(b"r1", 0.1)
         assert state.rho == 0.0
+
+
+def test_one_round_that_the_server_remembers_alone_is_owned_up_to(tmp_path: Path) -> None:
+    with create(tmp_path / "state") as state:
+        assert (state.catch_up(None), state.catch_up(0)) == (0, 0)
+        assert state.catch_up(1) == 1
+        assert (state.ledger.begun, state.ledger.lost) == (1, 1)

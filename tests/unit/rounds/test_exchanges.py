@@ -31,6 +31,8 @@ SPEC = ROOT / "docs/spec/round.md"
 
 # Where a word that also names an exchange means something else: an index set, in JSON, a record or a state.
 OTHER_MEANINGS = {
+    ("research/sfsl_research/mutation/mutants.py", "submodel"),  # the rooms
+    ("research/sfsl_research/mutation/mutants.py", "union"),
     ("src/sfsl/cli/union.py", "union"),
     ("src/sfsl/rounds/record.py", "union"),
     ("src/sfsl/rounds/snapshots.py", "union"),

@@ -255,6 +255,8 @@ def test_no_such_path(tmp_path: Path) -> None:
             refused(await http.post(path), 404, "NotFound")
         refused(await http.post("/v1/about"), 405, "MethodNotAllowed")
         refused(await http.get("/v1/check-in"), 405, "MethodNotAllowed")
+        assert (await http.head("/v1/about")).status_code == 405
+        assert (await http.head("/healthz")).status_code == 200
 
     scenario(tmp_path, act)
 
