@@ -3,6 +3,7 @@ depends on rows that were not there when the period began, and what was said of 
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -224,7 +225,7 @@ def test_clients_that_were_told_different_names_add_up_to_noise() -> None:
         cohort = Cohort(5)
         round_ = Stepper(cohort)
         for name, client in round_.clients.items():
-            client._names = told[name]
+            client._own = replace(client._own, names=told[name])
         round_.server._names = honest
         round_.server._session._context = cohort.params.context(honest)
         if len(set(told.values())) == 1:

@@ -82,11 +82,12 @@ def deployment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
         "serve": {"enrolment": "open", "plain": True, "port": 0, "rounds": 2, "period_days": 0},
     }
     settings["serve"] |= {"catalogue": str(folder / "catalogue.json"), "largest_set": 40, "active": False}
-    terms = sfsl.Terms(exact_sums=True, epsilon=1000, exposures=9)
+    few: dict[str, Any] = {"least_cohort": 3, "least_contributors": 2, "repeat_samples": True}
+    terms = sfsl.Terms(exact_sums=True, epsilon=1000, exposures=9, **few)
     if request.param == "hot":
         settings["privacy"] = {"epsilon": 1000.0, "participations": 2}
         settings["hot"] = {"surveys": 1}
-        terms = sfsl.Terms(hot_epsilon=2000, participations=2)
+        terms = sfsl.Terms(hot_epsilon=2000, participations=2, **few)
 
     async def run() -> None:
         ready: asyncio.Future[sfsl.Serving] = asyncio.get_running_loop().create_future()

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import sys
+from threading import Lock
 from types import ModuleType
 
 from torch import nn
@@ -21,6 +22,7 @@ _HEAD = '''"""The model of this bundle in plain torch; written by sfsl {version}
     films.scorer                                   # a torch.nn.Module on row numbers
 """
 '''
+_ONE_AT_A_TIME = Lock()  # two threads in ast.parse are a SystemError in Python 3.11
 _TAIL = '''
 
 _load = load
@@ -47,8 +49,10 @@ def model_source(net: type[nn.Module]) -> str:
 def _parts(module: ModuleType) -> tuple[list[str], list[str]]:
     """Return the constants, classes and, of the scorer, functions of a module, and its imports of others."""
     source = inspect.getsource(module)
+    with _ONE_AT_A_TIME:
+        nodes = ast.parse(source).body
     parts, imports = [], []
-    for node in ast.parse(source).body:
+    for node in nodes:
         segment = ast.get_source_segment(source, node) or ""
         if isinstance(node, ast.Import | ast.ImportFrom):
             if "sfsl" not in segment:

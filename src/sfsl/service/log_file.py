@@ -31,6 +31,7 @@ from sfsl.errors import (
     Refused,
     StoreCorrupt,
     StoreError,
+    Unavailable,
 )
 from sfsl.service.identities import KEY_LINE, read_identity, write_identity
 from sfsl.service.log import head_json, leaf_of, read_head, require_voucher, sign_head, signers
@@ -40,6 +41,7 @@ from sfsl.service.signing import client_id, require_public
 LOG, KEY, HEADS = "roster.log", "roster.key", "roster.head"
 _TITLE = "# sfsl log 1 "
 _MARK = " # "
+_WAIT_S = 2.0  # until a client should ask again for what a witness has yet to sign
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class RosterLog(Closing):
         """Answer what a client asks of the head that it is shown, or a witness of the one that is offered."""
         head = self.offered if offered else self.shown
         if head is None:
-            raise Refused("no head of this log has its witnesses yet; come back later")
+            raise Unavailable("no head of this log has its witnesses yet; come back later", wait_s=_WAIT_S)
         found = {client: self._place(client) for client in query.clients}
         if missing := [client for client, place in found.items() if place is None]:
             raise Refused(f"client {missing[0]} is not in the log, or not in its head yet")
@@ -173,6 +175,11 @@ class RosterLog(Closing):
             tuple(self.entries[place] for place in places),
             self._tree.proof(places, head.size) if places else b"",
         )
+
+    def require_shown(self, client: str) -> None:
+        """Raise ``Unavailable`` where the head that clients are shown does not have this one yet."""
+        if self._place(client) is None:
+            raise Unavailable("witnesses have yet to sign this client's entry; come back", wait_s=_WAIT_S)
 
     def _place(self, client: str) -> int | None:
         """The latest place of a client within the head that is shown."""

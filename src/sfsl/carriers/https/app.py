@@ -270,6 +270,8 @@ class Server:
 
     async def check_in(self, request: Request) -> Response:
         client, body, _ = await self._signed(request, lambda _: CHECK_IN_BYTES)
+        if self._log is not None and self.coordinator.settings.rules.active:
+            self._log.require_shown(client)  # or nobody could be shown that it is enrolled
         checked_in = self._check_ins.check_in(client, _decoded(body, CheckIn, CHECK_IN_BYTES))
         return _frame(CODEC.encode(checked_in))
 
@@ -507,7 +509,8 @@ def refusal(error: RemoteError, times: Mapping[str, int] | None = None) -> Respo
         case TooMany():
             headers = {"Retry-After": str(max(1, math.ceil(error.wait_ms / 1000)))}
         case ShuttingDown() | Unavailable():
-            headers = {"Retry-After": str(_SHUTDOWN_SECONDS)}
+            wait_s = getattr(error, "wait_s", 0) or _SHUTDOWN_SECONDS
+            headers = {"Retry-After": str(math.ceil(wait_s))}
     return failure(status, type(error).__name__, nameless(str(error), who), headers, **fields)
 
 

@@ -11,22 +11,23 @@ from html import escape
 from sfsl.carriers.https.charts import Curve, chart
 from sfsl.carriers.https.expiry import WARN_DAYS
 from sfsl.carriers.https.status import RoundShown, Status
+from sfsl.rounds.exchanges import Exchange
 
 _DAY = 86_400
 # What clients do in an exchange, for people who have not read the specification.
-_DOES = {
-    "check-in": "check in",
-    "invitation": "deal key shares",
-    "inbound": "send masked rows",
-    "survivors-union": "confirm who is left",
-    "unmask-union": "open the union",
-    "union": "ask for rows",
-    "submodel": "train and upload",
-    "survivors-update": "confirm who is left",
-    "unmask-update": "open the sum",
+_DOES: dict[str, str] = {
+    Exchange.CHECK_IN: "check in",
+    Exchange.INVITATION: "deal key shares",
+    Exchange.INBOUND: "send masked rows",
+    Exchange.SURVIVORS_UNION: "confirm who is left",
+    Exchange.UNMASK_UNION: "open the union",
+    Exchange.UNION: "ask for rows",
+    Exchange.SUBMODEL: "train and upload",
+    Exchange.SURVIVORS_UPDATE: "confirm who is left",
+    Exchange.UNMASK_UPDATE: "open the sum",
 }
 # A round over hot rows has one sum.
-_DOES_HOT = _DOES | {"inbound": "compute and upload"}
+_DOES_HOT = _DOES | {Exchange.INBOUND: "compute and upload"}
 
 _STYLE = """
 :root { color-scheme: light dark; --back: #fff; --card: #f6f7f9; --ink: #1c2330; --soft: #5b6473;
