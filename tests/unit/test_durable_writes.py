@@ -34,6 +34,7 @@ ALLOWED = {
             ("trial", "touch"),
             ("trial", "write_text"),
             ("trial", "open"),
+            ("trial", "copytree"),
         )
     },
     ("research/sfsl_research/trace/carriers.py", "write_text"): "scratch of a trace",
