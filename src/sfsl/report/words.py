@@ -122,7 +122,7 @@ def _masked(run: Run, privacy: dict[str, Any] | None) -> str:
         return f"The server sees no client's update, only sums of whole models under masks. {not_covered}"
     least = privacy.get("min_contributors") or 1
     sums = "the union of a cohort's rows, and sums under masks"
-    said = f"The server sees no client's rows and no client's update, only {sums}"
+    said = f"The server sees no client's update by itself, but {sums}"
     said += f" of rows with {least:,} contributors or more" if least > 1 else ""
     epsilon, preset = privacy.get("epsilon"), privacy.get("preset")
     if epsilon == 0:
@@ -133,7 +133,10 @@ def _masked(run: Run, privacy: dict[str, Any] | None) -> str:
         ever = privacy.get("epsilon_infinity")
         bound = "" if ever is None else f", {ever:.3g} for any number of rounds"
         asked = f"requests are randomized ({preset}): ε = {epsilon:.3g} for one row so far{bound}"
-    return f"{said}; {asked}. Not covered: what the unions and exact sums of each round reveal{in_them}."
+    return (
+        f"{said}; {asked}. NOT covered: the unions and the exact sums{in_them}, which name the owners of most "
+        "rows that one client alone trained, in one round (docs/privacy.md); the scheme hot is made against that."
+    )
 
 
 def _hot(spent: dict[str, Any] | None) -> str:
