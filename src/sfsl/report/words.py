@@ -134,8 +134,9 @@ def _masked(run: Run, privacy: dict[str, Any] | None) -> str:
         bound = "" if ever is None else f", {ever:.3g} for any number of rounds"
         asked = f"requests are randomized ({preset}): ε = {epsilon:.3g} for one row so far{bound}"
     return (
-        f"{said}; {asked}. NOT covered: the unions and the exact sums{in_them}, which name the owners of most "
-        "rows that one client alone trained, in one round (docs/privacy.md); the scheme hot is made against that."
+        f"{said}; {asked}. NOT covered: the unions and the exact sums{in_them}, which name the owners of "
+        "most rows that one client alone trained, in one round (docs/privacy.md); the scheme hot is made "
+        "against that."
     )
 
 
