@@ -39,6 +39,27 @@ def test_a_round_whose_members_the_log_proves(tmp_path: Path) -> None:
     assert (proof["root"], proof["place"]) == (shown["root"], 0)
 
 
+def test_clients_that_come_before_the_first_witness_wait_for_it(tmp_path: Path) -> None:
+    place = LoggedDeployment(tmp_path)
+
+    def waits(number: int) -> bool:
+        return any("has its witnesses yet" in text for _, text in place.said[number])
+
+    async def main() -> Any:
+        async with place as url, asyncio.timeout(PATIENCE):
+            place.vouch(*place.clients)
+            joining = asyncio.gather(*(place.join(url, number) for number in range(COHORT)))
+            while not all(map(waits, range(COHORT))):
+                await asyncio.wait([joining], timeout=0.05)
+                assert not joining.done()
+            while not joining.done():
+                await asyncio.to_thread(place.witnessed, url)
+                await asyncio.wait([joining], timeout=0.1)
+            return await joining
+
+    assert [some[-1].outcome for some in asyncio.run(main())] == ["committed"] * COHORT
+
+
 def test_a_server_that_rewrites_its_log_is_named_by_its_clients_and_its_witness(tmp_path: Path) -> None:
     place = LoggedDeployment(tmp_path, least_witnesses=0)
 

@@ -176,11 +176,6 @@ class RosterLog(Closing):
             self._tree.proof(places, head.size) if places else b"",
         )
 
-    def require_shown(self, client: str) -> None:
-        """Raise ``Unavailable`` where the head that clients are shown does not have this one yet."""
-        if self._place(client) is None:
-            raise Unavailable("witnesses have yet to sign this client's entry; come back", wait_s=_WAIT_S)
-
     def _place(self, client: str) -> int | None:
         """The latest place of a client within the head that is shown."""
         size = 0 if self.shown is None else self.shown.size
