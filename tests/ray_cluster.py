@@ -16,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+_AGENT_PORT = 52365  # Ray's dashboard_agent_http
 _START_SECONDS = 180
 _STORE = 100 << 20
 _HOST = "127.0.0."
@@ -129,6 +130,10 @@ def _below(parent: int) -> list[int]:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind((f"{_HOST}2", 0))
-        return int(one.getsockname()[1])
+    """Return a port that is free and is not the one that Ray gives its own agent, whoever asks for which."""
+    while True:
+        with socket.socket() as one:
+            one.bind((f"{_HOST}2", 0))
+            found = int(one.getsockname()[1])
+        if found != _AGENT_PORT:
+            return found
