@@ -125,6 +125,7 @@ def _masked(run: Run, privacy: dict[str, Any] | None) -> str:
     said = f"The server sees no client's update by itself, but {sums}"
     said += f" of rows with {least:,} contributors or more" if least > 1 else ""
     epsilon, preset = privacy.get("epsilon"), privacy.get("preset")
+    after = "over several rounds" if epsilon == 0 else "in one round"
     if epsilon == 0:
         asked = f"every client asks for the whole union ({preset}), so its requests tell nothing (ε = 0)"
     elif epsilon is None:
@@ -135,7 +136,7 @@ def _masked(run: Run, privacy: dict[str, Any] | None) -> str:
         asked = f"requests are randomized ({preset}): ε = {epsilon:.3g} for one row so far{bound}"
     return (
         f"{said}; {asked}. NOT covered: the unions and the exact sums{in_them}, which name the owners of "
-        "most rows that one client alone trained, in one round (docs/privacy.md); the scheme hot is made "
+        f"most rows that one client alone trained, {after} (docs/privacy.md); the scheme hot is made "
         "against that."
     )
 
