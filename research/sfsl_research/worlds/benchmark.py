@@ -1,13 +1,14 @@
 """The benchmark of worlds: every arm in every world and seed, a line in a file for each that is done.
 
 The file is all there is to go on from: an arm whose line is in it, with the same settings, is not trained
-again. Arms know nothing of each other, so that several train at once, each in a process of its own.
+again. Arms that are alike train in one pass; others know nothing of them, and train at once, in processes of
+their own.
 """
 
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from sfsl.settings.run import RunConfig
 from sfsl_research.worlds.arms import CENTRALIZED, DEFAULT, FL, PAPER, Sections, arms_of, digest_of, family_of
 from sfsl_research.worlds.generated import WORLDS, generate
 from sfsl_research.worlds.real import REAL, load_real
-from sfsl_research.worlds.trial import Outcome, train_arm
+from sfsl_research.worlds.trial import Outcome, alike, train_arms
 from sfsl_research.worlds.world import World
 
 ARMS = "arms.jsonl"
@@ -50,22 +51,20 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Job:
-    """One arm to train: all that another process needs to know."""
+    """Arms to train in one pass: all that another process needs to know."""
 
     world: str
     seed: int
-    arm: str
-    config: RunConfig
+    arms: Mapping[str, RunConfig]
     rounds: int
     device: str
     data: Path | None
 
     def __str__(self) -> str:
-        return f"{self.world}, seed {self.seed}, {self.arm}"
+        return f"{self.world}, seed {self.seed}, {', '.join(self.arms)}"
 
-    @property
-    def key(self) -> tuple[object, ...]:
-        return self.world, self.seed, self.arm, digest_of(self.config), self.rounds
+    def key(self, arm: str) -> tuple[str, int, str, str, int]:
+        return self.world, self.seed, arm, digest_of(self.arms[arm]), self.rounds
 
 
 def worlds_named(text: str | None, data: Path | None) -> tuple[str, ...]:
@@ -103,18 +102,22 @@ def run_plan(
     except OSError as error:
         raise InputError(f"cannot make the folder {out}: {error.strerror}") from None
     known = {(one.world, one.seed, one.arm, one.settings, one.rounds): one for one in read_outcomes(out)}
-    jobs = list(_jobs(plan))
-    found = [known[job.key] for job in jobs if job.key in known]
-    left = [job for job in jobs if job.key not in known]
+    found, left, total = list[Outcome](), list[_Job](), 0
+    for job in _jobs(plan):
+        total += len(job.arms)
+        found += [known[job.key(arm)] for arm in job.arms if job.key(arm) in known]
+        if due := {arm: config for arm, config in job.arms.items() if job.key(arm) not in known}:
+            left.append(replace(job, arms=due))
 
     def under_way(job: _Job, number: int) -> None:
-        seen(str(job), len(found) + number / job.rounds, len(jobs))
+        seen(str(job), len(found) + len(job.arms) * number / job.rounds, total)
 
-    seen("", len(found), len(jobs))
-    for outcome in _train_one_by_one(left, under_way) if plan.jobs == 1 else _train_at_once(left, plan.jobs):
-        _append(out / ARMS, outcome)
-        found.append(outcome)
-        seen(f"{outcome.world}, seed {outcome.seed}, {outcome.arm}", len(found), len(jobs))
+    seen("", len(found), total)
+    for outcomes in _train_one_by_one(left, under_way) if plan.jobs == 1 else _train_at_once(left, plan.jobs):
+        _append(out / ARMS, outcomes)
+        found += outcomes
+        one = outcomes[0]
+        seen(f"{one.world}, seed {one.seed}, {one.arm}", len(found), total)
     return found
 
 
@@ -141,23 +144,30 @@ def _sound(line: bytes | None) -> bytes:
 
 def _jobs(plan: Plan) -> Iterator[_Job]:
     """What there is to train, without making the worlds, which takes time."""
-    for name in plan.worlds:
-        model = REAL[name][2] if name in REAL else "din"
-        clients = min(plan.clients, WORLDS[name].clients) if name in WORLDS else plan.clients
-        for seed in range(plan.seeds):
-            arms = arms_of(model, clients=clients, seed=seed, candidates=plan.candidates)
-            for arm, config in arms.items():
+    for seed in range(plan.seeds):
+        for name in plan.worlds:
+            model = REAL[name][2] if name in REAL else "din"
+            clients = min(plan.clients, WORLDS[name].clients) if name in WORLDS else plan.clients
+            passes = list[dict[str, RunConfig]]()
+            for arm, config in arms_of(model, clients=clients, seed=seed, candidates=plan.candidates).items():
                 if plan.arms and family_of(arm) not in (*plan.arms, CENTRALIZED):
                     continue
-                yield _Job(name, seed, arm, config, plan.rounds, plan.device, plan.data)
+                for one in passes:
+                    if alike(config, next(iter(one.values()))):
+                        one[arm] = config
+                        break
+                else:
+                    passes.append({arm: config})
+            for one in passes:
+                yield _Job(name, seed, one, plan.rounds, plan.device, plan.data)
 
 
-def _train_one_by_one(jobs: Sequence[_Job], seen: Callable[[_Job, int], None]) -> Iterator[Outcome]:
+def _train_one_by_one(jobs: Sequence[_Job], seen: Callable[[_Job, int], None]) -> Iterator[list[Outcome]]:
     for job in jobs:
         yield _train(job, partial(seen, job))
 
 
-def _train_at_once(jobs: Sequence[_Job], most: int) -> Iterator[Outcome]:
+def _train_at_once(jobs: Sequence[_Job], most: int) -> Iterator[list[Outcome]]:
     # A process that was forked cannot use a GPU.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(most, mp_context=context) as workers:
@@ -169,23 +179,15 @@ def _train_at_once(jobs: Sequence[_Job], most: int) -> Iterator[Outcome]:
             workers.shutdown(wait=False, cancel_futures=True)
 
 
-def _train(job: _Job, seen: Callable[[int], None] = lambda number: None) -> Outcome:
+def _train(job: _Job, seen: Callable[[int], None] = lambda number: None) -> list[Outcome]:
     world = world_of(job.world, job.seed, job.data)
-    return train_arm(
-        world,
-        job.seed,
-        job.arm,
-        job.config,
-        digest_of(job.config),
-        rounds=job.rounds,
-        device=job.device,
-        seen=seen,
-    )
+    arms = {arm: (config, digest_of(config)) for arm, config in job.arms.items()}
+    return train_arms(world, job.seed, arms, rounds=job.rounds, device=job.device, seen=seen)
 
 
-def _append(path: Path, outcome: Outcome) -> None:
+def _append(path: Path, outcomes: Sequence[Outcome]) -> None:
     try:
-        lines = map(msgspec.json.encode, [*read_outcomes(path.parent), outcome])
+        lines = map(msgspec.json.encode, [*read_outcomes(path.parent), *outcomes])
         write_whole(path, b"".join(with_json_sum(line) + b"\n" for line in lines))
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -1,31 +1,44 @@
-"""One arm in one world: trained round by round, evaluated as it goes."""
+"""Arms in one world: trained round by round, evaluated as they go.
+
+Arms that differ in nothing but what the server does are trained in one pass, if a device can: each has its
+own model, and what they draw by chance is drawn alike, so that none depends on which others are beside it.
+"""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Protocol
 
 import msgspec
 import numpy as np
 import torch
 
+from sfsl.arrays import Indices
 from sfsl.data.interactions import Interactions, hold_out_last
-from sfsl.errors import NotFinite
-from sfsl.run.fleet import Fleet, Interacted, fleet_of_clicks, fleet_of_speech
+from sfsl.errors import InputError, NotFinite
+from sfsl.run.fleet import (
+    Devices,
+    Fleet,
+    Interacted,
+    fleet_of_clicks,
+    fleet_of_speech,
+    scheme_privacy,
+)
 from sfsl.run.planning import choose_cohort
-from sfsl.run.setup import build_engine, resolved
+from sfsl.run.setup import build_engine, rebuilds, resolved, simulation_settings
 from sfsl.run.validation import TEST, VALID, split_held_out
-from sfsl.scores import Evaluation, correction_of, evaluate
+from sfsl.scores import Evaluation, Scored, correction_of, evaluate
 from sfsl.settings.rounds import store_spec
 from sfsl.settings.run import RunConfig
-from sfsl.simulate.engine import Engine, baselines_of
+from sfsl.simulate.engine import baselines_of
 from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import MemoryStore
 from sfsl_research.experiments.centralized import central_settings
 from sfsl_research.experiments.resident_central import ResidentCentral
-from sfsl_research.resident import ResidentClients, ResidentModel
-from sfsl_research.resident import plugin as resident
+from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
 from sfsl_research.resident.compact import compact
+from sfsl_research.resident.rounds import TESTED_TOGETHER
 from sfsl_research.resident.scoring import ResidentTest
 from sfsl_research.worlds.world import World
 
@@ -60,63 +73,134 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Trained(Protocol):
+    """Arms under way. ``evaluate`` returns what each is worth, or why it is worth nothing any more."""
+
     def advance(self, number: int) -> None: ...
-    def evaluate(self) -> Evaluation: ...
+    def evaluate(self) -> dict[str, Evaluation | str]: ...
 
 
-class _Federated:
-    """Rounds of any engine, on a store in memory."""
+class _Simulated:
+    """One arm that no device can train: rounds of the engine that does everything, on a store in memory."""
 
-    def __init__(self, config: RunConfig, fleet: Fleet, device: str) -> None:
-        config = resolved(config, fleet)
-        self._config, self._names = config, sorted(fleet.devices)
-        self._store = MemoryStore(
-            store_spec(config, fleet.task.spec, devices=True), fleet.task.initial_dense()
-        )
-        self._engine = self._built(config, fleet, device)
-
-    def _built(self, config: RunConfig, fleet: Fleet, device: str) -> Engine:
-        """On the device what can be there; the rest in the engine that does everything."""
-        if config.not_on_a_device or not isinstance(fleet.train, Interacted):
-            return build_engine(config, fleet, self._store)
-        config = msgspec.structs.replace(config, run=msgspec.structs.replace(config.run, device=device))
-        engine = resident.build(config, fleet, self._store)
-        engine.pools, engine.baselines = split_held_out(config, fleet), baselines_of(fleet.task, fleet.train)
-        return engine
+    def __init__(self, name: str, config: RunConfig, fleet: Fleet) -> None:
+        self._name, self._config, self._names = name, resolved(config, fleet), sorted(fleet.devices)
+        self._store = _fresh(self._config, fleet)
+        self._engine = build_engine(self._config, fleet, self._store)
+        self._failed: str | None = None
 
     def advance(self, number: int) -> None:
         one = self._config
         cohort = choose_cohort(self._names, one.round.clients, one.run.seed, number)
-        self._store.commit(self._engine.run(cohort).commit)
+        try:
+            self._store.commit(self._engine.run(cohort).commit)
+        except NotFinite as error:
+            self._failed = self._failed or str(error)
 
-    def evaluate(self) -> Evaluation:
-        return self._engine.evaluate_both()[0]
+    def evaluate(self) -> dict[str, Evaluation | str]:
+        return {self._name: self._failed or self._engine.evaluate_both()[0]}
 
 
-class _Central:
-    """Centralized training on a device."""
+class _OnDevice:
+    """What arms on a device share: their models, and the samples that they are scored on."""
 
-    def __init__(self, config: RunConfig, fleet: Fleet, train: Interacted, device: str) -> None:
-        where, task = torch.device(device), fleet.task
-        store = MemoryStore(store_spec(config, task.spec, devices=True), task.initial_dense())
-        self._model = ResidentModel(task, store, where)
-        settings = central_settings(config, len(train), len(fleet.devices))
-        clients = ResidentClients(compact(train.data, train.max_history), where)
-        self._central = ResidentCentral(clients, self._model, settings, seed=config.run.seed)
-        self._held_out = {
-            name: ResidentTest(task, pool, where, most=_MOST_TESTED, seed=config.run.seed)
-            for name, pool in split_held_out(config, fleet).items()
+    def __init__(
+        self, configs: Mapping[str, RunConfig], fleet: Fleet, train: Interacted, device: str
+    ) -> None:
+        self.device, self.fleet = torch.device(device), fleet
+        self.clients = ResidentClients(compact(train.data, train.max_history), self.device)
+        self.models = {
+            name: ResidentModel(fleet.task, _fresh(config, fleet), self.device)
+            for name, config in configs.items()
         }
-        self._baselines = baselines_of(task, train)
+        first = next(iter(configs.values()))
+        self._held_out = {
+            name: ResidentTest(fleet.task, pool, self.device, most=_MOST_TESTED, seed=first.run.seed)
+            for name, pool in split_held_out(first, fleet).items()
+        }
+        self._baselines = baselines_of(fleet.task, train)
+
+    def evaluate(self) -> dict[str, Evaluation | str]:
+        return {name: self._evaluated(model) for name, model in self.models.items()}
+
+    def _evaluated(self, model: ResidentModel) -> Evaluation | str:
+        scored = {name: one.scored(model) for name, one in self._held_out.items()}
+        if not all(np.isfinite(one.scores).all() for one in scored.values()):
+            return "its scores are not finite any more"
+        correction = correction_of(scored.get(VALID, Scored(np.zeros(0), np.zeros(0))))
+        return evaluate(scored[TEST], self._baselines, correction)
+
+
+class _Central(_OnDevice):
+    """Centralized training on a device. On a GPU, which one arm's small steps leave idle, side by side."""
+
+    def __init__(
+        self, configs: Mapping[str, RunConfig], fleet: Fleet, train: Interacted, device: str
+    ) -> None:
+        super().__init__(configs, fleet, train, device)
+        self._arms = [
+            ResidentCentral(
+                self.clients,
+                self.models[name],
+                central_settings(config, len(train), len(fleet.devices)),
+                seed=config.run.seed,
+            )
+            for name, config in configs.items()
+        ]
+        for one in self._arms:
+            one.prepare()
+        self._streams: list[torch.cuda.Stream] = []
+        if self.device.type == "cuda":
+            self._streams = [torch.cuda.Stream(self.device) for _ in self._arms]  # type: ignore[no-untyped-call]
 
     def advance(self, number: int) -> None:
-        if int(self._central.run(number).diverged):
-            raise NotFinite(f"round {number} made numbers that are not finite")
+        for one, stream in zip_longest(self._arms, self._streams):
+            with torch.cuda.stream(stream):  # of None, nothing happens
+                one.run(number)
 
-    def evaluate(self) -> Evaluation:
-        scored = {name: one.scored(self._model) for name, one in self._held_out.items()}
-        correction = correction_of(scored[VALID]) if VALID in scored else None
-        return evaluate(scored[TEST], self._baselines, correction)
+    def evaluate(self) -> dict[str, Evaluation | str]:
+        if self._streams:
+            torch.cuda.synchronize()
+        return super().evaluate()
+
+
+class _Federated(_OnDevice):
+    """Rounds of arms that train alike, in one pass; nothing leaves the device but scores."""
+
+    def __init__(
+        self, configs: Mapping[str, RunConfig], fleet: Fleet, train: Interacted, device: str
+    ) -> None:
+        configs = {name: resolved(config, fleet) for name, config in configs.items()}
+        super().__init__(configs, fleet, train, device)
+        self._config = one = next(iter(configs.values()))
+        if not isinstance(fleet.devices, Devices):
+            raise InputError("a fleet on a device has clients by number")
+        self._names, self._numbers = sorted(fleet.devices), fleet.devices.numbers
+        arms = [
+            Arm(name, self.models[name], simulation_settings(config, {}), scheme_privacy(config))
+            for name, config in configs.items()
+        ]
+        self._engine = self._tester = ResidentEngine(
+            self.clients, arms, clients=one.round.clients, seed=one.run.seed
+        )
+        self._tested: Indices | None = None
+        if rebuilds(one, fleet.task):
+            chosen = draw_tested(len(self._names), one.run.seed)
+            self._tested = np.array([self._numbers[self._names[place]] for place in chosen])
+            if (most := min(len(self._tested), TESTED_TOGETHER)) > one.round.clients:
+                self._tester = ResidentEngine(self.clients, arms, clients=most, seed=one.run.seed)
+
+    def advance(self, number: int) -> None:
+        cohort = choose_cohort(self._names, self._config.round.clients, self._config.run.seed, number)
+        self._engine.run(number, np.array([self._numbers[name] for name in cohort], np.int64))
+
+    def evaluate(self) -> dict[str, Evaluation | str]:
+        if self._tested is not None:
+            self._tester.rebuild(self._tested)
+        return super().evaluate()
+
+
+def _fresh(config: RunConfig, fleet: Fleet) -> MemoryStore:
+    return MemoryStore(store_spec(config, fleet.task.spec, devices=True), fleet.task.initial_dense())
 
 
 def fleet_in(world: World, config: RunConfig) -> Fleet:
@@ -134,50 +218,74 @@ def fleet_in(world: World, config: RunConfig) -> Fleet:
     return replace(fleet, test=Interacted(chosen, config.data.max_history))
 
 
-def train_arm(
+def alike(one: RunConfig, other: RunConfig) -> bool:
+    """Say whether two arms can be trained in one pass."""
+    central = {config.round.scheme == "centralized" for config in (one, other)}
+    same = (one.model, one.training, one.round.clients) == (other.model, other.training, other.round.clients)
+    return len(central) == 1 and same and one.model.kind != "lstm"
+
+
+def train_arms(
     world: World,
     seed: int,
-    arm: str,
-    config: RunConfig,
-    settings: str,
+    arms: Mapping[str, tuple[RunConfig, str]],
     *,
     rounds: int,
     device: str,
     seen: Callable[[int], None] = lambda number: None,
-) -> Outcome:
-    """Train an arm and evaluate it some twenty times. ``seen`` hears of every round."""
+) -> list[Outcome]:
+    """Train arms that are alike, each with its settings and their digest, and evaluate them as they go.
+
+    ``seen`` hears of every round. Of the seconds each arm has its share.
+    """
     start, every = time.monotonic(), max(1, rounds // 20)
-    config = msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, validation=_CORRECT))
-    if config.run.threads:  # steps are small: more threads would be in each other's way
-        torch.set_num_threads(config.run.threads)
-    fleet = fleet_in(world, config)
-    trained: _Trained
-    if config.round.scheme == "centralized" and isinstance(fleet.train, Interacted):
-        trained = _Central(config, fleet, fleet.train, device)
-    else:
-        trained = _Federated(config, fleet, device)
-    points: list[Point] = []
-    found, failed = Evaluation(samples=0), None
-    try:
-        for number in range(1, rounds + 1):
-            trained.advance(number)
-            seen(number)
-            if number % every == 0 or number == rounds:
-                found = trained.evaluate()
-                points.append(Point(number, found.auc, found.log_loss))
-    except NotFinite as error:
-        failed = str(error)
-    return Outcome(
-        world=world.name,
-        seed=seed,
-        arm=arm,
-        settings=settings,
-        rounds=rounds,
-        clients=config.round.clients,
-        seconds=round(time.monotonic() - start, 1),
-        points=tuple(points),
-        failed=failed,
-        base_log_loss=found.base_log_loss,
-        popularity_auc=found.popularity_auc,
-        popularity_log_loss=found.popularity_log_loss,
-    )
+    configs = {
+        name: msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, validation=_CORRECT))
+        for name, (config, _) in arms.items()
+    }
+    first = next(iter(configs.values()))
+    if first.run.threads:  # steps are small: more threads would be in each other's way
+        torch.set_num_threads(first.run.threads)
+    trained = _trained(configs, fleet_in(world, first), device)
+    points: dict[str, list[Point]] = {name: [] for name in arms}
+    found, failed = dict.fromkeys(arms, Evaluation(samples=0)), dict[str, str]()
+    for number in range(1, rounds + 1):
+        trained.advance(number)
+        seen(number)
+        if number % every and number != rounds:
+            continue
+        for name, one in trained.evaluate().items():
+            if isinstance(one, str):
+                failed.setdefault(name, f"by round {number}: {one}")
+            elif name not in failed:
+                found[name] = one
+                points[name].append(Point(number, one.auc, one.log_loss))
+        if len(failed) == len(arms):
+            break
+    seconds = round((time.monotonic() - start) / len(arms), 1)
+    return [
+        Outcome(
+            world=world.name,
+            seed=seed,
+            arm=name,
+            settings=settings,
+            rounds=rounds,
+            clients=config.round.clients,
+            seconds=seconds,
+            points=tuple(points[name]),
+            failed=failed.get(name),
+            base_log_loss=found[name].base_log_loss,
+            popularity_auc=found[name].popularity_auc,
+            popularity_log_loss=found[name].popularity_log_loss,
+        )
+        for name, (config, settings) in arms.items()
+    ]
+
+
+def _trained(configs: Mapping[str, RunConfig], fleet: Fleet, device: str) -> _Trained:
+    """On the device what can be there; the rest in the engine that does everything."""
+    (name, first), *_ = configs.items()
+    central = first.round.scheme == "centralized"
+    if isinstance(fleet.train, Interacted) and (central or not first.not_on_a_device):
+        return (_Central if central else _Federated)(configs, fleet, fleet.train, device)
+    return _Simulated(name, first, fleet)

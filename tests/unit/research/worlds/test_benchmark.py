@@ -10,6 +10,7 @@ from sfsl.cli import app
 from sfsl.errors import InputError, ParameterError
 from sfsl.settings.run import RunConfig
 from sfsl_research.worlds import WORLDS, WorldSettings, benchmark
+from sfsl_research.worlds import arms as arms_module
 from sfsl_research.worlds.arms import arms_of, digest_of, family_of
 from sfsl_research.worlds.benchmark import ARMS, Plan, read_outcomes, run_plan, worlds_named
 
@@ -84,41 +85,63 @@ def test_two_worlds_from_end_to_end(tmp_path: Path) -> None:
 
 def test_what_was_trained_is_not_trained_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[str] = []
-    original = benchmark.train_arm
+    original = benchmark.train_arms
 
-    def counted(world, seed, arm, *rest, **more):  # type: ignore[no-untyped-def]
-        if len(trained) == 3:
+    def counted(world, seed, some, **more):  # type: ignore[no-untyped-def]
+        if len(trained) + len(some) > most:
             raise KeyboardInterrupt
-        trained.append(arm)
-        return original(world, seed, arm, *rest, **more)
+        trained.extend(some)
+        return original(world, seed, some, **more)
 
-    monkeypatch.setattr(benchmark, "train_arm", counted)
-    plan = Plan(("one",), seeds=1, rounds=2)
+    monkeypatch.setattr(benchmark, "train_arms", counted)
+    plan, most = Plan(("one",), seeds=1, rounds=2), 6
     with pytest.raises(KeyboardInterrupt):
         run_plan(plan, tmp_path)
+    assert trained == [
+        "default",
+        "fl 0.3",
+        "fl 1",
+        "fl 3",
+        "fl 10",
+        "paper",
+    ]
     with open(tmp_path / ARMS, "ab") as file:
         file.write(b'{"world": "one", "se')  # a crash in the middle of a line
     trained.clear()
-    monkeypatch.setattr(
-        benchmark,
-        "train_arm",
-        lambda world, seed, arm, *rest, **more: (
-            trained.append(arm),
-            original(world, seed, arm, *rest, **more),
-        )[1],
-    )
     told: list[tuple[float, int]] = []
     found = run_plan(plan, tmp_path, lambda text, done, total: told.append((done, total)))
-    assert len(trained) == ARM_COUNT - 3
+    assert len(trained) == ARM_COUNT - 6
     assert len({one.arm for one in found}) == ARM_COUNT
-    assert told[0] == (3, ARM_COUNT)
+    assert told[0] == (6, ARM_COUNT)
     assert told[-1] == (ARM_COUNT, ARM_COUNT)
     assert [done for done, _ in told] == sorted(done for done, _ in told)
     trained.clear()
-    assert run_plan(plan, tmp_path) == found
+    again = run_plan(plan, tmp_path)
+    assert sorted(one.arm for one in again) == sorted(one.arm for one in found)
     assert trained == []
+    most = 2 * ARM_COUNT
     run_plan(Plan(("one",), seeds=1, rounds=3), tmp_path)  # other rounds are another matter
     assert len(trained) == ARM_COUNT
+
+
+def test_an_arm_is_the_same_whoever_trains_beside_it(tmp_path: Path) -> None:
+    both = run_plan(Plan(("one",), seeds=1, rounds=3), tmp_path / "both")
+    alone = run_plan(Plan(("one",), seeds=1, rounds=3, arms=("default",)), tmp_path / "alone")
+    one, other = ({outcome.arm: outcome for outcome in some} for some in (both, alone))
+    for arm in ("default", "centralized 0.001"):
+        assert [point.auc for point in one[arm].points] == pytest.approx(
+            [point.auc for point in other[arm].points], abs=1e-6
+        )
+    assert one["default"].points != one["fl 1"].points
+
+
+def test_an_arm_that_goes_astray_harms_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arms_module, "CENTRAL_RATES", (0.001, 1e6))
+    plan = Plan(("one",), seeds=1, rounds=3, arms=("default",))
+    astray = {one.arm: one for one in run_plan(plan, tmp_path)}
+    assert astray["centralized 1e+06"].failed is not None
+    assert astray["centralized 0.001"].failed is None
+    assert len(astray["centralized 0.001"].points) == 3
 
 
 def test_several_at_once_come_to_the_same(tmp_path: Path) -> None:
