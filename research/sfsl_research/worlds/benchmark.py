@@ -170,7 +170,8 @@ def _train_one_by_one(jobs: Sequence[_Job], seen: Callable[[_Job, int], None]) -
 def _train_at_once(jobs: Sequence[_Job], most: int) -> Iterator[list[Outcome]]:
     # A process that was forked cannot use a GPU.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(most, mp_context=context) as workers:
+    # One job each: graphs hold on to a GPU's memory until their process ends.
+    with ProcessPoolExecutor(most, mp_context=context, max_tasks_per_child=1) as workers:
         waiting = [workers.submit(_train, job) for job in jobs]
         try:
             for one in as_completed(waiting):

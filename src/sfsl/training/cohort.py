@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sfsl.arrays import Indices, Values
 from sfsl.errors import SlowerTraining
+from sfsl.training.graphs import STEPS_PER_GRAPH
 from sfsl.training.local import (
     LocalUpdate,
     checked_update,
@@ -220,7 +221,12 @@ def _train_together(task: Task, dense: Values, steps: Sequence[Steps], how: Pass
         else {name: one.repeat(len(works), *[1] * one.ndim) for name, one in dense_parts.items()},
         tables=tables,
         columns=plan.pack(columns, {name: one.shape[1] - 1 for name, one in tables.items()}),
-        order=timetable([[client] for client in starts], orders, starts),
+        order=timetable(
+            [[client] for client in starts],
+            orders,
+            starts,
+            multiple=1 if device == "cpu" else STEPS_PER_GRAPH,
+        ),
         losses=torch.zeros(len(works)),
     ).to(device)
     before = {name: one.clone() for name, one in _parameters(stack, task, how).items()}

@@ -153,13 +153,19 @@ def joined_columns(
 
 
 def timetable(
-    queues: Sequence[Sequence[int]], orders: Sequence[Indices], starts: Mapping[int, int]
+    queues: Sequence[Sequence[int]],
+    orders: Sequence[Indices],
+    starts: Mapping[int, int],
+    *,
+    multiple: int = 1,
 ) -> Tensor:
-    """Say which sample of all is whose turn: [places, steps, batch], filled up to the longest queue.
+    """Say which sample of all is whose turn: [places, steps, batch], filled up to the longest queue, and on to
+    a ``multiple``: a GPU takes ``STEPS_PER_GRAPH`` steps at a time.
 
     ``starts`` has where each client's own samples begin.
     """
     steps = max(sum(len(orders[client]) for client in own) for own in queues)
+    steps = -(-steps // multiple) * multiple
     table = np.full((len(queues), steps, *orders[0].shape[1:]), FILLER)
     for place, own in enumerate(queues):
         step = 0

@@ -152,3 +152,15 @@ def test_everyone_has_a_place_and_no_place_waits(steps: list[int], cores: int) -
                 client = there[place]
                 assert (table[place, step] == (-1 if client is None else client)).all()
         assert all(client is None for _, client in changes[table.shape[1]])
+
+
+def test_a_timetable_ends_with_whole_graphs_of_steps() -> None:
+    """A GPU takes several steps at a time: there must be fillers for those beyond the last."""
+    order = np.arange(6).reshape(3, 2)
+    table = timetable([[0], [1]], [order, order[:1]], {0: 0, 1: 6}, multiple=8)
+    assert table.shape == (2, 8, 2)
+    assert table[0, :3].tolist() == order.tolist()
+    assert table[1, 0].tolist() == [6, 7]
+    assert (table[0, 3:] == -1).all()
+    assert (table[1, 1:] == -1).all()
+    assert timetable([[0]], [order], {0: 0}).shape == (1, 3, 2)
