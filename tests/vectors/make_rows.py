@@ -52,6 +52,11 @@ def case(
     }
 
 
+def swapped(data: bytes, size: int) -> bytes:
+    """The first two pieces of this size."""
+    return data[size : 2 * size] + data[:size] + data[2 * size :]
+
+
 def refused() -> list[Json]:
     honest = case("", SOME)
     rows, proof, root = honest["rows"], bytes.fromhex(honest["proof"]), bytes.fromhex(honest["root"])
@@ -68,13 +73,13 @@ def refused() -> list[Json]:
     return [
         but("one bit of a row", rows=[(first[:-1] + bytes([first[-1] ^ 1])).hex(), rows[1]]),
         but("dead rows", rows=[bytes(len(first)).hex(), rows[1]]),
-        but("two rows swapped", rows=[(first[row : 2 * row] + first[:row] + first[2 * row :]).hex(), rows[1]]),
+        but("two rows swapped", rows=[swapped(first, row).hex(), rows[1]]),
         but("rows of other places", places=[[0, 3, 5, 10], [5]]),
         but("another root", root=bytes(HASH).hex()),
         but("one bit of the root", root=(bytes([root[0] ^ 1]) + root[1:]).hex()),
         but("the commitment of another session", root=other.root.hex(), proof=other.proof(asked).hex()),
         proved("one bit of the proof", proof[:-1] + bytes([proof[-1] ^ 1]), "Deceived"),
-        proved("two hashes swapped", proof[HASH : 2 * HASH] + proof[:HASH] + proof[2 * HASH :], "Deceived"),
+        proved("two hashes swapped", swapped(proof, HASH), "Deceived"),
         proved("no proof", b""),
         proved("a hash less", proof[:-HASH]),
         proved("a hash more", proof + bytes(HASH)),
