@@ -57,14 +57,14 @@ def test_a_node_that_is_sent_other_rows_says_so_and_the_others_go_on(
         roster.write_text("".join(f"{nodes[name]} {keys[name]}  # {name}\n" for name in names))
         for place, name in enumerate(names):
             own = {"data": samples(tmp_path / f"{name}.csv", place), "roster": str(roster)}
-            least = {"least-cohort": 4, "least-contributors": 2, "exposures": ROUNDS}
+            least = {"least-cohort": 4, "least-contributors": 3, "exposures": ROUNDS}
             federation.start_node(name, **own, **least, **{"exact-sums": True})
         federation.run(
             lying_app(tmp_path / "app", nodes[names[VICTIM]]),
             "--run-config",
             f'flower.state="{tmp_path / "server"}" flower.roster="{roster}" flower.rounds={ROUNDS} '
             f"flower.check_in_seconds={SECONDS}.0 flower.phase_seconds={SECONDS}.0 "
-            f"flower.training_seconds={SECONDS}.0",
+            f"flower.training_seconds={SECONDS}.0 round.min_contributors=3",
         )
         wait_until(lambda: len(read_lines(metrics)) >= ROUNDS, 1800, "two rounds")
         said = {name: federation.log(name) for name in names}

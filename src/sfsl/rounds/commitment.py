@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sfsl.arrays import Bits, Positions
 from sfsl.crypto.merkle import Tree, root_of
 from sfsl.crypto.secret import digest
-from sfsl.errors import Deceived
+from sfsl.errors import Deceived, InvalidMessage
 from sfsl.rounds.exchanges import Submodel
 from sfsl.secagg.messages import Layout
 
@@ -80,7 +80,11 @@ def require_committed(
         start += shape.rows
     if not leaves and not submodel.proof:
         return
-    if root_of(leaves, start, submodel.proof, hashes.nodes, HASH) != submodel.root:
+    try:
+        proved = root_of(leaves, start, submodel.proof, hashes.nodes, HASH) == submodel.root
+    except InvalidMessage:  # no proof of these rows, nor of any others
+        proved = False
+    if not proved:
         raise Deceived(
             "the server sent rows that are not those of the model it committed to: it shows clients "
             "different models, or somebody altered them on the way"
