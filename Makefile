@@ -64,6 +64,7 @@ vectors: $(VENV)/.installed  ## Make our known-answer vectors again.
 	$(BIN)/python tests/vectors/make.py
 	$(BIN)/python tests/vectors/make_http.py
 	$(BIN)/python tests/vectors/make_log.py
+	$(BIN)/python tests/vectors/make_rows.py
 	$(BIN)/python tests/vectors/make_network.py
 	$(BIN)/python tests/vectors/make_models.py
 	$(BIN)/python tests/vectors/make_hot.py

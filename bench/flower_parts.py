@@ -87,12 +87,13 @@ class Federation:
         self._start("superlink", command)
         wait_until(self._listens, 60, "the SuperLink listening")
 
-    def start_node(self, name: str, **config: Any) -> int:
+    def register(self, name: str) -> int:
         """Its node id. Its key is made and registered on first use."""
-        key, registered = self.folder / f"{name}.key", self.folder / f"{name}.id"
+        registered = self.folder / f"{name}.id"
         if not registered.exists():
             private = ec.generate_private_key(ec.SECP384R1())
             encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH
+            key = self.folder / f"{name}.key"
             key.touch(0o600)
             key.write_bytes(private.private_bytes(encoding, form, serialization.NoEncryption()))
             public = private.public_key().public_bytes(
@@ -101,14 +102,19 @@ class Federation:
             (self.folder / f"{name}.pub").write_bytes(public)
             said = self.flwr("supernode", "register", str(self.folder / f"{name}.pub"), _NAME)
             registered.write_text(str(said["node-id"]))
+        return int(registered.read_text())
+
+    def start_node(self, name: str, **config: Any) -> int:
+        """Its node id. It is registered if it was not."""
+        node = self.register(name)
         given = {"state": str(self.folder / name / "state"), **config}
         words = " ".join(f"{key}={json.dumps(value)}" for key, value in given.items())
         command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}"]
         command += ["--root-certificates", str(self._tls / "authority.pem")]
-        command += ["--auth-supernode-private-key", str(key), "--host", "127.0.0.1"]
+        command += ["--auth-supernode-private-key", str(self.folder / f"{name}.key"), "--host", "127.0.0.1"]
         command += ["--port", str(free_port()), "--node-config", words]
         self._start(name, command)
-        return int(registered.read_text())
+        return node
 
     def run(self, app: Path, *options: str) -> int:
         return int(self.flwr("run", str(app), _NAME, *options)["run-id"])
@@ -122,9 +128,9 @@ class Federation:
             timeout=120,
             check=False,
         )
-        if ran.returncode:
+        found: dict[str, Any] = json.loads(ran.stdout[ran.stdout.find("{") :]) if "{" in ran.stdout else {}
+        if ran.returncode or not found.get("success"):  # a refused run leaves 0 in flwr 1.41
             raise RuntimeError(f"flwr {' '.join(command)}: {ran.stdout}{ran.stderr}")
-        found: dict[str, Any] = json.loads(ran.stdout[ran.stdout.index("{") :])
         return found
 
     def log(self, name: str) -> str:

@@ -181,6 +181,7 @@ PAGES: dict[str, Page] = {
             "flower-superlink": "bench/flower_parts.py",
             "flwr supernode register": "bench/flower_parts.py",
             "flower-supernode": "bench/flower_parts.py",
+            "sfsl keys client": "tests/integration/test_flower_lying_server.py",
         },
         not_run={
             "pip install": _NEEDS_INDEX,

@@ -197,7 +197,7 @@ def test_proofs_of_some_rows_are_taken_and_altered_ones_are_not() -> None:
         changed(honest, proof=honest.proof[:-1]),
         changed(honest, proof=b""),
     ):
-        with pytest.raises(InvalidMessage):
+        with pytest.raises(Deceived):  # it is named, also where the proof is cut so that it cannot be read
             client.handle_submodel(bad)
     client.handle_submodel(honest)
 

@@ -1,6 +1,8 @@
 """Knobs of a round that a server turns to learn about one client, and where each stops (spec limits)."""
 
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -9,7 +11,7 @@ import pytest
 from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, remove
 
 from cohort import GOODS, WIDTH, Cohort, Stepper
-from sfsl.client.device import DeviceTrainer
+from sfsl.client.device import DeviceTrainer, TrainingLimits
 from sfsl.codec import read_bits
 from sfsl.errors import InputError, Refused
 from sfsl.rounds import RoundClient, RoundPolicy, ScoreBins, Trained
@@ -206,6 +208,24 @@ def test_what_is_allowed_is_counted() -> None:
     step = told(careful(bins=8, least_samples=36), scores=ScoreBins(bins=8))  # each client has 28 + 8
     assert np.sum(step.finish().scores) == 6 * 36
     assert ANYTHING.scores(ScoreBins(bins=4096, scale=1e-6)) is not None
+
+
+def fewest_learned(limits: TrainingLimits) -> int:
+    """From how few samples a server has a client of many learn, by several parameters that each are within
+    their limits."""
+    trainer, found = DeviceTrainer(None, lambda number: number, limits=limits), []  # type: ignore[arg-type]
+    for most, rebuild, batch in product((0.0, 16.0, 17.0, 64.0), (0.0, 0.5, 0.6, 0.9), (1.0, 2.0, 8.0)):
+        with suppress(Refused):
+            local = trainer._local(
+                {"max_samples": most, "rebuild": rebuild, "batch_size": batch, "rate": 0.1}
+            )
+            found.append(int(local.parts(np.array([20]))[1][0]))
+    return min(found)
+
+
+def test_parameters_within_their_limits_do_not_add_up_to_updates_of_single_samples() -> None:
+    assert fewest_learned(TrainingLimits(least_learned=0)) == 1
+    assert fewest_learned(TrainingLimits()) == 8
 
 
 @pytest.mark.parametrize("asked", [{"max_samples": 1.0}, {"max_samples": 15.0}, {"rebuild": 0.99}])

@@ -62,7 +62,9 @@ def test_without_the_check_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert exposed_again(joined(tmp_path / "me"))
 
 
-@pytest.mark.parametrize("left", ["deployment", "rows", "data", "model"])
+@pytest.mark.parametrize(
+    "left", ["deployment", "rows", "data", "data.sum", "exposed", "log", "model", "current.zip"]
+)
 def test_any_trace_of_an_earlier_round_is_enough(tmp_path: Path, left: str) -> None:
     (tmp_path / left).write_bytes(b"something")
     with pytest.raises(StateError, match=f"but {left} beside it is there"):

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from clocks import PATIENCE
 from logged_deployment import COHORT, LoggedDeployment, log_command
+from sfsl.client.home import read_loosened
 from sfsl.crypto.secret import Identity, Secret
 from sfsl.errors import AuthenticationFailed, Forked
 from sfsl.service.identities import write_identity
@@ -79,6 +80,8 @@ def test_a_server_that_rewrites_its_log_is_named_by_its_clients_and_its_witness(
     place.said[COHORT] = []
     write_identity(tmp_path / f"{COHORT}.key", Secret(b"s" * 32))
     assert [some[-1].outcome for some in asyncio.run(first())] == ["committed"] * COHORT
+    assert dict(place.said[0])["terms"].endswith("; log without witnesses")
+    assert "log without witnesses" in (read_loosened(tmp_path / "me0") or [])
     # The operator puts a Sybil among its clients, and its log together anew, with the log's key.
     with Registry(place.state / "registry.sqlite") as registry:
         registry.enrol(Identity(Secret(b"s" * 32)).public, 0)

@@ -277,40 +277,18 @@ class Round:
 
     def _require_committed(self, message: dict[str, Any]) -> None:
         """In active mode the rows are leaves of a hash tree, whose root is in all masks (round.md 3.1)."""
-        proof, known, start = message["proof"], {}, 0
         if self._session.known is None:
-            require(not proof, "a proof outside active mode")
+            require(not message["proof"], "a proof outside active mode")
             return
         size = 2 if self._params["precision"] == "float16" else 4
-        key = digest("rows", self._session.binding)
         require(len(message["rows"]) == len(self._model.summed), "not the rows of each table")
+        told = []
         for table, data in zip(self._model.summed, message["rows"], strict=True):
-            union, width = self._rows[table["name"]], size * table["width"]
+            union = self._rows[table["name"]]
             places = np.flatnonzero(np.isin(union, self._asked[table["name"]])).tolist()
-            require(len(data) == width * len(places), "another number of values")
-            for number, place in enumerate(places):
-                row = data[number * width : (number + 1) * width]
-                known[start + place] = sha256(b"\0" + key + row).digest()[:20]
-            start += len(union)
-        while known and start > 1:
-            above = {}
-            for place in sorted(known):
-                pair = place // 2 * 2
-                if place == pair + 1 and pair in known:
-                    continue
-                if pair + 1 == start:
-                    above[place // 2] = known[place]
-                    continue
-                sides = []
-                for side in (pair, pair + 1):
-                    if side not in known:
-                        require(len(proof) >= 20, "a proof that is too short")
-                    sides.append(known[side] if side in known else proof[:20])
-                    proof = proof if side in known else proof[20:]
-                above[place // 2] = sha256(b"\1" + key + sides[0] + sides[1]).digest()[:20]
-            known, start = above, (start + 1) // 2
-        require(not proof, "a proof that is too long")
-        require(not known or known[0] == message["root"], "rows of another model than the committed one")
+            require(len(data) == size * table["width"] * len(places), "another number of values")
+            told.append((data, places, len(union)))
+        require_committed(self._session.binding, told, message["root"], message["proof"])
 
     def _row_words(self, table: dict[str, Any], update: Update) -> np.ndarray:
         """Words for all rows that we asked for, trained or not (submodel.md 3.3, 4.1)."""
@@ -372,3 +350,35 @@ def _floats(data: bytes, size: int, count: int) -> np.ndarray:
     values = np.frombuffer(data, f"<f{size}").astype(np.float32)
     require(bool(np.isfinite(values).all()), "values that are not finite")
     return values
+
+
+def require_committed(
+    binding: bytes, tables: list[tuple[bytes, list[int], int]], root: bytes, proof: bytes
+) -> None:
+    """``tables``: of each its rows as they came, their places in the union, and how many that has."""
+    key, known, start = digest("rows", binding), {}, 0
+    for data, places, count in tables:
+        width = len(data) // max(len(places), 1)
+        for number, place in enumerate(places):
+            row = data[number * width : (number + 1) * width]
+            known[start + place] = sha256(b"\0" + key + row).digest()[:20]
+        start += count
+    while known and start > 1:
+        above = {}
+        for place in sorted(known):
+            pair = place // 2 * 2
+            if place == pair + 1 and pair in known:
+                continue
+            if pair + 1 == start:
+                above[place // 2] = known[place]
+                continue
+            sides = []
+            for side in (pair, pair + 1):
+                if side not in known:
+                    require(len(proof) >= 20, "a proof that is too short")
+                sides.append(known[side] if side in known else proof[:20])
+                proof = proof if side in known else proof[20:]
+            above[place // 2] = sha256(b"\1" + key + sides[0] + sides[1]).digest()[:20]
+        known, start = above, (start + 1) // 2
+    require(not proof, "a proof that is too long")
+    require(not known or known[0] == root, "rows of another model than the committed one")

@@ -65,6 +65,10 @@ def case(name: str, made: LogProof, known: LogHead | None, places: Sequence[int]
     } | ({"error": error} if error else {})
 
 
+def flipped(data: bytes) -> bytes:
+    return bytes([data[0] ^ 1]) + data[1:]
+
+
 def content() -> Json:
     forged = Tree([leaf_of(LogEntry(STRANGER.public)), *map(leaf_of, ENTRIES[1:])])
     some_of = (0, 3, 4, 10)
@@ -105,6 +109,35 @@ def content() -> Json:
                 "a hash too many", proof((2,), 5, 0, inclusion=bytes(96 + 32)), None, (2,), "InvalidMessage"
             ),
             case("another place", proof((2,), 5, 0, places=(1,)), None, (2,), "AuthenticationFailed"),
+            case(
+                "a hash too few",
+                proof((2,), 5, 0, inclusion=TREE.proof((2,), 5)[:-32]),
+                None,
+                (2,),
+                "InvalidMessage",
+            ),
+            case(
+                "one bit of a hash",
+                proof((2,), 5, 0, inclusion=flipped(TREE.proof((2,), 5))),
+                None,
+                (2,),
+                "AuthenticationFailed",
+            ),
+            *(
+                case(
+                    name,
+                    proof((), 11, 5, consistency=changed(TREE.consistency(5, 11))),
+                    head(5),
+                    (),
+                    "Forked",
+                )
+                for name, changed in (
+                    ("one bit of the proof of growth", flipped),
+                    ("a hash less in the proof of growth", lambda made: made[:-32]),
+                    ("a hash more in the proof of growth", lambda made: made + bytes(32)),
+                    ("a byte more in the proof of growth", lambda made: made + b"\0"),
+                )
+            ),
         ],
     }
 

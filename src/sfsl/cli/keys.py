@@ -14,7 +14,7 @@ from sfsl.carriers.https.expiry import WARN_DAYS
 from sfsl.cli import log
 from sfsl.cli.output import Json, moment, present, table
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness
-from sfsl.durable import system_errors_as
+from sfsl.durable import make_folder, system_errors_as
 from sfsl.errors import KeyFileError
 from sfsl.service.identities import names_on, read_identity, write_identity
 from sfsl.service.registry import ClientRecord, Registry
@@ -73,6 +73,8 @@ def client(
     file: Annotated[Path, Argument(help="Where the new identity is put.")], json: Json = False
 ) -> None:
     """Make a client's identity. Only the public key leaves the client; it goes on the server's list."""
+    with system_errors_as(KeyFileError, f"make the folder {file.parent}"):
+        make_folder(file.parent, 0o700)
     _print_identity(file, write_identity(file, Secret(SystemRandomness().bytes(32))), json)
 
 

@@ -128,8 +128,8 @@ class TrainingLimits:
     """What a client does for a server at the most. It declines what goes beyond, and trims nothing.
 
     ``epochs`` and ``rate`` also bound those of rebuilding, ``rebuild`` the share of samples that goes into
-    it: what is left must not be a single one. ``least_samples``: a round that bounds the samples of a client
-    leaves it so many.
+    it. ``least_samples``: a round that bounds the samples of a client leaves it so many; of these, at least
+    ``least_learned`` must be learned from, and not only rebuild.
     """
 
     epochs: int = 20
@@ -137,6 +137,7 @@ class TrainingLimits:
     rate: float = 1e3
     rebuild: float = 0.9
     least_samples: int = 16
+    least_learned: int = 8
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ class DeviceTrainer:
             if not least <= value <= most or value != int(value):
                 raise Refused(f"{name} = {value:g}; this client takes whole numbers from {least} to {most}")
             whole[name] = int(value)
-        return LocalSettings(
+        local = LocalSettings(
             whole["batch_size"],
             whole["epochs"],
             rate,
@@ -215,3 +216,11 @@ class DeviceTrainer:
             rebuild_epochs=whole["rebuild_epochs"],
             max_samples=whole["max_samples"],
         )
+        _, learned = local.parts(np.array([limits.least_samples]))
+        if learned[0] < limits.least_learned:
+            raise Refused(
+                f"with rebuild = {rebuild:g} and batches of {local.batch_size} a client of "
+                f"{limits.least_samples} samples would learn from {learned[0]} of them, and its update say "
+                f"much about each; this client wants {limits.least_learned}"
+            )
+        return local

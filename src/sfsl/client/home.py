@@ -40,7 +40,7 @@ from sfsl.submodel.store import initial_rows
 
 _LARGEST_DATA = 1 << 30
 # Each is made after the state: with one of them, there was a state.
-_AFTER_STATE = ("deployment", "rows", "data", "model")
+_AFTER_STATE = ("deployment", "rows", "data", "data.sum", "exposed", "log", "model", "current.zip")
 
 
 class _Rows(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

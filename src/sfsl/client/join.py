@@ -105,7 +105,8 @@ async def join_async(
         client = _Client(link, home, own, data, terms, held_out, notify, randomness, log, layout)
         client.require_files()
         served = await client.model()
-        if loosened := terms.loosened():
+        loosened = terms.loosened() + ([] if trust is None else trust.loosened())
+        if loosened:
             usual = " (in brackets: what clients come with)" if "(" in "".join(loosened) else ""
             notify(Event("terms", f"Its owner has loosened{usual}: {'; '.join(loosened)}"))
         home.note_terms(loosened)

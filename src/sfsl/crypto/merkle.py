@@ -16,7 +16,7 @@ from sfsl.errors import InvalidMessage
 
 HASH = 32
 EMPTY = hashlib.sha256().digest()
-Node = Callable[[bytes, bytes], bytes]
+Nodes = Callable[[bytes], list[bytes]]  # of pairs that stand one after another, the hash of each
 
 
 def leaf_hash(entry: bytes) -> bytes:
@@ -24,15 +24,22 @@ def leaf_hash(entry: bytes) -> bytes:
 
 
 def node_hash(left: bytes, right: bytes) -> bytes:
-    return hashlib.sha256(b"\1" + left + right).digest()
+    (found,) = node_hashes(left + right)
+    return found
+
+
+def node_hashes(pairs: bytes) -> list[bytes]:
+    return [
+        hashlib.sha256(b"\1" + pairs[at : at + 2 * HASH]).digest() for at in range(0, len(pairs), 2 * HASH)
+    ]
 
 
 class Tree:
     """The tree over all leaves so far, and over the first few of them: what is complete stays as it is. Its
     hashes have ``size`` bytes."""
 
-    def __init__(self, leaves: Iterable[bytes] = (), node: Node = node_hash, size: int = HASH) -> None:
-        self._node, self._size = node, size
+    def __init__(self, leaves: Iterable[bytes] = (), nodes: Nodes = node_hashes, size: int = HASH) -> None:
+        self._nodes, self._size = nodes, size
         self._levels = [bytearray()]  # of each level the hashes whose subtrees are complete
         self.extend(leaves)
 
@@ -47,9 +54,7 @@ class Tree:
             hashes = self._levels[level]
             paired = len(hashes) // (2 * one) * (2 * one)
             hashes += b"".join(new)
-            pairs = bytes(hashes[paired : len(hashes) // (2 * one) * (2 * one)])
-            places = range(0, len(pairs), 2 * one)
-            new = [self._node(pairs[at : at + one], pairs[at + one : at + 2 * one]) for at in places]
+            new = self._nodes(bytes(hashes[paired : len(hashes) // (2 * one) * (2 * one)]))
             level += 1
 
     @property
@@ -60,18 +65,25 @@ class Tree:
         """The root when there were ``size`` leaves."""
         return self._over(0, size) if size else EMPTY
 
-    def proof(self, positions: Sequence[int], size: int | None = None) -> bytes:
+    def proof(self, positions: Sequence[int] | Indices, size: int | None = None) -> bytes:
         """The hashes that, with the leaves of these positions, give the root: level by level from the
         leaves up, and from left to right, every sibling that does not follow from them."""
-        size = len(self) if size is None else size
+        known: Bits = np.zeros(len(self) if size is None else size, np.bool_)
+        known[np.asarray(positions, np.intp)] = True
+        return self.proof_of(known)
+
+    def proof_of(self, leaves: Bits) -> bytes:
+        """The same for whichever leaves are set, of as many as the tree had."""
+        size = count = len(leaves)
         found, level = [], 0
-        known: Bits = np.zeros(size, np.bool_)
-        known[list(positions)] = True
-        while len(known) > 1:
-            pairs = np.append(known, np.zeros(len(known) % 2, np.bool_)).reshape(-1, 2)
-            beside = (pairs[:, ::-1] & ~pairs).ravel()[: len(known)]
+        known = np.zeros(1 << max(size - 1, 0).bit_length(), np.bool_)
+        known[:size] = leaves
+        while count > 1:
+            pairs = known.view(np.uint16)  # a byte for each of the two
+            above = pairs != 0
+            beside = ((pairs ^ 0x0101) * above).view(np.bool_)[:count]  # where one is known, the other
             found.append(self._hashes(level, np.flatnonzero(beside), size))
-            known, level = pairs[:, 0] | pairs[:, 1], level + 1
+            known, count, level = above, (count + 1) // 2, level + 1
         return b"".join(found)
 
     def consistency(self, first: int, size: int) -> bytes:
@@ -99,14 +111,15 @@ class Tree:
             at = (start >> level) * self._size
             return bytes(self._levels[level][at : at + self._size])
         middle = start + _left(end - start)
-        return self._node(self._over(start, middle), self._over(middle, end))
+        return self._nodes(self._over(start, middle) + self._over(middle, end))[0]
 
     def _hashes(self, level: int, places: Indices, size: int) -> bytes:
         """The hashes at these places of a level; the last of them may be that of fewer leaves."""
         whole = size >> level
         hashes = np.frombuffer(self._levels[level], np.uint8).reshape(-1, self._size)
-        found = hashes[places[places < whole]].tobytes()
-        return found + self._over(whole << level, size) if len(places) and places[-1] >= whole else found
+        if len(places) and places[-1] >= whole:
+            return hashes.take(places[:-1], axis=0).tobytes() + self._over(whole << level, size)
+        return hashes.take(places, axis=0).tobytes()
 
 
 def _left(count: int) -> int:
@@ -115,7 +128,7 @@ def _left(count: int) -> int:
 
 
 def root_of(
-    leaves: Mapping[int, bytes], count: int, proof: bytes, node: Node = node_hash, size: int = HASH
+    leaves: Mapping[int, bytes], count: int, proof: bytes, nodes: Nodes = node_hashes, size: int = HASH
 ) -> bytes:
     """The root of a tree of ``count`` leaves, of which some are known by position."""
     if not leaves or len(proof) % size:
@@ -125,31 +138,33 @@ def root_of(
     rest = _hashes(proof, size)
     level = {place: leaves[place] for place in sorted(leaves)}
     while count > 1:
-        level = dict(_parents(level, count, rest, node))
+        level = _parents(level, count, rest, nodes)
         count = (count + 1) // 2
     if next(rest, None) is not None:
         raise InvalidMessage("a proof with more hashes than it needs")
     return level[0]
 
 
-def _parents(
-    level: Mapping[int, bytes], count: int, rest: Iterator[bytes], node: Node
-) -> Iterator[tuple[int, bytes]]:
+def _parents(level: Mapping[int, bytes], count: int, rest: Iterator[bytes], nodes: Nodes) -> dict[int, bytes]:
+    places, pairs = list[int](), list[bytes]()
     for place, own in level.items():
         if place + 1 == count and not place % 2:
-            yield place // 2, own
-        elif place % 2 == 0 or place - 1 not in level:
+            break  # the last, and without a partner
+        if place % 2 == 0 or place - 1 not in level:
             other = level.get(place ^ 1) or _next(rest)
-            yield place // 2, node(own, other) if place % 2 == 0 else node(other, own)
+            places.append(place // 2)
+            pairs += (other, own) if place % 2 else (own, other)
+    found = dict(zip(places, nodes(b"".join(pairs)), strict=True))
+    return found | ({count // 2: level[count - 1]} if count % 2 and count - 1 in level else {})
 
 
-def continues(first: int, root: bytes, size: int, proof: bytes, node: Node = node_hash) -> bytes:
+def continues(first: int, root: bytes, size: int, proof: bytes) -> bytes:
     """The root that a list of ``size`` has by this proof, if its first ``first`` leaves have ``root``; raises
     ``InvalidMessage`` where the proof shows no such thing (RFC 9162, 2.1.4.2)."""
     if len(proof) % HASH or not 0 < first <= size:
         raise InvalidMessage("a proof of broken hashes, or that a list continues a longer one")
     rest = _hashes(proof)
-    before, after = _both(first, size, root, rest, node)
+    before, after = _both(first, size, root, rest)
     if next(rest, None) is not None:
         raise InvalidMessage("a proof with more hashes than it needs")
     if before != root:
@@ -157,20 +172,18 @@ def continues(first: int, root: bytes, size: int, proof: bytes, node: Node = nod
     return after
 
 
-def _both(
-    first: int, size: int, known: bytes | None, rest: Iterator[bytes], node: Node
-) -> tuple[bytes, bytes]:
+def _both(first: int, size: int, known: bytes | None, rest: Iterator[bytes]) -> tuple[bytes, bytes]:
     """The hashes of a subtree when it had ``first`` leaves, which is ``known`` at the root, and now."""
     if first == size:
         one = _next(rest) if known is None else known
         return one, one
     left = _left(size)
     if first <= left:
-        before, after = _both(first, left, known, rest, node)
-        return before, node(after, _next(rest))
-    before, after = _both(first - left, size - left, None, rest, node)
+        before, after = _both(first, left, known, rest)
+        return before, node_hash(after, _next(rest))
+    before, after = _both(first - left, size - left, None, rest)
     beside = _next(rest)
-    return node(beside, before), node(beside, after)
+    return node_hash(beside, before), node_hash(beside, after)
 
 
 def _hashes(proof: bytes, size: int = HASH) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sfsl.arrays import Bits, Positions
 from sfsl.crypto.merkle import Tree, root_of
 from sfsl.crypto.secret import digest
-from sfsl.errors import Deceived
+from sfsl.errors import Deceived, InvalidMessage
 from sfsl.rounds.exchanges import Submodel
 from sfsl.secagg.messages import Layout
 
@@ -35,17 +35,21 @@ class _Hashes:
 
     def leaves(self, table: bytes, rows: int) -> list[bytes]:
         """Return the hash of each row of a table."""
-        width = len(table) // rows if rows else 0
-        return [self._of(self._leaf, table[at * width : (at + 1) * width]) for at in range(rows)]
+        return _each(self._leaf, table, len(table) // rows) if rows else []
 
-    def node(self, left: bytes, right: bytes) -> bytes:
-        return self._of(self._node, left + right)
+    def nodes(self, pairs: bytes) -> list[bytes]:
+        return _each(self._node, pairs, 2 * HASH)
 
-    @staticmethod
-    def _of(begun: Any, data: bytes) -> bytes:
+
+def _each(begun: Any, data: bytes, width: int) -> list[bytes]:
+    """Return the hashes of what stands in ``data`` one after another. In one loop: of a round's seconds for
+    the commitment, half were calls from one function to the next."""
+    found = []
+    for at in range(0, len(data), width):
         one = begun.copy()
-        one.update(data)
-        return bytes(one.digest()[:HASH])
+        one.update(data[at : at + width])
+        found.append(one.digest()[:HASH])
+    return found
 
 
 class CommittedRows:
@@ -54,17 +58,16 @@ class CommittedRows:
 
     def __init__(self, tables: Sequence[NDArray[Any]], binding: bytes, *, proves: bool) -> None:
         self._tree, blobs = None, [table.tobytes() for table in tables]
-        self.root = digest("rows", binding, *blobs)[:HASH]
         if proves:
             hashes = _Hashes(binding)
             leaves = (hashes.leaves(blob, len(table)) for blob, table in zip(blobs, tables, strict=True))
-            self._tree = Tree(chain.from_iterable(leaves), hashes.node, HASH)
-            self.root = self._tree.root
+            self._tree = Tree(chain.from_iterable(leaves), hashes.nodes, HASH)
+        self.root = digest("rows", binding, *blobs)[:HASH] if self._tree is None else self._tree.root
 
     def proof(self, asked: Sequence[Bits]) -> bytes:
         """Return what shows that the rows asked for are in the commitment; nothing outside active mode."""
-        places = np.flatnonzero(np.concatenate(asked)).tolist()
-        return self._tree.proof(places) if self._tree is not None and places else b""
+        leaves = np.concatenate(asked)
+        return self._tree.proof_of(leaves) if self._tree is not None and leaves.any() else b""
 
 
 def require_committed(
@@ -77,7 +80,11 @@ def require_committed(
         start += shape.rows
     if not leaves and not submodel.proof:
         return
-    if root_of(leaves, start, submodel.proof, hashes.node, HASH) != submodel.root:
+    try:
+        proved = root_of(leaves, start, submodel.proof, hashes.nodes, HASH) == submodel.root
+    except InvalidMessage:  # no proof of these rows, nor of any others
+        proved = False
+    if not proved:
         raise Deceived(
             "the server sent rows that are not those of the model it committed to: it shows clients "
             "different models, or somebody altered them on the way"

@@ -18,20 +18,24 @@ def leaf(position: int, keys: Keys) -> bytes:
     return digest("roster leaf", position.to_bytes(4, "big"), CODEC.encode(keys))
 
 
-def node(left: bytes, right: bytes) -> bytes:
-    return digest("roster node", left, right)
+def nodes(pairs: bytes) -> list[bytes]:
+    half = merkle.HASH
+    return [
+        digest("roster node", pairs[at : at + half], pairs[at + half : at + 2 * half])
+        for at in range(0, len(pairs), 2 * half)
+    ]
 
 
 class Tree(merkle.Tree):
     """The hash tree over all ``members``."""
 
     def __init__(self, members: Sequence[Member]) -> None:
-        super().__init__((leaf(member.position, member.keys) for member in members), node)
+        super().__init__((leaf(member.position, member.keys) for member in members), nodes)
 
 
 def root_of(leaves: Mapping[int, bytes], count: int, proof: bytes) -> bytes:
     """The root of a roster of ``count`` members, of which some are known by position."""
-    return merkle.root_of(leaves, count, proof, node)
+    return merkle.root_of(leaves, count, proof, nodes)
 
 
 def require_proof(roster: Roster) -> None:

@@ -116,6 +116,11 @@ class LogTrust(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="
                 f"{path} does not say whom to trust about a log: {error}. sfsl keys log trust writes it"
             ) from None
 
+    def loosened(self) -> list[str]:
+        """Say in what this client takes the server's word, which is all that the log is there to replace."""
+        unwitnessed = [] if self.least_witnesses else ["log without witnesses"]
+        return unwitnessed + ([] if self.authorities else ["log without authorities"])
+
     def written(self) -> str:
         """The file, with what each line means."""
 

@@ -35,6 +35,13 @@ def refused(*args: Any) -> SfslError:
     return error
 
 
+def test_an_identity_may_be_the_first_thing_in_a_clients_folder(tmp_path: Path) -> None:
+    """As the guide to Flower makes it before the node is started."""
+    own = tmp_path / "films" / "identity.key"
+    assert figures("client", own)["public_key"] == read_identity(own).public.hex()
+    assert own.parent.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize(
     "command",
     ["authority", "server", "client", "show", "revoke", "list"]

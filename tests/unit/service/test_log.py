@@ -141,6 +141,9 @@ def test_heads_and_trust_as_files(tmp_path: Path) -> None:
         trust = LogTrust(
             DEPLOYMENT.hex(), log.public.hex(), (AUTHORITY.public.hex(),), (ONE.public.hex(),), 1
         )
+    assert trust.loosened() == []
+    alone = msgspec.structs.replace(trust, authorities=(), least_witnesses=0)
+    assert alone.loosened() == ["log without witnesses", "log without authorities"]
     (tmp_path / "log.toml").write_text(trust.written())
     assert LogTrust.read(tmp_path / "log.toml") == trust
     for wrong in (b"", b"{}", b'{"deployment": "00"}', head_json(head).replace(b'"size": 0', b'"size": -1')):
