@@ -365,7 +365,9 @@ grace_seconds = 2
                     self.fault(f"client, set {way} {name}", [one], off, least=least, says=said)
                 if "start" in scenes:
                     least = _CLIENTS - 1 if days else _CLIENTS
-                    words = "by this device's clock" if name == "4000d" else said
+                    # By a clock of before its day, or after its last, a certificate is not valid.
+                    invalid = name == "4000d" or (days and off < 0)
+                    words = "by this device's clock" if invalid else said
                     self.fault(
                         f"client, started {name} {way}", [one], off, least=least, says=words,
                         around=self.again(one, signal.SIGTERM), mend=self.again(one, signal.SIGTERM),
