@@ -121,7 +121,7 @@ class SmallDisk:
         if self.mounted:
             self.free()
             shutil.copytree(self._place, elsewhere)
-            subprocess.run(["umount", str(self._place)], check=True)
+            subprocess.run(["umount", "--lazy", str(self._place)], check=True)
             self._place.rmdir()
             elsewhere.rename(self._place)
             self.mounted = False

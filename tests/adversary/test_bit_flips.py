@@ -6,7 +6,9 @@ import random
 import shutil
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -16,13 +18,20 @@ import msgspec
 import numpy as np
 import pytest
 from power import MEMORY
+from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 
+from bundles import catalogue as names
+from bundles import trained, write
 from cohort import MODEL
 from deployment import MODEL_DIGEST, new_store
+from sfsl.bundle.describe import describe, write_described
+from sfsl.bundle.described import read_described
+from sfsl.bundle.file import read_bundle
 from sfsl.carriers.https.authority import create_authority, issue_server, read_certificate
 from sfsl.carriers.https.listen import ConnectionLimits, Listen, _tls
+from sfsl.cli import app
 from sfsl.client.following import KnownModel, ServedModel
 from sfsl.client.home import Home, PersonalRows, read_loosened
 from sfsl.client.link import trusted
@@ -32,24 +41,39 @@ from sfsl.data import SyntheticSettings, SyntheticTaobao
 from sfsl.data.catalogue import Catalogue
 from sfsl.data.catalogue_file import read_catalogue, write_catalogue
 from sfsl.data.stored import load_stored, store_interactions
-from sfsl.errors import SfslError
+from sfsl.errors import Forked, SfslError
 from sfsl.models import logistic_regression
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState, Tables
 from sfsl.report.runs import read_runs
 from sfsl.rounds.record import RoundRecord, RoundTally
+from sfsl.run.best import BestModel
 from sfsl.run.folder import RunFolder
+from sfsl.scores import Scored, evaluate
+from sfsl.service.backup import back_up, restore
+from sfsl.service.clock import SigningClock
 from sfsl.service.driver import Journal
 from sfsl.service.folder import METRICS, MetricsFile, recover_lines
 from sfsl.service.identities import read_identity, write_identity
 from sfsl.service.log import LogTrust, head_json, sign_head
-from sfsl.service.log_file import LogRules, RosterLog
+from sfsl.service.log_file import LogRules, RosterLog, read_heads
 from sfsl.service.messages import LogEntry, LogHead
 from sfsl.service.registry import Registry
+from sfsl.service.versions import tag, versions
 from sfsl.settings.run import RunConfig
 from sfsl.submodel import Commit, DenseBlock, LmdbStore, ModelSpec, RowBlock, RowSet, StoreSpec, Table
 from sfsl.testing import SeededRandomness
+from sfsl_research.bench.utility_run import read_arm, write_arm
 from sfsl_research.checkpoints import read_arrays
-from sfsl_research.experiments.experiment import CURVES, _csv, read_curves
+from sfsl_research.experiments.experiment import (
+    CURVES,
+    SETTINGS,
+    _csv,
+    _read_settings,
+    _write_settings,
+    read_curves,
+)
+from sfsl_research.reproduce.measured import UnionRow
+from sfsl_research.reproduce.sheets import read_sheet, write_sheet
 from sfsl_research.tune.folder import Plan, State, TuneFolder
 from sfsl_research.tune.halving import ArmState
 from sfsl_research.worlds.benchmark import ARMS, _append, read_outcomes
@@ -117,7 +141,11 @@ def make_store(folder: Path) -> None:
 
 
 def read_store(folder: Path) -> object:
-    with LmdbStore.open(folder / "store") as store:
+    return read_store_at(folder / "store")
+
+
+def read_store_at(path: Path) -> object:
+    with LmdbStore.open(path) as store:
         rows = store.read_rows("goods", RowSet(np.arange(500)))
         return (
             store.round, store.selection, store.spec, store.read_dense().values.tolist(),
@@ -142,6 +170,70 @@ def read_registry(folder: Path) -> object:
         invited = [sorted(registry.invited(period)) for period in range(3)]
         rows = [registry._file.read(f"SELECT * FROM {name}") for name in ("acknowledgements", "rounds")]  # noqa: S608
         return registry.deployment, list(registry.clients()), invited, rows
+
+
+def make_registry_log(folder: Path) -> None:
+    """What a kill leaves: changes that are in the log beside the file, and not in it yet."""
+    (folder / "live").mkdir()
+    with Registry(folder / "live/registry", randomness=seeded("registry")) as registry:
+        for number in range(6):
+            client = registry.enrol(Identity.generate(seeded(str(number))).public, NOW_MS)
+            registry.acknowledge(bytes([number] * 16), [client])
+        for name in ("registry", "registry-wal"):
+            shutil.copy(folder / "live" / name, folder / name)
+
+
+def read_registry_log(folder: Path) -> object:
+    with warned() as said:
+        return read_registry(folder), bool(said)
+
+
+@contextmanager
+def warned() -> Iterator[list[str]]:
+    """Hear what is logged, although nobody else does."""
+    said: list[str] = []
+    heard = logging.Handler()
+    heard.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logging.disable(logging.NOTSET)
+    logging.getLogger("sfsl").addHandler(heard)
+    try:
+        yield said
+    finally:
+        logging.getLogger("sfsl").removeHandler(heard)
+        logging.disable(logging.WARNING)
+
+
+def same_or_said(found: tuple[object, bool], wanted: tuple[object, bool]) -> bool:
+    return found[0] == wanted[0] or found[1]
+
+
+def read_clock(folder: Path) -> object:
+    with warned() as said:
+        clock = SigningClock(folder / "clock", wall=lambda: 0, steady=lambda: 0)
+        return clock.began_ms, bool(said)
+
+
+def make_clock(folder: Path) -> None:
+    # Behind no horizon of before, so that a good file says nothing.
+    SigningClock(folder / "clock", wall=lambda: 0, steady=lambda: 0).cover(5)
+
+
+def make_server(folder: Path) -> None:
+    """A server's folder after three rounds, with a version of its model."""
+    make_store(folder)
+    make_registry(folder)
+    (folder / "registry").rename(folder / "registry.sqlite")
+    tag(folder, "first")
+
+
+def make_backup(folder: Path) -> None:
+    make_server(folder)
+    back_up(folder, folder / "backup", now=NOW)
+
+
+def restored(folder: Path) -> object:
+    made = restore(folder / "backup", folder / "restored")
+    return made, read_store(folder / "restored")
 
 
 # -- clients -----------------------------------------------------------------------------------
@@ -258,6 +350,15 @@ def make_head(folder: Path) -> None:
     (folder / "log").write_bytes(with_json_sum(head_json(head)))
 
 
+HEADS = [sign_head(ONE, LogHead(bytes(16), size, bytes(range(32)), NOW_MS)) for size in (4, 5)]
+
+
+def make_evidence(folder: Path) -> None:
+    MemberLog(folder / "log", LogTrust(deployment="00" * 16, log=ONE.public.hex()))._forked(
+        HEADS[0], HEADS[1], Forked("two heads")
+    )
+
+
 # -- runs and data -----------------------------------------------------------------------------
 
 
@@ -282,6 +383,61 @@ def read_tune(folder: Path) -> object:
     with TuneFolder(folder / "tune") as tune:
         state, arrays = tune.load() or (None, {})
         return msgspec.to_builtins(tune.plan), state, {name: one.tolist() for name, one in arrays.items()}
+
+
+def make_best(folder: Path) -> None:
+    """The best model of a run, what it is worth, and the line of its round, which was lost since."""
+    make_store(folder)
+    line = msgspec.structs.replace(RoundTally(3).record(3, None), log_loss_valid=0.5)
+    worth = evaluate(Scored(np.array([0.1, 0.9, 0.4, 0.2]), np.array([0.0, 1.0, 1.0, 0.0])))
+    with LmdbStore.open(folder / "store") as store:
+        BestModel(folder / "best", store, "log_loss", [*LOST[:2], line], worth)
+
+
+LOST = [RoundRecord.of_lost(number) for number in (1, 2, 3)]
+
+
+def read_best(folder: Path) -> object:
+    with LmdbStore.open(folder / "store") as store:
+        best = BestModel(folder / "best", store, "log_loss", LOST)
+    return best._known(), read_store_at(folder / "best")
+
+
+def same_or_anew(found: tuple[object, object], wanted: tuple[object, object]) -> bool:
+    """What the copy is worth is computed again where it cannot be read; the copy is what it was."""
+    return found[0] in (wanted[0], None) and found[1] == wanted[1]
+
+
+def make_described(folder: Path) -> None:
+    task, _, config = trained("logistic")
+    write_described(folder, task, describe(task, config, "run", 3), names("logistic"))
+
+
+def sheet_rows() -> list[UnionRow]:
+    return [UnionRow(9, 0.25, 1000, 30, seed, "sketch", 77, 1.5, 0.25, 0.125) for seed in range(5)]
+
+
+def make_fetched(folder: Path) -> None:
+    with zipfile.ZipFile(folder / "raw.zip", "w") as packed:
+        packed.writestr("ml-100k/u.data", "1\t2\t3\t4\n" * 9)
+    fetch(folder)
+
+
+def fetch(folder: Path) -> object:
+    """Fetch it once more, which is compared with what came before."""
+    (folder / "table.csv").unlink(missing_ok=True)
+    words = ["--from", str(folder / "raw.zip"), "-o", str(folder / "table.csv"), "--accept", "--json"]
+    done = CliRunner().invoke(app, ["data", "fetch", "movielens-100k", *words])
+    if done.exception is not None:
+        raise done.exception
+    return (folder / "table.csv").read_bytes()
+
+
+ARM = {"arm": "fl", "rounds": 3, "points": [{"round": 3, "auc": 0.75}]}
+
+
+def experiment_settings(folder: Path) -> object:
+    return _read_settings(folder / SETTINGS)
 
 
 def read_old_checkpoint(folder: Path) -> object:
@@ -311,6 +467,14 @@ KINDS = {
     ),
     "store": Kept(make_store, ("store/data.mdb",), read_store),
     "registry": Kept(make_registry, ("registry",), read_registry),
+    "registry's log": Kept(make_registry_log, ("registry-wal", "registry"), read_registry_log, same_or_said),
+    "clock": Kept(make_clock, ("clock",), read_clock, same_or_said),
+    "versions": Kept(make_server, ("versions/first/data.mdb",), lambda folder: versions(folder)),
+    "backup": Kept(
+        make_backup,
+        ("backup/backup.json", "backup/store/data.mdb", "backup/registry.sqlite"),
+        restored,
+    ),
     "state": Kept(make_state, ("state",), read_state),
     "home": Kept(
         make_home,
@@ -325,6 +489,32 @@ KINDS = {
     ),
     "log of identities": Kept(make_roster, ("roster.log", "roster.head", "roster.key"), read_roster),
     "head of a log": Kept(make_head, ("log",), lambda folder: member(folder).known()),
+    "evidence of a fork": Kept(
+        make_evidence, ("log-fork.json",), lambda folder: read_heads(folder / "log-fork.json")
+    ),
+    "best": Kept(make_best, ("best/evaluation.json", "best/data.mdb"), read_best, same_or_anew),
+    "described model": Kept(make_described, ("model.json", "model-catalogue.json"), read_described),
+    "bundle": Kept(
+        lambda folder: [write("logistic", folder / name) for name in ("bundle", "bundle.zip")],
+        ("bundle/bundle.json", "bundle/weights.safetensors", "bundle/model.py", "bundle.zip"),
+        lambda folder: [read_bundle(folder / name) for name in ("bundle", "bundle.zip")],
+    ),
+    "sheet": Kept(
+        lambda folder: write_sheet(folder / "unions.csv", UnionRow, sheet_rows()),
+        ("unions.csv",),
+        lambda folder: read_sheet(folder / "unions.csv", UnionRow),
+    ),
+    "arm of a bench": Kept(
+        lambda folder: write_arm(folder / "fl.json", ARM),
+        ("fl.json",),
+        lambda folder: read_arm(folder / "fl.json"),
+    ),
+    "experiment": Kept(
+        lambda folder: _write_settings(folder / SETTINGS, {"fl": RunConfig()}),
+        (SETTINGS,),
+        experiment_settings,
+    ),
+    "source of a table": Kept(make_fetched, ("table.csv.source.json",), fetch),
     "run": Kept(
         make_run,
         ("run/config.toml", "run/summary.json", "run/versions.json", "run/metrics.jsonl"),

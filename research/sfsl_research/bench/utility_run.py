@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.durable import make_folder, write_whole
 from sfsl.errors import InputError
 from sfsl.settings.run import RunConfig, from_sections
@@ -49,7 +50,7 @@ def run_arms(
             seen(f"{name} is over")
     if failed:
         raise InputError(f"these arms failed, for reasons they gave above: {', '.join(failed)}")
-    return {"arms": [json.loads(_result(out, name).read_text()) for name in arms]}
+    return {"arms": [read_arm(_result(out, name)) for name in arms]}
 
 
 def lines(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -107,17 +108,33 @@ def _result(out: Path, name: str) -> Path:
     return out / f"{name.replace(' ', '-')}.json"
 
 
+def write_arm(path: Path, found: Mapping[str, Any]) -> None:
+    write_whole(path, with_json_sum(json.dumps(found, indent=1).encode()))
+
+
+def read_arm(path: Path) -> dict[str, Any]:
+    """Read what an arm came to, or its settings."""
+    advice = "remove it and its arm is trained again"
+    try:
+        found: dict[str, Any] = json.loads(without_json_sum(path.read_bytes(), str(path), advice))
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}; {advice}") from None
+    return found
+
+
 def _encoded(config: RunConfig) -> bytes:
     """Return settings in JSON, which has no infinity: no epsilon is one."""
-    return msgspec.json.encode(config)
+    return with_json_sum(msgspec.json.encode(config))
 
 
 def main(given: Sequence[str]) -> None:
     name, settings, result = given
-    sections = json.loads(Path(settings).read_text())
+    sections = read_arm(Path(settings))
     if sections["privacy"]["epsilon"] is None:
         sections["privacy"]["epsilon"] = math.inf
-    write_whole(Path(result), json.dumps(train_one(name, from_sections(sections)), indent=1).encode())
+    write_arm(Path(result), train_one(name, from_sections(sections)))
 
 
 if __name__ == "__main__":

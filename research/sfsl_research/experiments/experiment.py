@@ -5,7 +5,6 @@ an experiment goes on in stretches as long as anyone likes, and a crash costs wh
 """
 
 import csv
-import hashlib
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +36,7 @@ from sfsl_research.experiments.resident_central import ResidentCentral
 from sfsl_research.resident import Arm, Figures, ResidentClients, ResidentEngine, ResidentModel
 from sfsl_research.resident.compact import compact
 from sfsl_research.resident.scoring import ResidentTest
+from sfsl_research.summed_lines import with_sums, without_sums
 
 CURVES, STATE, SETTINGS = "curves.csv", "state.npz", "settings.json"
 _COLUMNS = ("arm", "round", "auc", "loss", "samples", "seconds")
@@ -207,7 +207,7 @@ class Experiment(Closing):
     def _go_on(self) -> None:
         settings, state = self._out / SETTINGS, self._out / STATE
         if not settings.exists():
-            write_whole(settings, with_json_sum(msgspec.json.encode(dict(self._arms))))
+            _write_settings(settings, self._arms)
         elif _read_settings(settings) != dict(self._arms):
             raise InputError(f"{self._out} holds an experiment with other settings; choose another folder")
         curves = read_curves(self._out)
@@ -243,13 +243,8 @@ def read_curves(folder: Path) -> list[tuple[str, int, float, list[str]]]:
     """Arm, round, AUC, and what else the line says. A last line that a crash cut short is left out."""
     path = folder / CURVES
     try:
-        text = path.read_text(encoding="utf-8")
-        *whole, torn = text.split("\n")
-        if _summed(torn[:-1].rpartition(",")[0]) == torn[:-1]:
-            raise ValueError("the last line break is damaged")
-        if any(_summed(line.rpartition(",")[0]) == line for line in whole):
-            whole = [_without_sum(line) for line in whole]
-        return [(arm, int(at), float(auc), rest) for arm, at, auc, *rest in list(csv.reader(whole))[1:]]
+        lines = without_sums(path.read_text(encoding="utf-8"))
+        return [(arm, int(at), float(auc), rest) for arm, at, auc, *rest in list(csv.reader(lines))[1:]]
     except FileNotFoundError:
         return []
     except (OSError, ValueError, csv.Error) as error:
@@ -257,21 +252,9 @@ def read_curves(folder: Path) -> list[tuple[str, int, float, list[str]]]:
 
 
 def _csv(lines: Sequence[Sequence[object]]) -> bytes:
-    """Lines of the curves, each with its checksum in a last column, which earlier versions did not have."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
-    return "".join(f"{_summed(line)}\n" for line in text.getvalue().splitlines()).encode()
-
-
-def _summed(line: str) -> str:
-    return f"{line},{hashlib.sha256(line.encode()).hexdigest()[:16]}"
-
-
-def _without_sum(line: str) -> str:
-    text = line.rpartition(",")[0]
-    if _summed(text) != line:
-        raise ValueError(f"the checksum of the line {line[:40]!r} does not fit")
-    return text
+    return with_sums(text.getvalue())
 
 
 def _require_federated(name: str, config: RunConfig, clients: int) -> None:
@@ -286,6 +269,10 @@ def _require_federated(name: str, config: RunConfig, clients: int) -> None:
         raise ParameterError(f"{name}: say round.min_contributors as a number; 1 is the paper")
     if config.round.clients > clients:
         raise ParameterError(f"{name}: rounds of {config.round.clients} clients, and there are {clients}")
+
+
+def _write_settings(path: Path, arms: Mapping[str, RunConfig]) -> None:
+    write_whole(path, with_json_sum(msgspec.json.encode(dict(arms))))
 
 
 def _read_settings(path: Path) -> dict[str, RunConfig]:

@@ -10,6 +10,7 @@ import msgspec
 
 from sfsl.durable import write_whole
 from sfsl.errors import InputError
+from sfsl_research.summed_lines import with_sums, without_sums
 
 Row = TypeVar("Row", bound=msgspec.Struct)
 
@@ -21,14 +22,20 @@ def columns(kind: type[msgspec.Struct]) -> tuple[str, ...]:
 def read_sheet(path: Path, kind: type[Row]) -> list[Row]:
     """No rows where there is no such file. An empty cell is what was not measured or not printed."""
     try:
-        with open(path, newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != columns(kind):
-                raise InputError(_unreadable(path, f"its columns are not {', '.join(columns(kind))}"))
-            return [_row(path, number, cells, kind) for number, cells in enumerate(reader, 2)]
+        reader = csv.DictReader(_lines(path))
+        if tuple(reader.fieldnames or ()) != columns(kind):
+            raise InputError(_unreadable(path, f"its columns are not {', '.join(columns(kind))}"))
+        return [_row(path, number, cells, kind) for number, cells in enumerate(reader, 2)]
     except FileNotFoundError:
         return []
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, csv.Error) as error:
+        raise InputError(_unreadable(path, str(error))) from None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return without_sums(path.read_bytes().decode())
+    except ValueError as error:
         raise InputError(_unreadable(path, str(error))) from None
 
 
@@ -37,7 +44,7 @@ def write_sheet(path: Path, kind: type[Row], rows: Sequence[Row]) -> None:
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow(columns(kind))
     lines.writerows([_cell(getattr(row, name)) for name in columns(kind)] for row in rows)
-    put(path, text.getvalue().encode())
+    put(path, with_sums(text.getvalue()))
 
 
 def put(path: Path, data: bytes) -> None:

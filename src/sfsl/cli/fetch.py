@@ -15,6 +15,7 @@ import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 from typer import Argument, Option
 
+from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.cli.output import Json, present, progress_console, table
 from sfsl.data.public import DATA_SETS, PublicData, digest_of, require_checksum, write_table
 from sfsl.durable import write_whole
@@ -88,7 +89,7 @@ def fetch(
         "sha256": sha256,
         "fetched": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    write_whole(record, json_text.dumps(facts, indent=2).encode() + b"\n")
+    write_whole(record, with_json_sum(json_text.dumps(facts, indent=2).encode() + b"\n"))
     if remote:
         download.unlink()
     checked = (
@@ -114,8 +115,11 @@ def _require_accepted(name: str, data: PublicData, accept: bool) -> None:
 
 def _require_as_before(record: Path, name: str, sha256: str) -> None:
     try:
-        before = json_text.loads(record.read_text())
+        advice = f"remove it if {name} may be taken for what it is now"
+        before = json_text.loads(without_json_sum(record.read_bytes(), str(record), advice))
         known = before["sha256"] if before["data"] == name else sha256
+    except InputError:
+        raise
     except (OSError, ValueError, KeyError, TypeError):
         return
     if known != sha256:

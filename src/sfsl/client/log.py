@@ -62,7 +62,7 @@ class MemberLog:
         """Keep both heads, which the log's key has signed: whoever sees them knows that the server lied."""
         evidence = self.path.with_name("log-fork.json")
         heads = [msgspec.Raw(head_json(one)) for one in (known, head) if one is not None]
-        replace_file(evidence, msgspec.json.encode(heads))
+        replace_file(evidence, with_json_sum(msgspec.json.encode(heads)))
         return Forked(
             f"deployment {self.trust.deployment}: {error}. The log's key signed both, which are in "
             f"{evidence}: show them to the other members. This client takes no more part"

@@ -82,5 +82,6 @@ def _json(value: object) -> bytes:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    with system_errors_as(InputError, f"write {path}"):
+    advice = f"; rounds in the store stand. Mend it, then: sfsl run --out {path.parent} --resume"
+    with system_errors_as(InputError, f"write {path}", advice):
         write_whole(path, data)

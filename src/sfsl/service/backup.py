@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from sfsl.checksums import sha256_of
+from sfsl.checksums import sha256_of, with_json_sum, without_json_sum
 from sfsl.durable import (
     OWNER_ONLY,
     folder_made_whole,
@@ -65,7 +65,8 @@ def back_up(folder: Path, target: Path, *, now: datetime) -> Backup:
         for name in _in_order(folder):
             _copy(folder / name, aside / name)
         made = _describe(aside, now)
-        write_whole(aside / MANIFEST, msgspec.json.format(msgspec.json.encode(made)), mode=OWNER_ONLY)
+        text = with_json_sum(msgspec.json.format(msgspec.json.encode(made)))
+        write_whole(aside / MANIFEST, text, mode=OWNER_ONLY)
     return made
 
 
@@ -92,12 +93,13 @@ def read_backup(backup: Path) -> Backup:
     """Return what a copy says about itself; a file in it may lie nowhere but below it."""
     try:
         with open(backup / MANIFEST, "rb") as file:
-            made = msgspec.json.decode(file.read(_LARGEST), type=Backup)
+            text = without_json_sum(file.read(_LARGEST), str(backup / MANIFEST), "take another backup")
+        made = msgspec.json.decode(text, type=Backup)
     except FileNotFoundError:
         raise InputError(f"{backup} is no backup: it has no {MANIFEST}") from None
     except OSError as error:
         raise InputError(f"cannot read {backup / MANIFEST}: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StoreCorrupt(f"{backup / MANIFEST} is damaged: {error}; take another backup") from None
     if made.format != FORMAT:
         raise InputError(f"{backup} has format {made.format}, this version reads {FORMAT}; upgrade sfsl")
@@ -161,7 +163,7 @@ def _describe(copy: Path, now: datetime) -> Backup:
 
 
 def _require_sound(copy: Path, made: Backup) -> None:
-    again = _describe(copy, datetime.fromisoformat(made.made))
+    again = _describe(copy, datetime.min)
     if (again.deployment, again.round) != (made.deployment, made.round):
         raise StoreCorrupt("the backup holds another deployment or round than it says; take another backup")
 

@@ -142,7 +142,12 @@ def recover_lines(
     lines = {line.round: line for line in found if isinstance(line, RoundRecord) and line.round <= rounds}
     if damaged := sum(isinstance(line, str) for line in found):
         harm = True
-        mended.append(f"{damaged} damaged lines are kept in {kept_aside(path).name}")
+        what = "a damaged line is" if damaged == 1 else f"{damaged} damaged lines are"
+        mended.append(f"{what} kept in {kept_aside(path).name}")
+    if later := [line.round for line in found if isinstance(line, RoundRecord) and line.round > rounds]:
+        # The store comes first: it was put back, or lost its last commits.
+        harm = True
+        mended.append(f"{_rounds(later)} not in the store, and left out; kept in {kept_aside(path).name}")
     if rounds and (rounds not in lines or lines[rounds].lost):
         with suppress(StoreCorrupt):
             if (last := journal.kept.record()) is not None:

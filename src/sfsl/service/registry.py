@@ -28,6 +28,7 @@ from sfsl.errors import (
     UnknownClient,
 )
 from sfsl.service.identities import Enrolment
+from sfsl.service.registry_log import require_log
 from sfsl.service.registry_sums import TABLE as SUMS
 from sfsl.service.registry_sums import RegistrySums
 from sfsl.service.signing import DEPLOYMENT_BYTES, client_id
@@ -92,6 +93,8 @@ class RegistryFile:
         self._process = os.getpid()
         self._one_writes, self._one_reads = threading.Lock(), threading.Lock()
         _require_registry(path)
+        if lock is not None:  # otherwise somebody may be writing
+            require_log(path)
         with typed(path, "open"):
             self._connection = _connect(path, _BUSY_SECONDS)
         with closed_on_error(self._connection), typed(path, "open"):

@@ -52,7 +52,7 @@ def versions(folder: Path) -> list[Version]:
     _require_server(folder)
     found = []
     for path in _copies(folder):
-        with LmdbStore.open(path, check=False) as store:
+        with LmdbStore.open(path) as store:
             found.append(_version(path.name, store))
     return [*sorted(found, key=lambda one: (one.round, one.name)), _current(folder)]
 
@@ -129,7 +129,7 @@ def _current(folder: Path) -> Version:
 
     with tempfile.TemporaryDirectory() as made:
         copy_beside(folder / STORE, Path(made) / STORE)
-        with LmdbStore.open(Path(made) / STORE, check=False) as store:
+        with LmdbStore.open(Path(made) / STORE) as store:
             return _version(CURRENT, store)
 
 

@@ -5,6 +5,7 @@ Importing this module needs the package lmdb (``sfsl[store]``); ``lmdb_store`` d
 
 import contextlib
 import errno
+import os
 import resource
 import shutil
 import sys
@@ -15,7 +16,7 @@ from typing import TypeAlias, TypeVar
 import lmdb
 from lmdb.verify import VerifyError, verify
 
-from sfsl.durable import FileLock, folder_made_whole, written_whole
+from sfsl.durable import FileLock, folder_made_whole, system_errors_as, written_whole
 from sfsl.errors import StoreCorrupt, StoreError, StoreFull
 from sfsl.submodel.tables import MAX_TABLES
 
@@ -50,12 +51,21 @@ class LmdbFile:
             self._env = lmdb.open(str(path), map_size=size, max_dbs=_MAX_DATABASES, create=False)
         try:
             with _typed(path, "open"):
+                self._require_length(data)
                 with self._env.begin() as txn:
                     names = list(txn.cursor().iternext(values=False))
                 self._databases = {name: self._env.open_db(name, create=False) for name in names}
         except BaseException:
             self._env.close()
             raise
+
+    def _require_length(self, data: Path) -> None:
+        """Make a file that was cut short as long as it says, with zeros, which checksums find; LMDB would
+        end this process where it reads beyond the end. The engine may leave out a last page that is free."""
+        due = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
+        with system_errors_as(StoreError, f"open {self.path}"):
+            if data.stat().st_size < due:
+                os.truncate(data, due)
 
     @classmethod
     def create(cls, path: Path, lock: FileLock, contents: Mapping[str, Records]) -> None:
@@ -80,7 +90,18 @@ class LmdbFile:
             yield txn
 
     def write(self, contents: Mapping[str, Records]) -> None:
-        """Write all these records, by database, or nothing; on a larger map where they do not fit."""
+        """Write all these records, by database, or nothing; on a larger map where they do not fit.
+
+        LMDB keeps two commits and takes the one with the higher number for the last. One flipped bit of a
+        number would quietly bring the other back; so the other has the same content, by a second commit of
+        one record. Where that fails, the first stands."""
+        self._write(contents)
+        some = next(((name, records) for name, records in contents.items() if records), None)
+        if some is not None:
+            with contextlib.suppress(StoreError):
+                self._write({some[0]: some[1][:1]})
+
+    def _write(self, contents: Mapping[str, Records]) -> None:
         self._lock.require()
         while True:
             try:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,15 +68,19 @@ def test_what_is_not_as_it_was_is_refused(tmp_path: Path, folder: Path) -> None:
         data[len(data) // 2] ^= 1
         (backup / name).write_bytes(data)
 
+    def manifest() -> dict[str, Any]:
+        """What it says, without a checksum, as somebody would write it who means harm."""
+        told: dict[str, Any] = json.loads((backup / MANIFEST).read_bytes())
+        del told["checksum"]
+        return told
+
     def naming(name: str) -> None:
-        said = json.loads((backup / MANIFEST).read_bytes())
-        said["files"][name] = "0" * 64
-        (backup / MANIFEST).write_text(json.dumps(said))
+        told = manifest()
+        told["files"][name] = "0" * 64
+        (backup / MANIFEST).write_text(json.dumps(told))
 
     def said(field: str, value: object) -> None:
-        (backup / MANIFEST).write_text(
-            json.dumps(json.loads((backup / MANIFEST).read_bytes()) | {field: value})
-        )
+        (backup / MANIFEST).write_text(json.dumps(manifest() | {field: value}))
 
     def linked() -> None:
         (backup / METRICS).unlink()
@@ -88,6 +93,7 @@ def test_what_is_not_as_it_was_is_refused(tmp_path: Path, folder: Path) -> None:
     attempt(lambda: naming("../outside"), StoreCorrupt, "not in the backup")
     attempt(lambda: naming("/etc/passwd"), StoreCorrupt, "not in the backup")
     attempt(lambda: (backup / MANIFEST).write_text("{"), StoreCorrupt, "damaged")
+    attempt(lambda: flipped(MANIFEST), InputError, "its checksum does not fit")
     attempt(lambda: said("format", 2), InputError, "has format 2, this version reads 1")
     attempt(lambda: said("round", 2), StoreCorrupt, "another deployment or round")
     attempt(lambda: said("deployment", "00"), StoreCorrupt, "another deployment or round")

@@ -84,6 +84,18 @@ def test_rounds_that_lost_their_lines_are_marked_and_the_rest_goes_on(
     assert not caplog.messages  # it is said once
 
 
+def test_rounds_that_the_store_does_not_have_are_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was put back from an earlier day, or has lost its last commits: metrics follow it, and say so."""
+    (journal, records), path = committed(3), tmp_path / METRICS
+    MetricsFile(path, [*records, *committed(5)[1][3:]]).close()
+    assert recover_lines(path, journal) == records
+    (said,) = caplog.messages
+    assert "2 rounds, 4 to 5, are not in the store, and left out" in said
+    assert b'"round":5' in (tmp_path / "metrics.jsonl.damaged").read_bytes()
+
+
 @pytest.mark.parametrize(
     "damage", [b"\xff\xfe\n", b"{}\n", b"[]\n", b"\n", b'{"round":2}\n', b"\x00" * 4096 + b"\n"]
 )
@@ -95,7 +107,7 @@ def test_damaged_lines_are_put_aside(tmp_path: Path, caplog: pytest.LogCaptureFi
     with pytest.raises(InputError, match="line 2"):
         read_lines(path)
     assert recover_lines(path, journal) == [records[0], RoundRecord.of_lost(2), records[2]]
-    assert "1 damaged lines are kept in metrics.jsonl.damaged; round 2 is marked as lost" in caplog.text
+    assert "a damaged line is kept in metrics.jsonl.damaged; round 2 is marked as lost" in caplog.text
     assert damage in (tmp_path / "metrics.jsonl.damaged").read_bytes()
 
 
