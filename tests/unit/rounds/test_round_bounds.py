@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from cohort import CATEGORIES, DENSE, GOODS, MAPS, MODEL, WIDTH, Cohort, Stepper
+from cohort import CATEGORIES, DENSE, GOODS, MODEL, WIDTH, Cohort, Stepper
 from hot_cohort import HotCohort, rules
 from sfsl.errors import (
     InvalidMessage,
@@ -55,7 +55,7 @@ def test_bins_are_equally_likely_under_a_logistic_distribution() -> None:
 
 
 def test_bins_follow_the_scores_that_were_counted() -> None:
-    """As wide as scores were apart and as they have moved; narrower by a bound only, where all share a bin."""
+    """As wide as scores were apart and as they have moved; where all share a bin, a little of its scale."""
     bins = ScoreBins(bins=4, centre=0.5, scale=2.0)
     _, middles = bins.log_odds
     after = bins.after([1, 0, 0, 2], [0, 0, 1, 0])
@@ -231,7 +231,7 @@ def test_rules_where_nothing_is_said() -> None:
 
 
 def test_room_for_hot_rows_to_the_byte() -> None:
-    """Down and up: 8 bytes of each dense parameter, a word of each bin and of the clip, 64 KiB for the rest."""
+    """Down and up: 8 bytes of each dense parameter, a word of each bin and of the clip, 64 KiB for more."""
     room = HotRules(1.0, 0.1).words(MODEL, 8, "float32")
     assert room == int((1.5 * 2**20 - 8 * DENSE - 4 * 17 - 2**16) / 8)
     taken = (8 * DENSE + 4 + 2**16) / 2**20
@@ -470,7 +470,3 @@ def test_who_waits_for_no_message_is_not_put_away() -> None:
     for one in (client, done.clients[NAME]):
         with pytest.raises(WrongPhase, match="waits for no message"):
             encode_client(one)
-
-
-def test_maps_of_the_cohort_hold() -> None:
-    assert MAPS.with_derived({"goods": RowSet.of([0, 7])})["category"].rows.tolist() == [0, 1]

@@ -19,7 +19,10 @@ changed = msgspec.structs.replace
 ROWS = Layout(dense=1, tables=(TableShape(rows=64, width=2),))
 
 
-def sum_of(label: str = "sum", layout: Layout | None = Layout(dense=1), contributors: int = 1) -> SumParams:
+ONE = Layout(dense=1)
+
+
+def sum_of(label: str = "sum", layout: Layout | None = ONE, contributors: int = 1) -> SumParams:
     return SumParams(label=label, ring="z32", min_contributors=contributors, layout=layout)
 
 
@@ -162,21 +165,21 @@ def test_the_size_limit_grows_with_what_there_is_to_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "says"),
+    ("change", "says"),
     [
-        (lambda one: {"members": one.members[::-1]}, InvalidMessage, "not in order"),
-        (lambda one: {"members": (*one.members[:3], changed(one.members[3], position=4))}, InvalidMessage, "order"),
-        (lambda one: {"members": one.members[:3]}, InvalidMessage, "a roster of 3 for a cohort of 4"),
-        (lambda one: {"params": changed(one.params, clients=5)}, InvalidMessage, "a roster of 4 for a cohort of 5"),
-        (lambda one: {"root": bytes(32)}, InvalidMessage, "root"),
-        (lambda one: {"proof": bytes(32)}, InvalidMessage, "root"),
+        (lambda one: {"members": one.members[::-1]}, "not in order"),
+        (lambda one: {"members": (*one.members[:3], changed(one.members[3], position=4))}, "not in order"),
+        (lambda one: {"members": one.members[:3]}, "a roster of 3 for a cohort of 4"),
+        (lambda one: {"params": changed(one.params, clients=5)}, "a roster of 4 for a cohort of 5"),
+        (lambda one: {"root": bytes(32)}, "root"),
+        (lambda one: {"proof": bytes(32)}, "root"),
     ],
-)  # fmt: skip
-def test_rosters_that_cannot_be(change: Any, error: type[Exception], says: str) -> None:
+)
+def test_rosters_that_cannot_be(change: Any, says: str) -> None:
     world = World(n=4).check_in()
     roster, own = world.rosters["c0"], world.keys["c0"]
     said.require_members(roster, own, None)
-    with pytest.raises(error, match=says):
+    with pytest.raises(InvalidMessage, match=says):
         said.require_members(changed(roster, **change(roster)), own, None)
 
 
