@@ -42,7 +42,8 @@ _FAST = ("-x", "-s", "--assert=plain", "-p", "no:anyio")
 _OWN_SECONDS = 12.0  # of tests of the room itself, which come first
 _OTHER_SECONDS = 20.0
 _CPU_SECONDS = 10.0  # beside what the tests take without a mutant
-_WALL_TIMES = 10.0  # of that: neighbours may be busy
+_SILENT_SECONDS = 45.0  # in which no test ends, beside some times what the longest takes:
+_BUSY_TIMES = 10.0  # neighbours may be busy
 
 
 @dataclass(frozen=True)
@@ -134,13 +135,14 @@ class Bench:
         said = self._copy / "said"
         said.unlink(missing_ok=True)
         most = self._patience + sum(tests.values())
+        began = time.time()
         child = os.fork()
         if child == 0:
             resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(most), math.ceil(most) + 5))
             _run_tests(self._root, self._copy / "src", said, list(tests))
-        limit = time.monotonic() + _WALL_TIMES * most
+        silent = _SILENT_SECONDS + _BUSY_TIMES * max(tests.values())
         try:
-            while time.monotonic() < limit:
+            while time.time() < _heard(said, began) + silent:
                 ended, status = os.waitpid(child, os.WNOHANG)
                 if ended and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU:
                     return "timeout"
@@ -164,6 +166,7 @@ class _Said:
         said.touch()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        os.utime(self._said)  # a sign of life
         if report.failed and not self._said.read_text():
             self._said.write_text(report.nodeid)
 
@@ -187,6 +190,14 @@ def _run_tests(root: Path, sources: Path, said: Path, tests: Sequence[str]) -> N
         pytest.main([*QUIET, *_FAST, *tests], plugins=[_Said(said)])
     finally:
         os._exit(0)
+
+
+def _heard(said: Path, began: float) -> float:
+    """When a test ended last; before the first did, when all began."""
+    try:
+        return max(began, said.stat().st_mtime)
+    except FileNotFoundError:
+        return began
 
 
 def _ended(child: int) -> int:

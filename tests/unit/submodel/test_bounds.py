@@ -53,6 +53,7 @@ QUANTIZED = Quantization(ring="z32", cohort=4, clip=1.0, levels=8, max_weight=5)
 UPDATE = UpdateParams(rows=QUANTIZED, dense=QUANTIZED, averaging=PAPER)
 STEP = ServerStep(kind="adam", rate=0.5)
 DENSE = np.zeros(3, np.float32)
+MANY = tuple(changed(GOODS, name=f"t{number}") for number in range(65))
 
 
 def test_what_holds_where_nothing_is_said() -> None:
@@ -87,7 +88,7 @@ def test_what_holds_where_nothing_is_said() -> None:
         (MODEL, "dense", 0, -1),
         (MODEL, "dense", 2**40, 2**40 + 1),
         (ModelSpec(tables=(), dense=0), "tables",
-         tuple(changed(GOODS, name=f"t{i}") for i in range(64)), tuple(changed(GOODS, name=f"t{i}") for i in range(65))),
+         MANY[:64], MANY),
         (SPEC, "seed", bytes(32), bytes(33)),
         (SPEC, "seed", bytes(32), bytes(31)),
         (SPEC, "row_slots", 8, 9),
@@ -138,7 +139,7 @@ def test_models_that_contradict_themselves() -> None:
         changed(derived, source=None)
     with pytest.raises(InputError, match="no table 'other'"):
         MODEL.table("other")
-    with pytest.raises(ParameterError, match="rows.max_weight is 1"):
+    with pytest.raises(ParameterError, match="max_weight is 1"):
         changed(UPDATE, averaging=Averaging())
 
 
