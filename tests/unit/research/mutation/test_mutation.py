@@ -156,8 +156,8 @@ def unseen() -> int:
         "constant|5|killed|test_end",
         "removed|count += 1|timeout|",
         "constant|1|killed|test_end",
-        "arithmetic|1 + 1|unreached|",
-        "constant|1|unreached|",
-        "constant|1|unreached|",
+        "arithmetic|1 + 1|survived|",  # no test reaches it: those of the file are tried
+        "constant|1|survived|",
+        "constant|1|survived|",
     ]
     assert (room / "box.py").read_text() == source
