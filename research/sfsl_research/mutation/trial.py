@@ -22,7 +22,7 @@ from typing import Literal
 import pytest
 from hypothesis import Phase, settings
 
-from sfsl_research.mutation.mutants import Mutant
+from sfsl_research.mutation.mutants import ROOMS, Mutant
 from sfsl_research.mutation.reach import QUIET, Reach
 
 Verdict = Literal["killed", "timeout", "survived", "unreached"]
@@ -39,7 +39,7 @@ _LIBRARIES = (
     "lmdb",
 )
 _FAST = ("-x", "-s", "--assert=plain", "-p", "no:anyio")
-_OWN_SECONDS = 12.0  # of tests of the room itself, which come first
+_OWN_SECONDS = 20.0  # of unit tests of the room itself, which come first
 _OTHER_SECONDS = 20.0
 _CPU_SECONDS = 10.0  # beside what the tests take without a mutant
 _SILENT_SECONDS = 45.0  # in which no test ends, beside some times what the longest takes:
@@ -207,7 +207,7 @@ def _ended(child: int) -> int:
 
 
 def _own_tests(mutant: Mutant) -> tuple[str, ...]:
-    return (f"tests/unit/{mutant.file.rsplit('/', 1)[0]}/",)
+    return tuple(f"tests/unit/{folder}/" for folder in ROOMS[mutant.room])
 
 
 def _in_turn(tests: Mapping[str, float], most: float) -> dict[str, float]:

@@ -33,7 +33,7 @@ from sfsl.privacy.parameters import (
     tune,
 )
 from sfsl.privacy.response import Decoys, Perturber, Tables, keyed_words
-from sfsl.privacy.state import ClientState
+from sfsl.privacy.state import ClientState, freeze
 from sfsl.testing import SeededRandomness
 
 INF = math.inf
@@ -364,3 +364,22 @@ def test_a_state_knows_until_when_it_goes_on(tmp_path: Path) -> None:
         state.answer(b"one", {"a": [1, 2]}, chance)
         assert state.epsilon_period == state.epsilon_total == pytest.approx(PLAIN.epsilon(1))
     assert msgspec.structs.replace(state.ledger, begun=0).exposures == 1
+
+
+def test_a_period_fixes_all_that_answers_hang_on() -> None:
+    def fixed(**changes: Any) -> tuple[bytes, bytes]:
+        given: dict[str, Any] = {"key": bytes(32), "real": {"a": [3, 1], "b": []}, "decoys": None} | changes
+        made = freeze(1, given["key"], PLAIN, Tables(("a", "b")), given["real"], given["decoys"])
+        return made.snapshot, made.decoys
+
+    decoys = [None, Decoys(3, {"a": 9}), Decoys(4, {"a": 9}), Decoys(3, {"a": 8}), Decoys(3, {"b": 9})]
+    assert len({fixed(decoys=one)[1] for one in decoys}) == 5
+    assert fixed(decoys=Decoys(3, {"a": 9, "b": 5})) == fixed(decoys=Decoys(3, {"b": 5, "a": 9}))
+    assert fixed(real={"b": [], "a": [1, 3, 3]}) == fixed()
+    assert (
+        len(
+            {fixed(real=one)[0] for one in ({"a": [1], "b": [3]}, {"a": [1, 3], "b": []}, {"a": [], "b": []})}
+        )
+        == 3
+    )
+    assert fixed(key=bytes([1]) * 32)[0] != fixed()[0]
