@@ -286,13 +286,13 @@ def test_a_survey_counts_in_marks() -> None:
     assert later.hot_set().version == 2  # type: ignore[union-attr]
 
 
-def moved(noise: float = 0.0, clients: int = 4, **state: Any) -> Any:
-    """A round in which every word of the sum is 8 and ten clients were counted in each bin."""
+def moved(noise: float = 0.0, clients: int = 4, survivors: int = 4, cut: int = 0, **state: Any) -> Any:
+    """A round in which every word of the sum is 8; the last one says who was ``cut``."""
     one = plan_hot(rules(), MODEL, new_store(), clients=clients, state=replace(TRAINING, **state))
     one = with_(one, params=replace(one.params, levels=100, deviation=noise))
     words = np.full(one.params.length, 8, np.int64)
-    words[-1] = 0
-    names = tuple(f"c{i}" for i in range(clients))
+    words[-1] = cut
+    names = tuple(f"c{i}" for i in range(survivors))
     return one.conclude(new_store(), MAPS, HotSums(words, names))
 
 
@@ -308,6 +308,14 @@ def test_a_sum_moves_the_model_by_its_average() -> None:
     assert outcome.noise == 0.0
     assert outcome.hot.said == {}
     assert outcome.hot.clip == pytest.approx(math.exp(-0.5))
+
+
+def test_the_clip_follows_also_one_client() -> None:
+    assert moved(survivors=1, cut=5).hot.clip == pytest.approx(
+        math.exp(0.5)
+    )  # 5 words of 100: a whole client
+    assert moved(survivors=2, cut=5).hot.clip == pytest.approx(1.0)
+    assert moved(survivors=0, cut=5).hot.clip == pytest.approx(math.exp(0.5))
 
 
 def test_a_noisy_sum_is_listened_to() -> None:
