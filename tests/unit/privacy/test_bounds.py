@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from sfsl.crypto.secret import Secret
+from sfsl.crypto.secret import Secret, digest
 from sfsl.errors import BudgetExhausted, InputError, ParameterError, TooFewClients
 from sfsl.privacy import IndexPrivacy, owner_distribution
 from sfsl.privacy import accounting as costs
@@ -383,3 +383,14 @@ def test_a_period_fixes_all_that_answers_hang_on() -> None:
         == 3
     )
     assert fixed(key=bytes([1]) * 32)[0] != fixed()[0]
+
+
+def test_what_a_period_fixes_is_known_again_by_later_versions() -> None:
+    """Its digests are on disk: another form of the same would bar every client for a period."""
+    made = freeze(
+        1, bytes(32), PLAIN, Tables(("a", "b")), {"a": [3, 1], "b": []}, Decoys(3, {"b": 5, "a": 9})
+    )
+    key, one, three, five, nine = bytes(32), *(number.to_bytes(8, "big") for number in (1, 3, 5, 9))
+    assert made.snapshot == digest("period-snapshot", key, b"a", one + three, b"b", b"")
+    assert made.decoys == digest("period-decoys", key, three, b"a", nine, b"b", five)
+    assert (made.number, made.key, made.p1, made.p2, made.barred) == (1, key, 0.9, 0.2, False)
