@@ -315,6 +315,8 @@ def test_decoys_at_their_bounds() -> None:
     for draws, rows in ((-1, 1), (0, 0), (0, 2**63)):
         with pytest.raises(ParameterError, match="decoys need"):
             Decoys(draws, {"a": rows})
+    with pytest.raises(ParameterError, match="decoys need"):
+        Decoys(0, {"a": 5, "b": 0})  # one of them is enough
     tables = Tables(("a",))
     with pytest.raises(InputError, match="the number of its rows"):
         Perturber(Secret(bytes(32)), PLAIN, tables, {"a": [1]}).union_input(Decoys(1, {"b": 1}))

@@ -5,6 +5,7 @@ import hashlib
 import math
 import stat
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from sfsl.errors import (
 from sfsl.rounds.record import RoundTally
 from sfsl.service import log as logs
 from sfsl.service import messages as said
+from sfsl.service.backup import MANIFEST, back_up, restore
 from sfsl.service.driver import CohortRound, Journal, Kept, Told, next_bins
 from sfsl.service.folder import METRICS, REGISTRY, STORE, MetricsFile, recover_lines
 from sfsl.service.identities import Enrolment, names_on, read_identity, write_identity
@@ -480,6 +482,39 @@ def test_a_last_line_that_nobody_has_is_marked(tmp_path: Path, caplog: pytest.Lo
     journal.kept = Kept(line=record.encode())
     MetricsFile(path, [record, RoundTally(3).record(2, None)]).close()
     assert recover_lines(path, journal) == [record]  # a round that is not in the store has no line
+
+
+def test_backups_go_into_folders_of_their_own(tmp_path: Path) -> None:
+    """Into one that is not there or is empty; a file of another program's in it is enough to refuse."""
+    (tmp_path / "server").mkdir()
+    folder = served(tmp_path / "server")
+    for name in ("backup", "again"):
+        (tmp_path / name).mkdir()
+    moment = datetime(2030, 1, 1, tzinfo=UTC)
+    made = back_up(folder, tmp_path / "backup", now=moment)
+    assert restore(tmp_path / "backup", tmp_path / "again") == made
+    for one in ("backup", "again"):
+        assert stat.S_IMODE((tmp_path / one).stat().st_mode) == 0o700
+        assert {
+            stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / one).rglob("*") if path.is_file()
+        } == {0o600}
+    with pytest.raises(InputError, match="there already"):
+        back_up(folder, tmp_path / "backup", now=moment)
+    with pytest.raises(InputError, match="not empty"):
+        restore(tmp_path / "backup", tmp_path / "again")
+    manifest = tmp_path / "backup" / MANIFEST
+    whole = manifest.read_text()
+    for wrong, error, says in (
+        (whole.replace('"format": 1', '"format": 2'), InputError, "has format 2, this version reads 1"),
+        (whole.replace('"round": 0', '"round": 1'), StoreCorrupt, "another deployment or round"),
+        (whole.replace(f'"{REGISTRY}"', '"../registry"'), StoreCorrupt, "not in the backup"),
+        (whole.replace(f'"{REGISTRY}"', '"/etc/registry"'), StoreCorrupt, "not in the backup"),
+        (whole[:-5], StoreCorrupt, "is damaged"),
+    ):
+        manifest.write_text(wrong)
+        with pytest.raises(error, match=says):
+            restore(tmp_path / "backup", tmp_path / "other")
+        assert not (tmp_path / "other").exists()
 
 
 # -- answers -------------------------------------------------------------------------------------------

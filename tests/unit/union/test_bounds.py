@@ -45,7 +45,7 @@ def test_capacities_that_are_planned() -> None:
     for wrong in ((0, 1, 1), (2**63 + 1, 1, 1), (1, 0, 1), (1, 1, 0)):
         with pytest.raises(ParameterError, match="at least 1"):
             planned_capacity(*wrong)
-    for earlier, headroom in (([-1], 0.25), ([1], -0.01)):
+    for earlier, headroom in (([-1], 0.25), ([5, -1], 0.25), ([1], -0.01)):
         with pytest.raises(ParameterError, match="not negative"):
             planned_capacity(10, 1, 1, earlier, headroom)
 
