@@ -25,6 +25,7 @@ from sfsl.errors import (
     ParameterError,
     Replayed,
     StoreCorrupt,
+    StoreError,
     TooMany,
 )
 from sfsl.rounds.record import RoundTally
@@ -312,6 +313,19 @@ def test_numbers_that_a_registry_can_keep(tmp_path: Path) -> None:
         registry.revoke(ada, 8)
         assert registry.client(ada).revoked_ms == 7
         assert (registry.count(), registry.exposures()) == (1, ((0, 1),))
+
+
+def test_a_registry_that_was_closed_says_so(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "r")
+    registry.close()
+    for act in (
+        lambda: registry.count(),
+        lambda: registry.revoke("x", 1),
+        lambda: registry.copy_to(tmp_path / "copy"),
+    ):
+        with pytest.raises(StoreError, match="was closed"):
+            act()
+    assert not (tmp_path / "copy").exists()
 
 
 def test_a_registry_of_more_than_a_page(tmp_path: Path) -> None:

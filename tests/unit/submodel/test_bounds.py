@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from sfsl.durable import FileLock
 from sfsl.errors import (
     InputError,
     NotFinite,
@@ -42,6 +43,7 @@ from sfsl.submodel import (
     encode_update,
 )
 from sfsl.submodel import store as kept
+from sfsl.submodel.lmdb_file import LmdbFile
 from sfsl.submodel.update import evidence, row_trust
 from sfsl.testing import SeededRandomness
 
@@ -309,6 +311,25 @@ def test_a_copy_has_no_free_pages(tmp_path: Path) -> None:
         assert first < 0.8 * (tmp_path / "store" / "data.mdb").stat().st_size
     with LmdbStore.open(tmp_path / "copy") as copied:
         assert copied.round == 3
+
+
+def test_whoever_lost_the_lock_neither_reads_nor_writes(tmp_path: Path) -> None:
+    LmdbStore.create(tmp_path / "store", SPEC, DENSE).close()
+    lock = FileLock(tmp_path / "store")
+    file = LmdbFile(lock.path, lock, check=True)
+    assert file.get("meta", b"format") == kept.FORMAT
+    lock.close()
+    for act in (
+        lambda: file.get("meta", b"format"),
+        lambda: file.write({"meta": [(b"other", b"x")]}),
+        lambda: file.copy_to(tmp_path / "copy"),
+    ):
+        with pytest.raises(StoreError, match="was closed"):
+            act()
+    assert not (tmp_path / "copy").exists()
+    file.close()
+    with FileLock(tmp_path / "none") as other, pytest.raises(StoreError, match="no store at"):
+        LmdbFile(other.path, other, check=False)
 
 
 # -- figures by hand -----------------------------------------------------------------------------------
