@@ -7,6 +7,7 @@ import stat
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -51,6 +52,7 @@ from sfsl.service.signing import (
 from sfsl.service.versions import tag, version_path, versions
 from sfsl.submodel import Commit, LmdbStore
 from sfsl.testing import SeededRandomness
+from sfsl.union.protocol import Union
 
 NOW = 1_800_000_000_000
 RANDOM = SeededRandomness("bounds")
@@ -575,6 +577,18 @@ def test_how_large_an_answer_may_be() -> None:
     assert next_bins(cohort.params, None) is None
     assert next_bins(msgspec.structs.replace(cohort.params, scores=None), step.server.outcome) is None
     assert next_bins(cohort.params, replace(step.server.outcome, scores=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [(0, 0), (1, 2), (6, 2), (8, 2), (9, 3), (16, 3), (17, 4), (99, 9)]
+)
+def test_a_bitmap_has_a_bit_for_each_row_of_the_union(count: int, size: int) -> None:
+    """Of 60 goods, and of 6 categories that follow from them."""
+    cohort = Cohort(4)
+    server: Any = SimpleNamespace(invitations=lambda: {"c0": Union(bytes(16), count, b"")})
+    running = CohortRound(server, cohort.session, cohort.params, RoundTally(4), cpu=lambda: 0.0)
+    running.begin()
+    assert running.limit("c0") == 512 + 2 * 16 + size
 
 
 def test_what_may_be_told_of_a_round() -> None:
