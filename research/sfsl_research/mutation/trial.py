@@ -102,6 +102,9 @@ class Bench:
         if mutant.at_import or not found:  # defaults and constants run when a module is loaded, for no test
             every = self._known.lines.get(mutant.file, {})
             found = self._known.tests_of(mutant.file, range(1, max(every, default=0) + 1))
+            # A test that reads a default or a constant may run no line of the file.
+            near = _own_tests(mutant)
+            found |= {test: took for test, took in self._known.seconds.items() if test.startswith(near)}
         own = {test: took for test, took in found.items() if test.startswith(_own_tests(mutant))}
         others = {test: took for test, took in found.items() if test not in own}
         return _in_turn(own, _OWN_SECONDS), _in_turn(others, _OTHER_SECONDS)

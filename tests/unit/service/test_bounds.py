@@ -122,6 +122,8 @@ def test_a_server_is_called_by_its_names() -> None:
     for host in ("example", "a.b.example", "other"):
         with pytest.raises(AuthenticationFailed, match="another host"):
             taker.check_headers(headers(host=host), NOW)
+    with pytest.raises(AuthenticationFailed, match=r"\(a, b, c\)"):
+        verifier(hosts="dcba").check_headers(headers(), NOW)
 
 
 def test_how_many_requests_are_remembered() -> None:

@@ -19,6 +19,7 @@ from sfsl.carriers.https.authority import create_authority, expires_within, issu
 from sfsl.carriers.https.expiry import require_current, warn_of_end
 from sfsl.carriers.https.listen import ConnectionLimits, Listen
 from sfsl.errors import InputError, KeyFileError, RoundOver, TooMany
+from sfsl.service.messages import CODEC, LogHead, LogProof, LogQuery
 
 NOW = datetime(2030, 1, 1, 12, 0, 0, 987, tzinfo=UTC)
 
@@ -83,6 +84,29 @@ def test_an_answer_that_breaks_off_is_not_answered_again(
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
     assert "an answer broke off" in caplog.text
+
+
+def test_clients_are_shown_one_head_and_witnesses_offered_another(tmp_path: Path) -> None:
+    asked: list[tuple[int, bool]] = []
+
+    def prove(query: LogQuery, *, offered: bool = False) -> LogProof:
+        asked.append((query.since, offered))
+        return LogProof(LogHead(bytes(16), 0, bytes(32), 1), b"")
+
+    async def run() -> None:
+        async with Deployment(tmp_path) as world:
+            whole: Any = serve(world)
+            whole._server._log = SimpleNamespace(prove=prove)
+            transport = httpx.ASGITransport(whole)
+            async with httpx.AsyncClient(transport=transport, base_url="https://test") as http:
+                for path in ("/v1/log?since=3", "/v1/log/offer?since=4", "/v1/log"):
+                    answer = await http.get(path)
+                    assert isinstance(CODEC.decode(answer.content, limit=1000), LogProof)
+                whole._server._log = None
+                assert (await http.get("/v1/log/offer")).status_code == 404
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+    assert asked == [(3, False), (4, True), (0, False)]
 
 
 def test_what_does_not_change_is_made_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
