@@ -210,6 +210,12 @@ def test_counts_under_noise_are_drawn_to_the_usual() -> None:
     np.testing.assert_allclose(100 * same.shares("goods"), 20, rtol=1e-6)
 
 
+def test_a_table_of_one_row_is_its_own_usual() -> None:
+    model = ModelSpec(tables=(Table(name="goods", rows=1, width=1),), dense=0)
+    found = choose_hot(model, RowMaps(model, {}), np.array([30.0]), 100, 2.0, 10)
+    np.testing.assert_allclose(100 * found.shares("goods"), [30], rtol=1e-6)
+
+
 def test_two_shared_tables_are_counted_one_behind_the_other() -> None:
     model = ModelSpec(
         tables=(

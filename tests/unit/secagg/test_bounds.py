@@ -320,3 +320,18 @@ def test_names_at_their_bounds() -> None:
             checked_names(["a", wrong])
     with pytest.raises(InputError, match="not 1"):
         checked_names(["a"])
+
+
+def test_boxes_come_from_peers_and_in_order() -> None:
+    world = World(n=4, threshold=2).share()
+    client, told = world.clients["c0"], world.inbound["c0"]
+    for senders, boxes, says in (
+        ((3, 2, 1), told.boxes[::-1], "not this client's peers"),  # each with its own box
+        ((1, 1, 2), told.boxes, "not this client's peers"),
+        ((0, 1, 2), told.boxes, "boxes from clients"),
+        ((1, 2, 9), told.boxes, "boxes from clients"),
+        ((1, 2), told.boxes, "3 boxes from 2 senders"),
+    ):
+        with pytest.raises(InvalidMessage, match=says):
+            client.handle_inbound(changed(told, senders=senders, boxes=boxes))
+    assert client.handle_inbound(changed(told, senders=(1,), boxes=told.boxes[:1])).participants == (0, 1)

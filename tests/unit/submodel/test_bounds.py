@@ -164,6 +164,8 @@ def test_sets_of_rows_at_their_ends() -> None:
         with pytest.raises(InputError):
             RowSet(wrong_rows)
     assert RowMaps(MODEL, {}).with_derived({"goods": some}) == {"goods": some}
+    with pytest.raises(InputError, match="table 'goods' is shared; only derived tables have a map"):
+        RowMaps(MODEL, {}).rows_of("goods", [1])
 
 
 def test_a_store_takes_its_last_row_and_no_other() -> None:
@@ -295,6 +297,15 @@ def test_damaged_rows_are_found_where_the_whole_is_checked(tmp_path: Path) -> No
         assert store.round == 1
         with pytest.raises(StoreCorrupt, match="1 rows of table 'goods'"):
             store.read_rows("goods", RowSet([9]))
+
+
+def test_a_map_grows_beyond_what_lmdb_gives_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sfsl.submodel.lmdb_file._FIRST_MAP_BYTES", 1 << 16)
+    with LmdbStore.create(tmp_path / "store", SPEC, DENSE) as store:
+        store.commit(Commit(1, selection=bytes(12 << 20)))  # it gives 10 MiB
+        assert len(store.selection) == 12 << 20
 
 
 def test_a_copy_has_no_free_pages(tmp_path: Path) -> None:
@@ -468,3 +479,5 @@ def test_sums_that_no_honest_cohort_makes() -> None:
         with pytest.raises(error, match=says):
             QUANTIZED.encode(deltas, weights, SeededRandomness("words"))
     assert QUANTIZED.unit == 1 / 8
+    weight = QUANTIZED.decode(np.array([[3]], np.uint32))  # a model may have no dense part
+    assert (weight.values.shape, weight.weights.tolist()) == ((1, 0), [3])

@@ -186,6 +186,7 @@ def test_how_many_elements_there_seem_to_be() -> None:
     assert estimated_elements(50, 100, 100, 2) == pytest.approx(math.log(0.5) / math.log(0.99) / 2)
     assert estimated_elements(100, 100, 100) == pytest.approx(math.log(0.005) / math.log(0.99))
     assert [estimated_elements(one, 1, 1) for one in (0, 1)] == [0.0, 1.0]
+    assert estimated_elements(2, 4, 2) == pytest.approx(1.0)
     with pytest.raises(UnionFailed, match="within the capacity of 5") as within:
         fail("why", 5.0, 100, 5)
     assert within.value.capacity == 5
