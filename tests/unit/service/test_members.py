@@ -94,6 +94,19 @@ def test_a_turn_in_each_period(tmp_path: Path) -> None:
     world.registry.close()
 
 
+def test_a_turn_counts_also_where_nobody_was_asked_about_before(tmp_path: Path) -> None:
+    """Right after a start, and right after a period began: the registry knows who had a turn."""
+    world = World(tmp_path, period_days=1)
+    one, two = world.client(1), world.client(2)
+    world.registry.invite(10, b"earlier", [two])
+    assert world.members.take_turns([one]) == 10
+    assert set(world.members.had_their_turn()) == {one, two}
+    world.today += DAY_MS
+    assert world.members.take_turns([two]) == 11
+    assert set(world.members.had_their_turn()) == {two}
+    world.registry.close()
+
+
 def test_rests_double_up_to_a_day(tmp_path: Path) -> None:
     world = World(tmp_path, period_days=0, most_clients=3)
     members = world.members

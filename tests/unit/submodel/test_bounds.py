@@ -1,6 +1,7 @@
 """Bounds of tables, quantization, steps and stores at their boundary and beyond; what is left unsaid; which
 guard refuses."""
 
+import errno
 import math
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from sfsl.errors import (
     ParameterError,
     StoreCorrupt,
     StoreError,
+    StoreFull,
     UnknownRow,
     WrongModel,
 )
@@ -341,6 +343,15 @@ def test_whoever_lost_the_lock_neither_reads_nor_writes(tmp_path: Path) -> None:
     file.close()
     with FileLock(tmp_path / "none") as other, pytest.raises(StoreError, match="no store at"):
         LmdbFile(other.path, other, check=False)
+
+
+def test_a_store_that_cannot_be_made_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> object:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("sfsl.submodel.lmdb_file.folder_made_whole", full)
+    with pytest.raises(StoreFull, match="no room to create"):
+        LmdbStore.create(tmp_path / "store", SPEC, DENSE)
 
 
 # -- figures by hand -----------------------------------------------------------------------------------
