@@ -4,6 +4,7 @@ VENV ?= .venv
 FLOWER_VENV ?= .venv-flower
 BIN := $(VENV)/bin
 SEED ?= 1
+EACH ?= 30
 # A small world that can be learned in forty rounds; every other setting is the default.
 DEMO_DATA := --set data.world=films
 
@@ -47,8 +48,8 @@ chaos: $(VENV)/.engines  ## A server struck by kills, full disks, damage and fal
 	$(BIN)/python bench/chaos.py --rounds 200 --clients 40 --kills 12 --disks 8 --damages 8 --clocks 8 --faults 0.2 \
 		--seed $(SEED) --out out/chaos
 
-mutants: $(VENV)/.engines  ## How many small changes of the protocol's code some test finds (an hour; goes on where it was).
-	$(BIN)/python -m sfsl_research.mutation
+mutants: $(VENV)/.engines  ## How many small changes of the protocol's code some test finds (an hour; goes on where it was); SEED=n, EACH=n: another sample.
+	$(BIN)/python -m sfsl_research.mutation --seed $(SEED) --each $(EACH)
 
 lint: $(VENV)/.engines  ## Style, types, import contracts.
 	$(BIN)/ruff check .

@@ -78,7 +78,7 @@ def main() -> None:
 def _command(
     room: Annotated[list[str] | None, typer.Option(help="Only these rooms.")] = None,
     each: Annotated[int, typer.Option(help="Mutants of each room.")] = 30,
-    seed: Annotated[int, typer.Option(help="Which mutants.")] = 1,
+    seed: Annotated[int, typer.Option(help="Which mutants: one that nobody looked at is the judge.")] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Try again what was tried before.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -99,7 +99,7 @@ def _command(
         outcomes.unlink(missing_ok=True)
     chosen = [mutant for one in rooms for mutant in sample(every[one], seed, each)]
     tried = _try_all(chosen, known, Kept(outcomes), reasons, json)
-    _tell(rooms, tried, sources, json)
+    _tell(f"seed {seed}, {each} mutants of each room", rooms, tried, sources, json)
     wrong = [one for one in tried if one.reason and one.killed]
     if wrong or any(kill_rate([one for one in tried if one.mutant.room == r]) < WANTED[r] for r in rooms):
         raise typer.Exit(1)
@@ -126,7 +126,7 @@ def _try_all(
     return tried
 
 
-def _tell(rooms: Sequence[str], tried: Sequence[Tried], sources: Path, json: bool) -> None:
+def _tell(which: str, rooms: Sequence[str], tried: Sequence[Tried], sources: Path, json: bool) -> None:
     figures: dict[str, Any] = {}
     for room in rooms:
         here = [one for one in tried if one.mutant.room == room]
@@ -144,7 +144,12 @@ def _tell(rooms: Sequence[str], tried: Sequence[Tried], sources: Path, json: boo
             {"name": one.mutant.name, "verdict": one.outcome.verdict, "diff": _diff(one.mutant, sources)}
             for one in left
         ]
-        found = {"rooms": figures, "rate": round(kill_rate(tried), 1), "survivors": survivors}
+        found = {
+            "sample": which,
+            "rooms": figures,
+            "rate": round(kill_rate(tried), 1),
+            "survivors": survivors,
+        }
         typer.echo(json_text.dumps(found | {"not equivalent": [one.mutant.name for one in wrong]}, indent=2))
         return
     for one in left:
@@ -157,7 +162,8 @@ def _tell(rooms: Sequence[str], tried: Sequence[Tried], sources: Path, json: boo
             f"{room:9}  {row['mutants']:7}  {row['equivalent']:10}  {row['killed']:6}"
             f"  {row['rate']:5.1f}%  {row['wanted']:5.1f}%"
         )
-    typer.echo(f"together {kill_rate(tried):.1f}% of {sum(not one.reason for one in tried)}")
+    counted = sum(not one.reason for one in tried)
+    typer.echo(f"{which}: together {kill_rate(tried):.1f}% of {counted} that change behaviour")
 
 
 def _diff(mutant: Mutant, sources: Path) -> str:

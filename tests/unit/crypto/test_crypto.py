@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -195,6 +198,14 @@ def test_only_the_redrawn_word_changes() -> None:
     assert [at for at in range(600) if words[at] != raw[at]] == [REDRAWN_WORD]
     assert raw[REDRAWN_WORD] == F31.modulus
     assert max(words) < F31.modulus
+
+
+def test_a_redrawn_word_is_that_of_a_counter_far_away() -> None:
+    """As the specification says: the first word of the counter block 2^96 + its position."""
+    counter = ((1 << 96) + REDRAWN_WORD).to_bytes(16, "big")
+    block = Cipher(AES256(REDRAWN_KEY.reveal()), ECB()).encryptor().update(counter)  # noqa: S305
+    due = int.from_bytes(block[:4], "little") & F31.modulus
+    assert filled(REDRAWN_KEY, F31, 600)[REDRAWN_WORD] == due
 
 
 @every_ring

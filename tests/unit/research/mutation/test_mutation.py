@@ -143,7 +143,7 @@ def unseen() -> int:
         "from sfsl.crypto.box import endless, least\n"
         "def test_least():\n    assert least(1, 2) == 1 and least(2, 1) == 1\n"
         "def test_broken_anyway():\n    assert least(1, 1) == 2\n"
-        "def test_end():\n    assert endless(3) == 5\n"
+        "def test_end():\n    assert endless(2) == 5\n"
     )
     ran = subprocess.run(  # noqa: S603
         [sys.executable, "-c", _TRIAL, str(tmp_path)], capture_output=True, text=True, check=True
@@ -156,8 +156,8 @@ def unseen() -> int:
         "constant|5|killed|test_end",
         "removed|count += 1|timeout|",
         "constant|1|killed|test_end",
-        "arithmetic|1 + 1|unreached|",
-        "constant|1|unreached|",
-        "constant|1|unreached|",
+        "arithmetic|1 + 1|survived|",  # no test reaches it: those of the file are tried
+        "constant|1|survived|",
+        "constant|1|survived|",
     ]
     assert (room / "box.py").read_text() == source
