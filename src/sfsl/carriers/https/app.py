@@ -40,6 +40,8 @@ from sfsl.errors import (
     RemoteError,
     RoundOver,
     ShuttingDown,
+    StoreCorrupt,
+    StoreError,
     StoreInUse,
     TooMany,
     Unavailable,
@@ -375,6 +377,7 @@ class Guard:
         self._app, self._server = app, server
         self._refused = server.coordinator.totals.refused
         self._skews = _Skews()
+        self._disk_said = -math.inf
         self._addresses = Rates("this address", limits.address_rate, limits.address_burst)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -419,6 +422,11 @@ class Guard:
             return refusal(error, self._server.times)
         if isinstance(error, StoreInUse):
             return self._failed(Unavailable("the server waits for its registry; come back later"))
+        if isinstance(error, StoreError) and not isinstance(error, StoreCorrupt):
+            if (now := time.monotonic()) - self._disk_said >= _SKEW_SECONDS:
+                log.warning("a request is put off: %s", error)
+                self._disk_said = now
+            return self._failed(Unavailable("the server's disk fails; come back later"))
         if isinstance(error, HTTPException):
             kind = {404: "NotFound", 405: "MethodNotAllowed"}.get(error.status_code, "HttpError")
             self._refused[kind] += 1

@@ -12,10 +12,11 @@ import pytest
 from clocks import PATIENCE, until
 from deployment import NOW_MS, Deployment, Wire, serve
 from sfsl.crypto.secret import Identity, Secret
-from sfsl.errors import StoreInUse
+from sfsl.errors import StoreError, StoreInUse
 from sfsl.service import registry
 from sfsl.service.messages import CODEC, Enrol
 from sfsl.service.registry import Registry
+from sfsl.service.signing import Verifier
 
 
 @contextmanager
@@ -132,3 +133,25 @@ def test_a_server_that_is_to_stop_does_not_wait_for_ever(tmp_path: Path) -> None
         world.registry.close()
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+def test_a_full_disk_puts_requests_off_and_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreError("cannot write clock: No space left on device")
+
+    async def run() -> None:
+        async with Deployment(tmp_path) as world:
+            transport = httpx.ASGITransport(serve(world))
+            async with httpx.AsyncClient(transport=transport, base_url="https://test") as http:
+                wire = Wire(world.clients(3)[0], http, world.registry.deployment)
+                monkeypatch.setattr(Verifier, "check_body", full)
+                for _ in range(3):
+                    answer = await wire.send("GET", "/v1/published/" + 64 * "0", b"")
+                    assert (answer.status_code, answer.json()["error"]) == (503, "Unavailable")
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+    assert [one.getMessage() for one in caplog.records if one.levelname in ("WARNING", "ERROR")] == [
+        "a request is put off: cannot write clock: No space left on device"
+    ]
