@@ -16,7 +16,7 @@ from sfsl.service.folder import read_lines
 
 ROOT = Path(__file__).parents[2]
 NODES, VICTIM, ROUNDS = 5, 3, 2
-SECONDS = 120
+SECONDS, TRAINING = 400, 180  # the victim keeps silent for the second
 NAMED = "Deceived: the server sent rows that are not those of the model it committed to"
 
 
@@ -64,9 +64,11 @@ def test_a_node_that_is_sent_other_rows_says_so_and_the_others_go_on(
             "--run-config",
             f'flower.state="{tmp_path / "server"}" flower.roster="{roster}" flower.rounds={ROUNDS} '
             f"flower.check_in_seconds={SECONDS}.0 flower.phase_seconds={SECONDS}.0 "
-            f"flower.training_seconds={SECONDS}.0 round.min_contributors=3",
+            f"flower.training_seconds={TRAINING}.0 round.min_contributors=3",
         )
         wait_until(lambda: len(read_lines(metrics)) >= ROUNDS, 1800, "two rounds")
+        # Else the ServerApp, which Flower starts in a session of its own, would be left behind.
+        wait_until(lambda: "Finished task" in federation.log("superlink"), 300, "the end of the run")
         said = {name: federation.log(name) for name in names}
     honest, lied = read_lines(metrics)
     assert (honest.aborted, honest.survivors, honest.dropped) == (None, NODES, {})
