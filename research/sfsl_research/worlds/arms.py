@@ -40,7 +40,7 @@ def arms_of(
         chosen[name] = _plain(model, sections, clients, seed)
     default = chosen[DEFAULT]
     chosen[PAPER] = _plain(model, as_in_paper({}), clients, seed)
-    rows, dense = default.row_rate, default.dense_rate
+    rows, dense = default.server.row_rate, default.dense_rate
     for factor in FL_FACTORS:
         rates = {"row_rate": rows * factor, "dense_rate": dense * factor}
         chosen[f"{FL} {factor:g}"] = _plain(

@@ -298,14 +298,12 @@ class ServerSettings(Checked, frozen=True):
     row_step: How rows move: "heat" weighs how many clients trained a row: rows of many move fast, rows of few
         with care, whatever the size of local moves; "add" (the paper), "adagrad" and "adam" move by averages.
     row_rate: Learning rate of the row step; with heat the most that a number of a row moves in a round.
-        "auto": 0.2 with heat for exact sums of clicks; 0.45 for words, over hot rows, and for other steps.
     row_halving: After so many rounds rows move half as far, after twice as many a third as far; 0: always
         as far. "auto": with heat the rounds of two passes over all clients, where their number is known.
     row_prior: With heat: from about so many clients on, in all rounds together, a row moves at the full rate.
-        "auto": 5 for exact sums of clicks, 20 for words and over hot rows.
     dense_step: How the dense part moves: "add", "adagrad" or "adam".
-    dense_rate: Learning rate of the dense step. "auto": with adam 0.0003, over hot rows 0.001, for words
-        0.01; 0.03 with adagrad; where it adds, 2 if clients have submodels, else 1.
+    dense_rate: Learning rate of the dense step. "auto": 0.001 with adam, 0.01 for words, and 0.03 with
+        adagrad; where it adds, 2 if clients have submodels, else 1.
     """
 
     weights: Literal["auto", "owners", "samples", "dataset"] = "auto"
@@ -313,9 +311,9 @@ class ServerSettings(Checked, frozen=True):
     kappa_rounds: Annotated[int, Meta(ge=0, le=10**7)] = 110
     max_move: Annotated[float, Meta(ge=0, le=1e6)] | Literal["auto"] = "auto"
     row_step: RowStep = "heat"
-    row_rate: Positive | Literal["auto"] = "auto"
+    row_rate: Positive = 0.45
     row_halving: Annotated[int, Meta(ge=0, le=10**9)] | Literal["auto"] = "auto"
-    row_prior: Positive | Literal["auto"] = "auto"
+    row_prior: Positive = 20.0
     dense_step: Step = "adam"
     dense_rate: Positive | Literal["auto"] = "auto"
 
@@ -546,29 +544,10 @@ class RunConfig(Checked, frozen=True):
         faster."""
         if self.server.dense_rate != "auto":
             return self.server.dense_rate
-        if self.server.dense_step == "add":
-            return 2.0 if self.round.scheme in ("sfsl", "hot", "fsl") else 1.0
-        if self.server.dense_step == "adagrad":
-            return 0.03
-        return 0.01 if self.model.kind == "lstm" else 0.001 if self.round.scheme == "hot" else 0.0003
-
-    @property
-    def row_rate(self) -> float:
-        if self.server.row_rate != "auto":
-            return self.server.row_rate
-        return 0.2 if self._sums_of_clicks and self.server.row_step == "heat" else 0.45
-
-    @property
-    def row_prior(self) -> float:
-        if self.server.row_prior != "auto":
-            return self.server.row_prior
-        return 5.0 if self._sums_of_clicks else 20.0
-
-    @property
-    def _sums_of_clicks(self) -> bool:
-        """Whether sums are exact and of clicks: rows learn best with small steps then that begin soon. Under
-        noise, and with words, of which most are rare, the numbers of decision 18 stand (decision 28)."""
-        return self.round.scheme != "hot" and self.model.kind != "lstm"
+        if self.server.dense_step != "add":
+            words = self.model.kind == "lstm"
+            return 0.03 if self.server.dense_step == "adagrad" else 0.01 if words else 0.001
+        return 2.0 if self.round.scheme in ("sfsl", "hot", "fsl") else 1.0
 
     @property
     def weights(self) -> Literal["owners", "samples", "dataset"]:
