@@ -461,7 +461,7 @@ KINDS = {
         read_curves,
     ),
     "outcomes": Kept(
-        lambda folder: [_append(folder / ARMS, outcome(number)) for number in range(4)],
+        lambda folder: [_append(folder / ARMS, [outcome(number)]) for number in range(4)],
         (ARMS,),
         read_outcomes,
     ),

@@ -159,8 +159,8 @@ def timetable(
     *,
     multiple: int = 1,
 ) -> Tensor:
-    """Say which sample of all is whose turn: [places, steps, batch], filled up to the longest queue, and on to
-    a ``multiple``: a GPU takes ``STEPS_PER_GRAPH`` steps at a time.
+    """Say which sample of all is whose turn: [places, steps, batch], filled up to the longest queue and on
+    to a ``multiple``: a GPU takes ``STEPS_PER_GRAPH`` steps at a time.
 
     ``starts`` has where each client's own samples begin.
     """

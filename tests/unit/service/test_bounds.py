@@ -15,6 +15,7 @@ import pytest
 
 from cohort import Cohort, Stepper
 from deployment import HOST, new_store
+from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.crypto.secret import Identity, Secret
 from sfsl.errors import (
     AuthenticationFailed,
@@ -521,7 +522,7 @@ def test_backups_go_into_folders_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not empty"):
         restore(tmp_path / "backup", tmp_path / "again")
     manifest = tmp_path / "backup" / MANIFEST
-    whole = manifest.read_text()
+    whole = without_json_sum(manifest.read_bytes(), MANIFEST).decode()
     for wrong, error, says in (
         (whole.replace('"format": 1', '"format": 2'), InputError, "has format 2, this version reads 1"),
         (whole.replace('"round": 0', '"round": 1'), StoreCorrupt, "another deployment or round"),
@@ -529,7 +530,7 @@ def test_backups_go_into_folders_of_their_own(tmp_path: Path) -> None:
         (whole.replace(f'"{REGISTRY}"', '"/etc/registry"'), StoreCorrupt, "not in the backup"),
         (whole[:-5], StoreCorrupt, "is damaged"),
     ):
-        manifest.write_text(wrong)
+        manifest.write_bytes(with_json_sum(wrong.encode()))
         with pytest.raises(error, match=says):
             restore(tmp_path / "backup", tmp_path / "other")
         assert not (tmp_path / "other").exists()
