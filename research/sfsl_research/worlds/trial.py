@@ -219,10 +219,12 @@ def fleet_in(world: World, config: RunConfig) -> Fleet:
 
 
 def alike(one: RunConfig, other: RunConfig) -> bool:
-    """Say whether two arms can be trained in one pass."""
-    central = {config.round.scheme == "centralized" for config in (one, other)}
+    """Say whether two arms can be trained in one pass: on a device, by the same local training."""
+    central = [config.round.scheme == "centralized" for config in (one, other)]
     same = (one.model, one.training, one.round.clients) == (other.model, other.training, other.round.clients)
-    return len(central) == 1 and same and one.model.kind != "lstm"
+    if one.model.kind == "lstm" or central[0] != central[1]:
+        return False
+    return same and (all(central) or not (one.not_on_a_device or other.not_on_a_device))
 
 
 def train_arms(
