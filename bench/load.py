@@ -15,6 +15,8 @@ object to stdout.
 With ``--light`` those that wait are bare sockets that sign and poll, of which ten thousand fit into a
 machine; otherwise whole clients. Requests are timed by endpoint, too, as the clients saw them.
 
+With ``--server-cores 0,1`` the server has these cores, and the swarm and the probe have all others.
+
 Limits of the server (connections, rates, clients) are set so high that they are not what is measured.
 """
 
@@ -42,8 +44,22 @@ from typing import Any
 import httpx
 import numpy as np
 
-from load_parts import LOOK_SECONDS, OWN, PROBES, Holder, Played, Probe, Served, Swarming, Usage, served
+from load_parts import (
+    LOOK_SECONDS,
+    OWN,
+    PROBES,
+    Holder,
+    Played,
+    Probe,
+    Served,
+    Swarming,
+    Usage,
+    only_on,
+    served,
+)
 from sfsl.client.link import trusted
+from sfsl.durable import write_whole
+from sfsl.rounds.record import RoundRecord
 from sfsl.service.folder import read_lines
 
 _BASE_SECONDS = 3.0
@@ -72,6 +88,7 @@ class Plan:
     scheme: str = "sfsl"
     light: bool = False
     probe_seconds: float = 0.05
+    server_cores: tuple[int, ...] = ()
 
     @property
     def users(self) -> int:
@@ -159,13 +176,16 @@ class Held:
 
 
 class Load:
-    def __init__(self, plan: Plan, folder: Path) -> None:
-        self.plan, self.folder = plan, folder
+    """``out`` has the result so far, from every stage on; None keeps none."""
+
+    def __init__(self, plan: Plan, folder: Path, out: Path | None = None) -> None:
+        self.plan, self.folder, self._out = plan, folder, out
         self.waiting: list[_Report] = []
         self.rounds: list[_Report] = []
         self.met: dict[str, _Report] = {}
         self.stopped: dict[str, str] = {}
         self.base: _Report = {}
+        self.so_far: _Report = {}
         self._computed: list[dict[int, list[float]]] = []
 
     async def run(self) -> None:
@@ -183,13 +203,18 @@ class Load:
                         self.stopped[name] = await part(swarm)
                 except TimeoutError:
                     self.stopped[name] = "the time given is over"
+                self._keep()
         finally:
             swarm.close()
+
+    def _keep(self) -> None:
+        if self._out is not None:
+            write_whole(self._out, json.dumps(self.result(), indent=2).encode())
 
     @asynccontextmanager
     async def _held(self, name: str, swarm: Swarming, settings: str) -> AsyncIterator[Held]:
         """What clients met is written down when they have left."""
-        async with served(self.folder / name, settings) as server:
+        async with served(self.folder / name, settings, self.plan.server_cores) as server:
             tls = trusted(server.ca)
             holders = [Holder(server.url, tls) for _ in range(2)]
             for holder in holders:
@@ -228,31 +253,34 @@ class Load:
                 took = await swarm.join(server, names, light=plan.light)
                 came, arrival = coming.end()
                 known = clients
-                await asyncio.sleep(1.0)
-                watch = Watch(server, swarm, probe)
-                await asyncio.sleep(plan.wait_seconds)
-                used, waited = watch.end()
-                spent = used.cpu - idle.cpu / idle.at * used.at
-                p50, p99 = (float(value) for value in np.percentile(took, [50, 99]))
-                one = {
+                p50, p99 = (float(value) for value in np.percentile(took or [0.0], [50, 99]))
+                one: _Report = {
                     "clients": clients,
                     "arrival": arrival
                     | {
                         "clients": len(names),
+                        "came": len(took),
                         "client_p50": p50,
                         "client_p99": p99,
                         "per_second": len(names) / came.at,
                         "cpu_ms_per_client": 1000 * (came.cpu - idle.cpu / idle.at * came.at) / len(names),
                     },
-                    "waiting": waited
-                    | {
-                        "cpu_ms_per_client_and_second": 1000 * spent / used.at / clients,
-                        "cpu_ms_per_renewal": 1000 * spent / used.at / clients * plan.poll_seconds,
-                        "kib_per_client": 1024 * (used.mib - idle.mib) / clients,
-                    },
                 }
                 self.waiting.append(one)
-                show_waiting(one)
+                show_part(one, "arrival")
+                self._keep()
+                await asyncio.sleep(1.0)
+                watch = Watch(server, swarm, probe)
+                await asyncio.sleep(plan.wait_seconds)
+                used, waited = watch.end()
+                spent = used.cpu - idle.cpu / idle.at * used.at
+                one["waiting"] = waited | {
+                    "cpu_ms_per_client_and_second": 1000 * spent / used.at / clients,
+                    "cpu_ms_per_renewal": 1000 * spent / used.at / clients * plan.poll_seconds,
+                    "kib_per_client": 1024 * (used.mib - idle.mib) / clients,
+                }
+                show_part(one, "waiting")
+                self._keep()
                 if self._late(waited):
                     return f"latency broke with {clients} waiting"
         return "all that was asked for"
@@ -264,7 +292,9 @@ class Load:
         for cohort in plan.cohorts:
             one = await self._cohort(swarm, cohort)
             self.rounds.append(one)
+            self.so_far = {}
             show_rounds(one)
+            self._keep()
             if one["aborted"]:
                 return f"rounds of {cohort} came to nothing"
             if self._late(one):
@@ -280,11 +310,13 @@ class Load:
             await asyncio.sleep(1.0)
             watch, known = Watch(server, swarm, held.probe), server.ended
             await held.release()
-            while server.ended <= known + plan.rounds:
-                server.require_alive()
-                await asyncio.sleep(LOOK_SECONDS)
+            for ended in range(1, plan.rounds + 2):  # the one that was held up comes first
+                while server.ended < known + ended:
+                    server.require_alive()
+                    await asyncio.sleep(LOOK_SECONDS)
+                lines = read_lines(server.folder / "state/metrics.jsonl")[known + 1 : known + ended]
+                self._note(cohort, lines)
             used, told = watch.end()
-            lines = read_lines(server.folder / "state/metrics.jsonl")[known + 1 : known + 1 + plan.rounds]
         done = [line for line in lines if line.aborted is None]
         exchanges = list(done[0].exchange_seconds) if done else []
         computed: dict[int, list[list[float]]] = {}
@@ -313,6 +345,20 @@ class Load:
             "exchanges": by_exchange,
         }
 
+    def _note(self, cohort: int, lines: Sequence[RoundRecord]) -> None:
+        """Keep what is known of a cohort whose rounds are not over."""
+        self.so_far = {
+            "cohort": cohort,
+            "cohorts": [line.cohort for line in lines],
+            "survivors": [line.survivors for line in lines],
+            "wall_seconds": [line.wall_seconds for line in lines],
+            "aborted": [line.aborted for line in lines if line.aborted is not None],
+        }
+        for line in lines[-1:]:
+            end = f"{line.survivors} clients made it" if line.aborted is None else line.aborted
+            show(cohort, f"a round of {line.wall_seconds:.1f} s: {end}")
+        self._keep()
+
     def _late(self, part: _Report) -> bool:
         probe: Mapping[str, Mapping[str, float]] = part["probe"]
         return any(
@@ -326,7 +372,7 @@ class Load:
         waits, rounds = self.waiting, self.rounds
         held = {
             "arriving at once": [(one["arrival"]["clients"], self._late(one["arrival"])) for one in waits],
-            "waiting": [(one["clients"], self._late(one["waiting"])) for one in waits],
+            "waiting": [(one["clients"], self._late(one["waiting"])) for one in waits if "waiting" in one],
             "cohort": [(one["cohort"], self._late(one) or bool(one["aborted"])) for one in rounds],
         }
         return {
@@ -340,6 +386,7 @@ class Load:
             "server_alone": self.base,
             "waiting": self.waiting,
             "rounds": self.rounds,
+            "rounds, not over": self.so_far,
             "met": self.met,
         }
 
@@ -414,6 +461,7 @@ def limits(plan: Plan) -> _Report:
         "ports": of("/proc/sys/net/ipv4/ip_local_port_range"),
         "fsync_ms": fsync_ms(),  # an enrolment waits for the disk
         "swarm_processes": plan.processes,
+        "server_cores": list(plan.server_cores) or "any",
         "serve": {key: float(value) for key, value in settings if key.startswith(shown)},
     }
 
@@ -434,11 +482,10 @@ def show(*cells: object) -> None:
     print(*(f"{cell:>9}" for cell in cells), file=sys.stderr, flush=True)
 
 
-def show_waiting(one: _Report) -> None:
-    for kind, what in (("arrival", "arriving"), ("waiting", "waiting")):
-        part = one[kind]
-        each = part["cpu_ms_per_client" if kind == "arrival" else "cpu_ms_per_renewal"]
-        show(one["clients"], what, *_common(part), f"{each:.2f}")
+def show_part(one: _Report, kind: str) -> None:
+    part, what = one[kind], "arriving" if kind == "arrival" else kind
+    each = part["cpu_ms_per_client" if kind == "arrival" else "cpu_ms_per_renewal"]
+    show(one["clients"], what, *_common(part), f"{each:.2f}")
 
 
 def show_rounds(one: _Report) -> None:
@@ -463,7 +510,7 @@ def _common(part: _Report) -> list[str]:
     return [f"{part['seconds']:.1f}", *busy, f"{part['mib']:.0f}", *probed]
 
 
-def load(plan: Plan) -> _Report:
+def load(plan: Plan, out: Path | None = None) -> _Report:
     """Everything that was started has ended when this returns."""
 
     async def run() -> None:
@@ -473,15 +520,25 @@ def load(plan: Plan) -> _Report:
         await made.run()
 
     allow_files(2 * max(*plan.clients, plan.pool, 0) + 2 * _SPARE)
+    if plan.server_cores:
+        only_on(sorted(os.sched_getaffinity(0) - set(plan.server_cores)))
     show(_ABOUT)
     show(*_HEAD)
     with tempfile.TemporaryDirectory(prefix="sfsl-load-") as folder:
-        made = Load(plan, Path(folder))
+        made = Load(plan, Path(folder), out)
         try:
             asyncio.run(run())
         except asyncio.CancelledError:
             made.stopped["all"] = "told to stop"
         return made.result()
+
+
+def cores(text: str) -> tuple[int, ...]:
+    """Read a list of cores, of which others must be left for the clients."""
+    wanted, ours = {int(one) for one in text.split(",")}, os.sched_getaffinity(0)
+    if not wanted < ours:
+        raise argparse.ArgumentTypeError(f"{text}: some, but not all, of {sorted(ours)}")
+    return tuple(sorted(wanted))
 
 
 def main() -> None:
@@ -502,6 +559,8 @@ def main() -> None:
     add("--light", action="store_true", help="those that wait are bare sockets, not whole clients")
     add("--probe-seconds", type=float, default=0.05, help="between two probes")
     add("--late-seconds", type=float, default=1.0, help="p99 of a probe beyond which latency is broken")
+    add("--server-cores", type=cores, default=(), help="that the server has to itself, as in 0,1")
+    add("--out", type=Path, help="a file for the result, written anew after each stage")
     chosen = parser.parse_args()
     plan = Plan(
         tuple(sorted(chosen.clients)),
@@ -517,8 +576,9 @@ def main() -> None:
         chosen.scheme,
         chosen.light,
         chosen.probe_seconds,
+        chosen.server_cores,
     )
-    result = load(plan)
+    result = load(plan, chosen.out)
     show(f"held to the last: {result['last_that_held']}; stopped: {result['stopped']}")
     print(json.dumps(result, indent=2))
 

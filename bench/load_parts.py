@@ -83,7 +83,8 @@ class Served:
 
 
 @asynccontextmanager
-async def served(folder: Path, settings: str) -> AsyncIterator[Served]:
+async def served(folder: Path, settings: str, cores: Sequence[int] = ()) -> AsyncIterator[Served]:
+    """``cores``: those that its process may use; all of this one's where none are named."""
     folder.mkdir()
     (folder / "serve.toml").write_text(settings)
     command = [
@@ -96,7 +97,9 @@ async def served(folder: Path, settings: str) -> AsyncIterator[Served]:
         str(folder / "state"),
     ]
     with open(folder / "log.txt", "w") as log:
-        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdout=log, stderr=log, preexec_fn=(lambda: only_on(cores)) if cores else None
+        )
     try:
         made = Served(process, folder, "")
         async with asyncio.timeout(_GIVE_UP_SECONDS):
@@ -109,6 +112,11 @@ async def served(folder: Path, settings: str) -> AsyncIterator[Served]:
         if process.returncode is None:
             process.kill()
             await process.wait()
+
+
+def only_on(cores: Sequence[int]) -> None:
+    """Keep this process, and what it starts from now on, to these cores."""
+    os.sched_setaffinity(0, cores)
 
 
 # -- clients of this process ---------------------------------------------------------------------
@@ -341,18 +349,33 @@ async def _play(pipe: Connection, path: Path) -> None:
     lightly = Played()
 
     def wait(wanted: Join, poll_seconds: float) -> None:
-        start, took, tls = time.perf_counter(), [], trusted(wanted.ca)
-        room = asyncio.Semaphore(_AT_ONCE)
+        start, tls, took = time.perf_counter(), trusted(wanted.ca), list[float]()
+        room, missing = asyncio.Semaphore(_AT_ONCE), len(wanted.names)
 
-        def came() -> None:
-            took.append(time.perf_counter() - start)
-            if len(took) == len(wanted.names):
+        def heard_of() -> None:
+            nonlocal missing
+            missing -= 1
+            if not missing:
                 pipe.send(took)
 
+        async def arrive(waiter: Waiter) -> None:
+            arrived = False
+
+            def came() -> None:
+                nonlocal arrived
+                arrived = True
+                took.append(time.perf_counter() - start)
+                heard_of()
+
+            try:
+                await waiter.run(came, room)
+            finally:
+                if not arrived:  # it was refused, and nobody is to wait for it
+                    heard_of()
+
         for _ in wanted.names:
-            waiters.append(
-                asyncio.create_task(Waiter(wanted.url, tls, poll_seconds, lightly).run(came, room))
-            )
+            waiter = Waiter(wanted.url, tls, poll_seconds, lightly)
+            waiters.append(asyncio.create_task(arrive(waiter)))
 
     def join(wanted: Join) -> None:
         start, took = time.perf_counter(), dict.fromkeys(wanted.names, 0.0)
