@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sfsl.cli.output import table
+from sfsl_research.tune.space import said_value
 
 if TYPE_CHECKING:
     from sfsl.scores import Evaluation
@@ -81,7 +82,7 @@ def figures(found: "Evaluation") -> str:
 
 
 def _figure_row(one: "ArmResult", summary: "Summary") -> tuple[str, ...]:
-    changes = "\n".join(f"{key.partition('.')[2]} {value:g}" for key, value in one.changes.items())
+    changes = "\n".join(f"{key.partition('.')[2]} {said_value(value)}" for key, value in one.changes.items())
     found = (one.validation.auc, one.validation.log_loss, one.test.auc, one.test.log_loss)
     return (
         f"{one.name} *" if one.name == summary.choice else one.name,

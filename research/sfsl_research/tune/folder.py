@@ -23,6 +23,7 @@ from sfsl.errors import InputError
 from sfsl.settings.run import RunConfig, from_sections
 from sfsl_research.checkpoints import read_arrays
 from sfsl_research.tune.halving import ArmState, By
+from sfsl_research.tune.space import Value
 
 PLAN, STATE, CURVES, SUMMARY, RUN_FILE = "tune.json", "state.npz", "curves.csv", "summary.json", "tuned.toml"
 
@@ -34,7 +35,7 @@ class Plan(msgspec.Struct, frozen=True):
     changes of it, by name; ``clients`` and ``samples`` are those of the data it began with."""
 
     base: RunConfig
-    arms: dict[str, dict[str, float | int]]
+    arms: dict[str, dict[str, Value]]
     clients: int
     samples: int
 

@@ -13,7 +13,7 @@ from sfsl.settings.run import RunConfig
 from sfsl.settings.toml import to_toml
 from sfsl_research.tune.folder import CURVES, RUN_FILE, Plan, TuneFolder
 from sfsl_research.tune.halving import DEFAULT, ArmState, By, Cost, ordered, total, worth
-from sfsl_research.tune.space import Changes, with_changes
+from sfsl_research.tune.space import Changes, Value, said_value, with_changes
 
 
 class ArmResult(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class ArmResult(msgspec.Struct, frozen=True):
     what those and test devices say about that round."""
 
     name: str
-    changes: dict[str, float | int]
+    changes: dict[str, Value]
     dropped: int | None
     best_round: int
     validation: Evaluation
@@ -97,7 +97,7 @@ def run_file(plan: Plan, summary: Summary) -> str:
 
 
 def said_changes(changes: Changes) -> str:
-    return ", ".join(f"{key} = {value:g}" for key, value in changes.items()) or "nothing"
+    return ", ".join(f"{key} = {said_value(value)}" for key, value in changes.items()) or "nothing"
 
 
 def _verdict(chosen: ArmResult, default: ArmResult, by: By) -> str:

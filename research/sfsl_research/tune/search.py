@@ -15,6 +15,7 @@ from sfsl.arrays import Indices
 from sfsl.correction import Correction
 from sfsl.durable import Closing
 from sfsl.errors import InputError, ParameterError
+from sfsl.models.kinds import build_task
 from sfsl.run.fleet import Devices, Fleet, Interacted, scheme_privacy
 from sfsl.run.planning import choose_cohort
 from sfsl.run.setup import rebuilds, resolved, simulation_settings
@@ -74,7 +75,8 @@ class Search(Closing):
     def __init__(self, folder: TuneFolder, fleet: Fleet, device: torch.device) -> None:
         self.folder, self.plan = folder, folder.plan
         plan, self._names = folder.plan, sorted(fleet.devices)
-        if not (isinstance(fleet.train, Interacted) and isinstance(fleet.devices, Devices)):
+        catalogue = fleet.catalogue
+        if not (isinstance(fleet.train, Interacted) and isinstance(fleet.devices, Devices) and catalogue):
             raise InputError("sfsl tune is for clicks data")
         if (len(fleet.devices), len(fleet.train)) != (plan.clients, plan.samples):
             raise InputError(
@@ -87,6 +89,8 @@ class Search(Closing):
         base = resolved(on_device(plan.base, device.type), fleet)
         self._task, self._numbers, self._seed = fleet.task, fleet.devices.numbers, base.run.seed
         self._configs = {name: with_changes(base, plan.arms[name]) for name in plan.arms}
+        models = {base.model, *(config.model for config in self._configs.values())}
+        self._tasks = {one: build_task(catalogue, one, self._seed) for one in models}
         self._fleet = ResidentClients(compact(fleet.train.data, base.data.max_history), device)
         self._clients, self._baselines = base.round.clients, baselines_of(fleet.task, fleet.train)
         pools = split_pools(plan.base, fleet)
@@ -99,8 +103,9 @@ class Search(Closing):
         self.round = 0
         self.arms = {name: ArmState() for name in plan.arms}
         self._models = {
-            name: ResidentModel(self._task, _fresh(self._task, config), device)
+            name: ResidentModel(task, _fresh(task, config), device)
             for name, config in self._configs.items()
+            for task in [self._tasks[config.model]]
         }
         self._best: dict[str, dict[str, NDArray[Any]]] = {}
         self._go_on()
@@ -203,7 +208,8 @@ class Search(Closing):
         """Put running arms that train alike into one engine each."""
         groups: dict[object, list[str]] = {}
         for name in self._models:
-            groups.setdefault(self._configs[name].training, []).append(name)
+            config = self._configs[name]
+            groups.setdefault((config.model, config.training), []).append(name)
         passes = []
         for names in groups.values():
             configs = [self._configs[name] for name in names]
@@ -213,7 +219,8 @@ class Search(Closing):
             ]
             engine = ResidentEngine(self._fleet, arms, clients=self._clients, seed=self._seed)
             engine.prepare()
-            passes.append(_Pass(tuple(names), engine, rebuilds(configs[0], self._task)))
+            one = configs[0]
+            passes.append(_Pass(tuple(names), engine, rebuilds(one, self._tasks[one.model])))
         return passes
 
     def _tested(self, pool: Pool, device: torch.device, samples: int) -> ResidentTest:

@@ -9,20 +9,23 @@ import numpy as np
 from sfsl.errors import ParameterError
 from sfsl.settings.run import RunConfig, TrainingSettings
 
-Value = float | int
+Value = float | int | str
 Changes = Mapping[str, Value]
 
 _ARMS = 1004  # its stream of the seed
 
 
 def _times(*factors: float) -> Callable[[Value], list[Value]]:
-    return lambda own: [float(f"{own * factor:.3g}") for factor in factors]
+    return lambda own: [float(f"{float(own) * factor:.3g}") for factor in factors]
 
 
 def _among(*values: Value) -> Callable[[Value], list[Value]]:
     return lambda own: [*values]
 
 
+# One of them is tried alone and before all else. Where clients have few samples, biases of users and items
+# may be all there is to learn, and a network is in their way.
+_MODELS = ("logistic", "din")
 # By key: what is tried beside the run's own value, which always is. Multiples follow whatever the default is.
 SPACE: Mapping[str, Callable[[Value], list[Value]]] = {
     "server.row_rate": _times(1 / 3, 3),
@@ -43,20 +46,26 @@ def with_changes(config: RunConfig, changes: Changes) -> RunConfig:
     return config
 
 
+def said_value(value: Value) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
+
+
 def draw_arms(base: RunConfig, count: int, seed: int, *, personal: bool = True) -> list[Changes]:
     """Draw ``count`` arms, or as many as there are; the first is ``base`` itself, without changes.
 
     In turn one arm differs from it in a single setting, and one is from anywhere in the grid: the first kind
     is often better where the default is nearly right, the second where it is not. Arms whose local training
     is the same share a pass on the device, so there are about twice as many arms as ways of local training.
-    ``personal``: whether the model has personal rows; without any there is nothing to rebuild.
+    The second arm is another model. ``personal``: whether the model has personal rows; without any there is
+    nothing to rebuild.
     """
     grid = [one for one in _grid(base, personal) if one]
     order = [grid[place] for place in np.random.default_rng([_ARMS, seed]).permutation(len(grid))]
     near, far = ([one for one in order if (len(one) == 1) is single] for single in (True, False))
     candidates = [one for pair in zip_longest(near, far) for one in pair if one]
     local, limit = {base.training}, max(2, count // 2)
-    chosen: list[Changes] = [{}]
+    other = next(kind for kind in _MODELS if kind != base.model.kind)
+    chosen: list[Changes] = [{}, {"model.kind": other}]
     waiting: list[Changes] = []
     for one in candidates:
         training = with_changes(base, one).training

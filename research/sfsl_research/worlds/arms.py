@@ -29,6 +29,8 @@ def family_of(arm: str) -> str:
 
 # All arms are evaluated on the same held-out samples, and trained to their end.
 _NOT_FOLLOWED = (("data", "validation"), ("run", "keep"), ("run", "patience"))
+# What there is no such thing as in one place.
+_NOT_CENTRAL = ("server", "privacy", "hot")
 
 
 def arms_of(
@@ -40,7 +42,7 @@ def arms_of(
         chosen[name] = _plain(model, sections, clients, seed)
     default = chosen[DEFAULT]
     chosen[PAPER] = _plain(model, as_in_paper({}), clients, seed)
-    rows, dense = default.server.row_rate, default.dense_rate
+    rows, dense = default.row_rate, default.dense_rate
     for factor in FL_FACTORS:
         rates = {"row_rate": rows * factor, "dense_rate": dense * factor}
         chosen[f"{FL} {factor:g}"] = _plain(
@@ -69,4 +71,7 @@ def digest_of(config: RunConfig) -> str:
     sections = msgspec.to_builtins(config)
     for section, key in _NOT_FOLLOWED:
         del sections[section][key]
+    if config.round.scheme == CENTRALIZED:
+        for section in _NOT_CENTRAL:
+            del sections[section]
     return sha256(msgspec.json.encode(sections, order="sorted")).hexdigest()[:16]

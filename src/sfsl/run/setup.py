@@ -62,7 +62,8 @@ def with_halving(config: RunConfig, clients: int) -> ServerSettings:
     server = config.server
     if server.row_halving != "auto":
         return server
-    rounds = math.ceil(_PASSES * clients / config.round.clients) if server.row_step == "heat" else 0
+    falls = server.row_step == "heat" and not config.small_steps
+    rounds = math.ceil(_PASSES * clients / config.round.clients) if falls else 0
     return msgspec.structs.replace(server, row_halving=rounds)
 
 

@@ -32,7 +32,7 @@ def round_rules(config: RunConfig, *, active: bool = False, threshold: int | Non
             rows=rows,
             dense=dense,
             averaging=averaging,
-            row_step=server_step(server.row_step, server.row_rate, math.sqrt(server.row_prior)),
+            row_step=server_step(server.row_step, config.row_rate, math.sqrt(config.row_prior)),
             dense_step=server_step(server.dense_step, config.dense_rate),
         ),
         training=lambda number: _hyperparameters(config, number),
@@ -57,7 +57,7 @@ def _longest_move(config: RunConfig) -> float | None:
     if server.row_step != "heat" or config.round.scheme not in ("sfsl", "fsl"):
         return None
     # Rows of 18 numbers and a bias. Not this model's width: a server of an app's own model knows no other.
-    return 1.1 * server.row_rate * math.sqrt(19 / (1 + server.row_prior))
+    return 1.1 * config.row_rate * math.sqrt(19 / (1 + config.row_prior))
 
 
 def hot_rules(config: RunConfig) -> HotRules:

@@ -298,12 +298,15 @@ class ServerSettings(Checked, frozen=True):
     row_step: How rows move: "heat" weighs how many clients trained a row: rows of many move fast, rows of few
         with care, whatever the size of local moves; "add" (the paper), "adagrad" and "adam" move by averages.
     row_rate: Learning rate of the row step; with heat the most that a number of a row moves in a round.
+        "auto": 0.2; 0.45 for words, for models of your own, over hot rows and where rows do not move by heat.
     row_halving: After so many rounds rows move half as far, after twice as many a third as far; 0: always
-        as far. "auto": with heat the rounds of two passes over all clients, where their number is known.
+        as far. "auto": 0; with heat for words, for models of your own and over hot rows the rounds of two
+        passes over all clients, where their number is known.
     row_prior: With heat: from about so many clients on, in all rounds together, a row moves at the full rate.
+        "auto": 3; 20 for words, for models of your own and over hot rows.
     dense_step: How the dense part moves: "add", "adagrad" or "adam".
-    dense_rate: Learning rate of the dense step. "auto": 0.001 with adam, 0.01 for words, and 0.03 with
-        adagrad; where it adds, 2 if clients have submodels, else 1.
+    dense_rate: Learning rate of the dense step. "auto": with adam 0.0003, for models of your own and over hot
+        rows 0.001, for words 0.01; 0.03 with adagrad; where it adds, 2 if clients have submodels, else 1.
     """
 
     weights: Literal["auto", "owners", "samples", "dataset"] = "auto"
@@ -311,9 +314,9 @@ class ServerSettings(Checked, frozen=True):
     kappa_rounds: Annotated[int, Meta(ge=0, le=10**7)] = 110
     max_move: Annotated[float, Meta(ge=0, le=1e6)] | Literal["auto"] = "auto"
     row_step: RowStep = "heat"
-    row_rate: Positive = 0.45
+    row_rate: Positive | Literal["auto"] = "auto"
     row_halving: Annotated[int, Meta(ge=0, le=10**9)] | Literal["auto"] = "auto"
-    row_prior: Positive = 20.0
+    row_prior: Positive | Literal["auto"] = "auto"
     dense_step: Step = "adam"
     dense_rate: Positive | Literal["auto"] = "auto"
 
@@ -544,10 +547,30 @@ class RunConfig(Checked, frozen=True):
         faster."""
         if self.server.dense_rate != "auto":
             return self.server.dense_rate
-        if self.server.dense_step != "add":
-            words = self.model.kind == "lstm"
-            return 0.03 if self.server.dense_step == "adagrad" else 0.01 if words else 0.001
-        return 2.0 if self.round.scheme in ("sfsl", "hot", "fsl") else 1.0
+        if self.server.dense_step == "add":
+            return 2.0 if self.round.scheme in ("sfsl", "hot", "fsl") else 1.0
+        if self.server.dense_step == "adagrad":
+            return 0.03
+        return 0.01 if self.model.kind == "lstm" else 0.0003 if self.small_steps else 0.001
+
+    @property
+    def row_rate(self) -> float:
+        if self.server.row_rate != "auto":
+            return self.server.row_rate
+        return 0.2 if self.small_steps and self.server.row_step == "heat" else 0.45
+
+    @property
+    def row_prior(self) -> float:
+        if self.server.row_prior != "auto":
+            return self.server.row_prior
+        return 3.0 if self.small_steps else 20.0
+
+    @property
+    def small_steps(self) -> bool:
+        """Whether the numbers of decision 29 stand for "auto": for exact sums of clicks and a model of ours,
+        whose rows have a way of their own to the score. Elsewhere those of decisions 15 and 18 do."""
+        own = self.data.source == "python"
+        return self.round.scheme != "hot" and self.model.kind != "lstm" and not own
 
     @property
     def weights(self) -> Literal["owners", "samples", "dataset"]:

@@ -95,11 +95,17 @@ def test_the_engine_of_this_process_is_looked_for_nowhere(monkeypatch: pytest.Mo
     ("server", "rounds"),
     [({}, 21), ({"row_halving": 7}, 7), ({"row_halving": 0}, 0), ({"row_step": "add"}, 0)],
 )
-def test_the_rate_of_rows_is_halved_by_two_passes_over_all_clients(
+def test_where_the_rate_of_rows_falls_two_passes_over_all_clients_halve_it(
     server: dict[str, object], rounds: int
 ) -> None:
-    config = from_sections({"server": server, "round": {"clients": 100}})
+    config = from_sections({"server": server, "round": {"clients": 100, "scheme": "hot"}})
     assert setup.with_halving(config, 1025).row_halving == rounds
+
+
+def test_the_rate_of_rows_stays_for_exact_sums_of_clicks() -> None:
+    assert setup.with_halving(from_sections({}), 1025).row_halving == 0
+    asked = from_sections({"server": {"row_halving": 7}})
+    assert setup.with_halving(asked, 1025).row_halving == 7
 
 
 def test_a_cohort_that_is_too_small_is_told_how_many_it_takes(tmp_path: Path) -> None:

@@ -160,7 +160,11 @@ def test_rows_move_half_as_far_after_so_many_rounds() -> None:
 @pytest.mark.parametrize(
     ("sections", "rate"),
     [
-        ({}, 0.001),
+        ({}, 0.0003),
+        ({"round": {"scheme": "fl"}}, 0.0003),
+        ({"round": {"scheme": "hot"}, "privacy": {"participations": 1}, "hot": {"surveys": 1}}, 0.001),
+        ({"data": {"source": "python", "path": "own.py"}}, 0.001),
+        ({"data": {"source": "shakespeare", "path": "roles"}, "model": {"kind": "lstm"}}, 0.01),
         ({"server": {"dense_step": "adagrad"}}, 0.03),
         ({"server": {"dense_step": "add"}}, 2),
         ({"server": {"dense_step": "add"}, "round": {"scheme": "fsl"}}, 2),
@@ -173,6 +177,31 @@ def test_the_rate_of_the_dense_part_suits_its_step_and_what_clients_have(
     sections: dict[str, Any], rate: float
 ) -> None:
     assert round_rules(from_sections(sections)).update.dense_step.rate == rate
+
+
+@pytest.mark.parametrize(
+    ("sections", "rate", "prior"),
+    [
+        ({}, 0.2, 3),
+        ({"model": {"kind": "logistic"}, "round": {"scheme": "fsl"}}, 0.2, 3),
+        ({"server": {"row_rate": 0.7}}, 0.7, 3),
+        ({"server": {"row_prior": 7}}, 0.2, 7),
+        ({"server": {"row_step": "adagrad"}}, 0.45, 3),
+        ({"round": {"scheme": "hot"}}, 0.45, 20),
+        ({"data": {"source": "python", "path": "own.py"}}, 0.45, 20),
+        ({"data": {"source": "shakespeare", "path": "roles"}, "model": {"kind": "lstm"}}, 0.45, 20),
+    ],
+)
+def test_the_steps_of_rows_suit_what_is_summed(sections: dict[str, Any], rate: float, prior: float) -> None:
+    config = from_sections(sections)
+    assert (config.row_rate, config.row_prior) == (rate, prior)
+
+
+def test_one_client_moves_a_new_row_no_further_by_either_kind_of_steps() -> None:
+    """The limit of a row's move follows the steps, and a liar has gained nothing by the smaller ones."""
+    sections = {"server": {"row_rate": 0.45, "row_prior": 20.0}}
+    limits = [round_rules(from_sections(one)).update.averaging.max_move for one in ({}, sections)]
+    assert limits == pytest.approx([0.4795, 0.4708], abs=1e-3)
 
 
 def test_a_file_that_says_how_its_model_is_served_is_a_run_file_too(tmp_path: Path) -> None:
@@ -198,7 +227,7 @@ def test_the_papers_settings_fill_in_what_is_not_said() -> None:
 
 def test_a_step_by_heat_has_the_root_of_its_prior_as_tau() -> None:
     step = round_rules(from_sections({"server": {"row_prior": 49}})).update.row_step
-    assert (step.kind, step.rate, step.tau) == ("heat", 0.45, 7)
+    assert (step.kind, step.rate, step.tau) == ("heat", 0.2, 7)
     with pytest.raises(ParameterError, match="dense_step"):
         from_sections({"server": {"dense_step": "heat"}})
 

@@ -18,8 +18,9 @@ from sfsl_research.tune import search as searching
 from sfsl_research.tune.folder import PLAN, STATE, Plan
 from sfsl_research.tune.halving import DEFAULT, ArmState, Cost
 from sfsl_research.tune.picture import draw
-from sfsl_research.tune.result import chosen_config, summarize, write_results
+from sfsl_research.tune.result import chosen_config, run_file, summarize, write_results
 from sfsl_research.tune.search import Progress, Search, begin, go_on
+from sfsl_research.tune.space import Value
 
 CPU = torch.device("cpu")
 CLIENTS = 6
@@ -41,9 +42,9 @@ def config(**sections: dict[str, object]) -> RunConfig:
 # So slow that nearly nothing is learned; the arm "fast" is not.
 BASE = config(
     training={"learning_rate": 1e-6, "rebuild": 0.3, "rebuild_rate": 1e-3, "rebuild_epochs": 2},
-    server={"row_step": "heat", "row_rate": 1e-6, "dense_step": "adam", "dense_rate": 1e-9},
+    server={"row_rate": 1e-6, "row_prior": 20.0, "row_halving": 14, "dense_rate": 1e-9},
 )
-ARMS: dict[str, dict[str, float | int]] = {
+ARMS: dict[str, dict[str, Value]] = {
     DEFAULT: {},
     "fast": {"training.learning_rate": 0.2, "server.row_rate": 0.3, "server.dense_rate": 0.003},
     "kept": {"training.rebuild": 0.0},
@@ -110,6 +111,23 @@ def test_the_default_survives_to_the_end_and_the_best_is_chosen(whole: tuple[Pat
     assert "item popularity" in summary.verdict
 
 
+def test_another_model_is_an_arm_like_others_and_may_be_chosen(fleet: Fleet, tmp_path: Path) -> None:
+    arms: dict[str, dict[str, Value]] = {DEFAULT: {}, "other": {"model.kind": "logistic"}}
+    plan = Plan(BASE, arms, len(fleet.devices), len(fleet.train))
+    path = tmp_path / "tune"
+    searched(begin(path, plan, fleet, CPU), stop=lambda: True)
+    search = go_on(path, fleet, CPU)
+    found = searched(search)
+    assert {name: len(arm.points) for name, arm in found.items()} == {DEFAULT: 4, "other": 2}
+    assert found["other"].test != found[DEFAULT].test
+    summary = summarize(plan, search.rungs, {"other": found["other"], DEFAULT: found["other"]})
+    assert summary.choice == DEFAULT  # of equals
+    said = run_file(plan, msgspec.structs.replace(summary, choice="other"))
+    assert "# Changed from what was asked for: model.kind = logistic." in said
+    (tmp_path / "chosen.toml").write_text(said)
+    assert read_config(tmp_path / "chosen.toml").model.kind == "logistic"
+
+
 def test_each_arm_says_what_it_cost(whole: tuple[Path, Search], fleet: Fleet) -> None:
     _, search = whole
     for name, arm in search.arms.items():
@@ -136,7 +154,7 @@ def test_validation_and_test_devices_are_different_ones(whole: tuple[Path, Searc
 
 
 def test_test_devices_judge_the_best_round_and_not_the_last(fleet: Fleet, tmp_path: Path) -> None:
-    wild: dict[str, dict[str, float | int]] = {
+    wild: dict[str, dict[str, Value]] = {
         DEFAULT: {},
         "wild": {"training.learning_rate": 0.5, "server.row_rate": 2.0, "server.dense_rate": 0.01},
     }

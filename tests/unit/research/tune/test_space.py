@@ -3,7 +3,7 @@
 import pytest
 
 from sfsl.settings.run import RunConfig, from_sections
-from sfsl_research.tune.space import SPACE, draw_arms, with_changes
+from sfsl_research.tune.space import SPACE, draw_arms, said_value, with_changes
 
 BASE = RunConfig()
 
@@ -13,7 +13,16 @@ def test_the_settings_as_they_are_come_first_and_no_arm_twice() -> None:
     assert arms[0] == {}
     assert len(arms) == 16
     assert len({repr(with_changes(BASE, one)) for one in arms}) == 16
-    assert {key for one in arms for key in one} == {*SPACE}
+    assert {key for one in arms for key in one} == {"model.kind", *SPACE}
+
+
+@pytest.mark.parametrize(("own", "other"), [("din", "logistic"), ("bst", "logistic"), ("logistic", "din")])
+def test_another_model_is_tried_alone(own: str, other: str) -> None:
+    arms = draw_arms(from_sections({"model": {"kind": own}}), 1000, seed=3)
+    assert arms[1] == {"model.kind": other}
+    assert not [one for one in arms[2:] if "model.kind" in one]
+    assert said_value(other) == other
+    assert said_value(0.03) == "0.03"
 
 
 def test_the_seed_draws_them() -> None:
@@ -38,7 +47,7 @@ def test_values_follow_what_the_run_has() -> None:
         "training.rebuild": {0.0, BASE.training.rebuild},
         "training.epochs": {1, 2},
     }
-    assert len(arms) == 3 * 3 * 3 * 3 * 3
+    assert len(arms) == 3 * 3 * 3 * 3 * 3 + 1  # and another model
 
 
 def test_a_rate_of_auto_is_multiplied_as_what_it_stands_for() -> None:

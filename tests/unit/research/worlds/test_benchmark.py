@@ -35,7 +35,8 @@ def test_the_default_is_that_of_a_run() -> None:
     assert (default.training, default.server, default.model) == (usual.training, usual.server, usual.model)
     assert (default.privacy, default.round.min_contributors) == (usual.privacy, usual.round.min_contributors)
     assert (default.round.clients, default.run.seed) == (7, 3)
-    assert arms["fl 3"].server.row_rate == 3 * usual.server.row_rate
+    rates = arms["fl 3"].server
+    assert (rates.row_rate, rates.dense_rate) == pytest.approx((3 * usual.row_rate, 3 * usual.dense_rate))
     assert arms["fl 3"].server.row_step == usual.server.row_step
     assert (arms["paper"].training.batch_size, arms["paper"].server.kappa) == (2, 1)
     assert {family_of(arm) for arm in arms} == {"default", "paper", "fl", "centralized"}
