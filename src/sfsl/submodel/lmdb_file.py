@@ -6,9 +6,6 @@ Importing this module needs the package lmdb (``sfsl[store]``); ``lmdb_store`` d
 import contextlib
 import errno
 import os
-import resource
-import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -16,7 +13,15 @@ from typing import TypeAlias, TypeVar
 import lmdb
 from lmdb.verify import VerifyError, verify
 
-from sfsl.durable import FileLock, folder_made_whole, system_errors_as, written_whole
+from sfsl.durable import (
+    LITTLE_ROOM,
+    NO_ROOM,
+    FileLock,
+    folder_made_whole,
+    room_for,
+    system_errors_as,
+    written_whole,
+)
 from sfsl.errors import StoreCorrupt, StoreError, StoreFull
 from sfsl.submodel.tables import MAX_TABLES
 
@@ -26,12 +31,9 @@ T = TypeVar("T")
 
 # Address space, not disk or memory; small enough for a process with a modest limit, doubled when used up.
 _FIRST_MAP_BYTES = 1 << 26
-_DATA = "data.mdb"
+_DATA, _READ = "data.mdb", "read"
 _MAX_DATABASES = 2 * MAX_TABLES
 _SHOWN = 3
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# LMDB reports a write that the disk cut short as EIO; with less room than this it is taken for a full disk.
-_LITTLE_ROOM = 1 << 22
 
 
 class LmdbFile:
@@ -86,7 +88,7 @@ class LmdbFile:
     def read(self) -> Iterator[Transaction]:
         """Give a view of the last commit."""
         self._lock.require()
-        with _typed(self.path, "read"), self._env.begin() as txn:
+        with _typed(self.path, _READ), self._env.begin() as txn:
             yield txn
 
     def write(self, contents: Mapping[str, Records]) -> None:
@@ -175,17 +177,11 @@ def _typed(path: Path, doing: str) -> Iterator[None]:
 
 
 def _from_errno(code: int, text: str, path: Path, doing: str) -> StoreError:
-    if code in _FULL or (code == errno.EIO and _room(path) < _LITTLE_ROOM):
+    # LMDB reports a write that the disk cut short as EIO. Whoever only reads needs no room.
+    cut = code == errno.EIO and doing != _READ and room_for(path / _DATA) < LITTLE_ROOM
+    if code in NO_ROOM or cut:
         return StoreFull(f"no room to {doing} {path}: {text}. What was committed stands; free some space")
     return StoreError(f"cannot {doing} {path}: {text}. What was committed stands; open the store again")
-
-
-def _room(path: Path) -> int:
-    """Return by how many bytes a file may grow: by what the disk has, and what this process may write."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    allowed = sys.maxsize if limit == resource.RLIM_INFINITY else limit
-    data = path / _DATA
-    return min(shutil.disk_usage(path.parent).free, allowed - (data.stat().st_size if data.exists() else 0))
 
 
 def _require_sound(data: Path) -> None:
