@@ -63,10 +63,14 @@ class LmdbFile:
 
     def _require_length(self, data: Path) -> None:
         """Make a file that was cut short as long as it says, with zeros, which checksums find; LMDB would
-        end this process where it reads beyond the end. The engine may leave out a last page that is free."""
+        end this process where it reads beyond the end. The engine may leave out last pages that are free. It
+        doubles its map where that is used up, so a head that says more than twice as much is damaged."""
         due = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
         with system_errors_as(StoreError, f"open {self.path}"):
-            if data.stat().st_size < due:
+            size = data.stat().st_size
+            if due > 2 * max(_FIRST_MAP_BYTES, size):
+                raise StoreCorrupt(f"{data} has {size:,} bytes and says {due:,}. Restore a backup")
+            if size < due:
                 os.truncate(data, due)
 
     @classmethod
@@ -152,14 +156,17 @@ class LmdbFile:
 
 def copy_beside(path: Path, target: Path) -> None:
     """Copy the last commit of the file at ``path`` to ``target``, which is not there, while its owner goes
-    on: LMDB keeps readers of other processes apart from the writer."""
+    on: LMDB keeps readers of other processes apart from the writer. A damaged one is refused, on which the
+    engine could end this process; what is in its rows, whoever opens the copy will check."""
+    sound = not _problems(path / _DATA)
     try:
-        with (
-            _typed(path, "copy"),
-            lmdb.open(str(path), readonly=True, max_dbs=_MAX_DATABASES) as env,
-            folder_made_whole(target) as aside,
-        ):
-            env.copy(str(aside), compact=True)
+        with _typed(path, "copy"), lmdb.open(str(path), readonly=True, max_dbs=_MAX_DATABASES) as env:
+            if not sound:
+                # Perhaps its owner wrote meanwhile. What this view can see stays as it is until it is closed.
+                with env.begin():
+                    _require_sound(path / _DATA)
+            with folder_made_whole(target) as aside:
+                env.copy(str(aside), compact=True)
     except OSError as error:
         raise _from_errno(error.errno or 0, str(error), target, "write") from None
 
@@ -185,11 +192,20 @@ def _from_errno(code: int, text: str, path: Path, doing: str) -> StoreError:
 
 
 def _require_sound(data: Path) -> None:
+    if problems := _problems(data):
+        raise _damaged(data, problems)
+
+
+def _problems(data: Path) -> list[str]:
+    """Return what is wrong with the structure of a file. Raise where it is not even one of LMDB's."""
     try:
-        problems = verify(str(data))  # type: ignore[no-untyped-call]
-    except (VerifyError, OSError, ValueError, IndexError) as error:
-        problems = [str(error)]
-    if problems:
-        raise StoreCorrupt(
-            f"{data} is damaged in {len(problems)} places: {'; '.join(problems[:_SHOWN])}. Restore a backup"
-        )
+        return list(verify(str(data)))  # type: ignore[no-untyped-call]
+    except (VerifyError, OSError) as error:
+        raise _damaged(data, [str(error)]) from None
+    except (ValueError, IndexError) as error:
+        return [str(error)]
+
+
+def _damaged(data: Path, problems: Sequence[str]) -> StoreCorrupt:
+    where = f"{len(problems)} places: {'; '.join(problems[:_SHOWN])}"
+    return StoreCorrupt(f"{data} is damaged in {where}. Restore a backup")
