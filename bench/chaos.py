@@ -404,7 +404,8 @@ def summary(plan: Plan, found: Evidence, report: SwarmReport, seconds: float) ->
     )
     check_ins = sum(report.attempts.values())
     struck = sum(report.traffic.faults.values())
-    walls = [line.wall_seconds for line in found.lines]
+    known = [line for line in found.lines if not line.lost]
+    walls = [line.wall_seconds for line in known]
     return {
         "plan": {name: value for name, value in asdict(plan).items() if name != "strikes"},
         "strikes": as_json(plan.strikes),
@@ -428,7 +429,7 @@ def summary(plan: Plan, found: Evidence, report: SwarmReport, seconds: float) ->
             "faults": dict(report.traffic.faults),
             "lost to their round": sum(report.traffic.faults[kind] for kind in LOSSES),
             "in the sum, mean": statistics.fmean(
-                [line.survivors for line in found.lines if line.aborted is None] or [0]
+                [line.survivors for line in known if line.aborted is None] or [0]
             ),
             "exposures": sum(found.exposed.values()),
             "counted by the server": sum(found.acknowledged.values()),
