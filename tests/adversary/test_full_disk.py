@@ -19,7 +19,7 @@ from sfsl.carriers.https import coordinator
 from sfsl.carriers.https.app import AppLimits, Server, create_app
 from sfsl.carriers.https.coordinator import now_ms, steady_ms
 from sfsl.crypto.secret import Identity, Secret, SystemRandomness
-from sfsl.durable import LineFile
+from sfsl.durable import LineFile, room_for, takes
 from sfsl.errors import StoreError, StoreFull
 from sfsl.service import log_file
 from sfsl.service.clock import SigningClock
@@ -27,8 +27,9 @@ from sfsl.service.disk import DiskTrouble
 from sfsl.service.folder import METRICS, MetricsFile, read_lines
 from sfsl.service.log_file import LogRules, RosterLog
 from sfsl.service.messages import CODEC, Enrol, LogEntry
-from sfsl.service.registry import Enrolment
+from sfsl.service.registry import Enrolment, Registry, typed
 from sfsl.service.signing import Verifier
+from sfsl.service.versions import tag
 from sfsl.submodel import LmdbStore
 from small_disk import small_disk
 
@@ -189,9 +190,6 @@ def test_requests_are_put_off_until_the_disk_takes_something(
     async def scenario() -> None:
         async with Deployment(tmp_path, disk=DiskTrouble(tmp_path)) as world:
             clock = SigningClock(None, wall=now_ms, steady=steady_ms)
-            verifier = Verifier(
-                world.registry.deployment, world.registry.public_key, hosts=HOSTS, cover=clock.cover
-            )
             monkeypatch.setattr(SigningClock, "cover", cover)
             verifier = Verifier(
                 world.registry.deployment, world.registry.public_key, hosts=HOSTS, cover=clock.cover
@@ -258,8 +256,6 @@ def test_a_write_that_fails_with_little_room_is_a_full_disk(
     monkeypatch.setattr("sfsl.durable.shutil.disk_usage", lambda _: type("Usage", (), {"free": room}))
     found = sqlite3.OperationalError("disk I/O error")
     found.sqlite_errorcode = sqlite3.SQLITE_IOERR | 19 << 8  # of the file of the log's index
-    from sfsl.service.registry import typed
-
     with pytest.raises(StoreError) as caught, typed(tmp_path / "registry.sqlite", doing):
         raise found
     assert type(caught.value) is (error if doing == "write" else StoreError)
@@ -342,3 +338,38 @@ def test_an_enrolment_is_put_off_and_done_when_there_is_room(caplog: pytest.LogC
         run(scenario(disk))
     assert len(told(caplog)) == 2
     assert told(caplog)[1] == ROOM_AGAIN
+
+
+def test_whoever_joins_in_a_trouble_says_nothing_until_all_are_out_of_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    trouble = DiskTrouble()
+    for who in ("rounds", "requests", "rounds"):
+        trouble.begins(who, f"{who} wait")
+    assert trouble.why
+    for who in ("rounds", "metrics", "requests", "requests"):
+        trouble.ends(who, f"{who} go on")
+    assert not trouble.why
+    assert caplog.messages == ["rounds wait", "requests go on"]
+
+
+def test_a_disk_is_tried_and_nothing_is_left_of_it() -> None:
+    with small_disk(256) as disk:
+        (disk / "room.new").write_bytes(b"of a crash")
+        assert takes(disk, 1 << 16)
+        assert room_for(disk / "file") >= 1 << 17
+        with filled(disk, 4096):
+            assert not takes(disk, 1 << 16)
+            assert room_for(disk / "file") == 4096
+        assert takes(disk, 1 << 16)
+        assert list(disk.iterdir()) == []
+
+
+def test_a_model_that_there_is_no_room_for_is_not_tagged() -> None:
+    with small_disk(1024) as disk:
+        Registry(disk / "registry.sqlite").close()
+        LmdbStore.create(disk / "store", new_store().spec, np.arange(DENSE, dtype=np.float32)).close()
+        with filled(disk, 8192), pytest.raises(StoreFull):
+            tag(disk, "good")
+        assert list((disk / "versions").iterdir()) == []
+        assert tag(disk, "good").round == 0
