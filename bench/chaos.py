@@ -61,7 +61,7 @@ from sfsl_research.swarm.swarm import Swarm, SwarmReport, SwarmSettings
 
 _INVITED = re.compile(r" round (\d+) \(([0-9a-f]{32})\): \d+ clients invited")
 _SAMPLE_SECONDS = 0.5
-_STALL_SECONDS = 120.0
+_STALL_SECONDS = 600.0  # without a line about a round, which takes minutes where others have the machine
 _AGAIN_SECONDS = 1.0  # until a server that ended by itself is started again, as a supervisor would
 _MOST_ENDS = 50
 _KEPT = ("checked-in", "committed", "aborted")
@@ -223,19 +223,21 @@ grace_seconds = 2
     async def _torment(self, playing: "asyncio.Task[SwarmReport]") -> None:
         """Strike as planned, start again; until the server has had its rounds, or nothing goes on."""
         left = {one.round: one for one in self.plan.strikes}
-        latest, changed = 0, time.monotonic()
+        latest = 0
+        since = changed = time.monotonic()
         took = [2.0]
         with open(self.server.log) as log:
             while True:  # rounds that were cut short begin again: how many begun says nothing of the end
                 for line in log.readlines():
+                    if " round " in line:
+                        changed = time.monotonic()
                     if begun := _INVITED.search(line):
-                        now = time.monotonic()
-                        took = [*took[-9:], now - changed]
-                        latest, changed = int(begun[1]), now
+                        took = [*took[-9:], changed - since]
+                        latest, since = int(begun[1]), changed
                         self.begun[begun[2]] = time.time()
                 if latest in left and not self.server.ended:
                     await self._strike(left.pop(latest), statistics.median(took))
-                    changed = time.monotonic()
+                    since = changed = time.monotonic()
                 if self.server.ended and (code := self.server.running.returncode) != 0:
                     self._ends += 1
                     if self._ends > _MOST_ENDS:
@@ -246,11 +248,11 @@ grace_seconds = 2
                     self.server.kills.append(time.time())
                     await asyncio.sleep(_AGAIN_SECONDS)
                     await self.server.start()
-                    changed = time.monotonic()
+                    since = changed = time.monotonic()
                 if self.server.ended:
                     return
                 if playing.done() or time.monotonic() - changed > _STALL_SECONDS:
-                    self.unhandled.append("the clients stopped, or no round began for long")
+                    self.unhandled.append("the clients stopped, or nothing went on for long")
                     return
                 await asyncio.sleep(0.02)
 
