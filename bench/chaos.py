@@ -5,7 +5,8 @@
 ``sfsl serve`` runs over TLS on loopback in a process of its own; the clients, with their ledgers on disk, in
 this one. The server is killed, its disk is full for a while, its metrics are damaged while it is down, its
 clock is wrong for a while (``chaos_plan``), at moments that follow from the seed, at any point of a round;
-whenever it ends, it is started again, and nothing else is done. Afterwards what must hold is checked from
+whenever it ends, it is started again, and nothing else is done. By itself it may end only where it refuses to
+start on a full disk. Afterwards what must hold is checked from
 what is on disk and in the logs (``chaos_checks``); the verdicts are printed as JSON, and the exit status is 1
 if something does not hold. Then fewer strikes are tried, to find the fewest with which it fails (--shrink).
 A small disk needs root to mount it, a false clock libfaketime; what cannot be had is left out, and said.
@@ -42,10 +43,12 @@ from sfsl.client.events import Event
 from sfsl.client.link import trusted
 from sfsl.client.round import ClientModel, DurableMemory
 from sfsl.crypto.secret import Identity, SystemRandomness, digest
+from sfsl.errors import InputError
 from sfsl.models.package import describe, package_digest
 from sfsl.privacy import Budget, Calendar, ClientState
+from sfsl.rounds.record import RoundRecord
 from sfsl.run.fleet import build_fleet, client_privacy
-from sfsl.service.folder import read_lines
+from sfsl.service.folder import read_lines, scan_metrics
 from sfsl.service.registry import Registry
 from sfsl.service.signing import client_id
 from sfsl.settings.serve import from_all_sections
@@ -58,8 +61,9 @@ from sfsl_research.swarm.swarm import Swarm, SwarmReport, SwarmSettings
 
 _INVITED = re.compile(r" round (\d+) \(([0-9a-f]{32})\): \d+ clients invited")
 _SAMPLE_SECONDS = 0.5
-_STALL_SECONDS = 120.0
-_ENDING_SECONDS = 20.0
+_STALL_SECONDS = 600.0  # without a line about a round, which takes minutes where others have the machine
+_AGAIN_SECONDS = 1.0  # until a server that ended by itself is started again, as a supervisor would
+_MOST_ENDS = 50
 _KEPT = ("checked-in", "committed", "aborted")
 _BUDGET = Budget(math.inf, math.inf, 10**6)  # made-up devices; a person's is asked once
 _CALENDAR = Calendar(start=date(2026, 1, 1), days=3650)
@@ -130,9 +134,15 @@ class Processes:
         if self.running.returncode is None:
             self.memory[-1].append((time.time(), resident(self.running.pid)))
 
-    def close(self) -> None:
+    @property
+    def served(self) -> bool:
+        """Whether it came as far as serving since it was last started."""
+        return "Serving at" in self.log.read_text().rpartition("=== start ")[2]
+
+    async def close(self) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
+            await self._process.wait()  # it holds what is looked at next
 
 
 class Chaos:
@@ -146,7 +156,7 @@ class Chaos:
         self.begun: dict[str, float] = {}
         self.damaged: list[int] = []
         self.left_out: list[str] = []
-        self._full = -math.inf
+        self._ends = 0
         self._port = free_port()
         (folder / "serve.toml").write_text(self._settings())
         self._config = from_all_sections(read_sections(folder / "serve.toml"))
@@ -199,7 +209,7 @@ grace_seconds = 2
         try:
             await self._torment(playing)
         finally:
-            self.server.close()
+            await self.server.close()
             for task in (playing, measuring):
                 task.cancel()
             for ended in await asyncio.gather(playing, measuring, return_exceptions=True):
@@ -213,28 +223,36 @@ grace_seconds = 2
     async def _torment(self, playing: "asyncio.Task[SwarmReport]") -> None:
         """Strike as planned, start again; until the server has had its rounds, or nothing goes on."""
         left = {one.round: one for one in self.plan.strikes}
-        seen, latest, changed = 0, 0, time.monotonic()
+        latest = 0
+        since = changed = time.monotonic()
         took = [2.0]
         with open(self.server.log) as log:
-            while not self.server.ended or seen < self.plan.rounds:
+            while True:  # rounds that were cut short begin again: how many begun says nothing of the end
                 for line in log.readlines():
+                    if " round " in line:
+                        changed = time.monotonic()
                     if begun := _INVITED.search(line):
-                        now = time.monotonic()
-                        took = [*took[-9:], now - changed]
-                        seen, latest, changed = seen + 1, int(begun[1]), now
+                        took = [*took[-9:], changed - since]
+                        latest, since = int(begun[1]), changed
                         self.begun[begun[2]] = time.time()
                 if latest in left and not self.server.ended:
                     await self._strike(left.pop(latest), statistics.median(took))
-                    changed = time.monotonic()
-                if self.server.ended and self.server.running.returncode == 1 and self._was_full():
+                    since = changed = time.monotonic()
+                if self.server.ended and (code := self.server.running.returncode) != 0:
+                    self._ends += 1
+                    if self._ends > _MOST_ENDS:
+                        self.unhandled.append(f"the server ended {self._ends} times by itself")
+                        return
+                    if code != 1 or self.server.served:
+                        self.unhandled.append(f"the server ended with {code} in round {latest}")
                     self.server.kills.append(time.time())
+                    await asyncio.sleep(_AGAIN_SECONDS)
                     await self.server.start()
+                    since = changed = time.monotonic()
                 if self.server.ended:
-                    if self.server.running.returncode != 0:
-                        self.unhandled.append(f"the server ended with {self.server.running.returncode}")
                     return
                 if playing.done() or time.monotonic() - changed > _STALL_SECONDS:
-                    self.unhandled.append("the clients stopped, or no round began for long")
+                    self.unhandled.append("the clients stopped, or nothing went on for long")
                     return
                 await asyncio.sleep(0.02)
 
@@ -252,7 +270,6 @@ grace_seconds = 2
                 self.disk.fill(strike.room)
                 await asyncio.sleep((1 + 2 * strike.shape) * usual)
                 self.disk.free()
-                self._full = time.monotonic()
             case "clock" if self.server.clock:
                 self.server.set_clock(strike.step)
                 await asyncio.sleep(max(5.0, 2 * usual))
@@ -261,10 +278,6 @@ grace_seconds = 2
                 self.left_out.append(str(strike))
         if self.server.ended and strike.kind in ("kill", "damage"):
             await self.server.start()
-
-    def _was_full(self) -> bool:
-        """Whether the disk was full so lately that a server may end for it, once its clients are told."""
-        return time.monotonic() - self._full < _ENDING_SECONDS
 
     async def _measure(self) -> None:
         while True:
@@ -344,7 +357,7 @@ grace_seconds = 2
             kills=self.server.kills,
             seen=self.begun,
             damaged=self.damaged,
-            lines=read_lines(state / "metrics.jsonl"),
+            lines=self._lines(state / "metrics.jsonl"),
             store_round=store_round,
             told=self.told,
             whole=self._whole(report),
@@ -356,6 +369,13 @@ grace_seconds = 2
             unhandled=self.unhandled,
             failed=report.failed,
         )
+
+    def _lines(self, path: Path) -> list[RoundRecord]:
+        try:
+            return read_lines(path)
+        except InputError as error:  # damaged, and no server came to mend it
+            self.unhandled.append(str(error))
+            return list(scan_metrics(path))
 
     def _whole(self, report: SwarmReport) -> dict[str, int]:
         return {name: report.whole[name] for name in self._names}
@@ -386,7 +406,8 @@ def summary(plan: Plan, found: Evidence, report: SwarmReport, seconds: float) ->
     )
     check_ins = sum(report.attempts.values())
     struck = sum(report.traffic.faults.values())
-    walls = [line.wall_seconds for line in found.lines]
+    known = [line for line in found.lines if not line.lost]
+    walls = [line.wall_seconds for line in known]
     return {
         "plan": {name: value for name, value in asdict(plan).items() if name != "strikes"},
         "strikes": as_json(plan.strikes),
@@ -410,13 +431,14 @@ def summary(plan: Plan, found: Evidence, report: SwarmReport, seconds: float) ->
             "faults": dict(report.traffic.faults),
             "lost to their round": sum(report.traffic.faults[kind] for kind in LOSSES),
             "in the sum, mean": statistics.fmean(
-                [line.survivors for line in found.lines if line.aborted is None] or [0]
+                [line.survivors for line in known if line.aborted is None] or [0]
             ),
             "exposures": sum(found.exposed.values()),
             "counted by the server": sum(found.acknowledged.values()),
             "errors": dict(report.errors.most_common(12)),
         },
         "ends of the server": len(found.kills),
+        "waited for room": found.log.count("The server waits for room"),
         "starts of the server": len(found.server),
         "metrics mended": len(found.damaged),
         "MiB, median of each quarter": quarters(found),

@@ -5,10 +5,12 @@ a verdict fails, ``shrink`` looks for the fewest strikes with which it still doe
 """
 
 import json
+import os
 import random
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -109,7 +111,7 @@ class SmallDisk:
     def fill(self, room: int) -> None:
         """Leave so many bytes, or none: files are written in pages."""
         left = shutil.disk_usage(self._place).free - room
-        with open(self._filler, "wb") as file:
+        with suppress(OSError), open(self._filler, "wb", buffering=0) as file:  # others write, too
             while left > 0:
                 left -= file.write(bytes(min(left, 1 << 16)))
 
@@ -145,8 +147,10 @@ def harm(metrics: Path, strike: Strike) -> bool:
 
 
 def false_clock(file: Path) -> dict[str, str]:
-    """Environment of a process whose clock is wrong by what ``file`` says; empty where that cannot be."""
-    found = [Path(place) / "libfaketimeMT.so.1" for place in _FAKETIME]
+    """Environment of a process whose clock is wrong by what ``file`` says; empty where that cannot be. The
+    library is that of the system, or in the folder that FAKETIME_FOLDER names."""
+    named = os.environ.get("FAKETIME_FOLDER")
+    found = [Path(place) / "libfaketimeMT.so.1" for place in ((named,) if named else _FAKETIME)]
     library = next((one for one in found if one.exists()), None)
     if library is None:
         return {}

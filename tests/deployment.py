@@ -20,6 +20,7 @@ from sfsl.rounds.client import Own
 from sfsl.rounds.params import ANYTHING, RoundRules
 from sfsl.rounds.record import RoundRecord
 from sfsl.secagg import Client, Policy
+from sfsl.service.disk import DiskTrouble
 from sfsl.service.driver import Service
 from sfsl.service.members import ServiceSettings
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn
@@ -83,7 +84,9 @@ def new_store() -> MemoryStore:
 class Deployment:
     """A registry, a store and a coordinator; opened again in the same folder it is the same deployment."""
 
-    def __init__(self, folder: Path, store: RowStore | None = None, **changes: Any) -> None:
+    def __init__(
+        self, folder: Path, store: RowStore | None = None, disk: DiskTrouble | None = None, **changes: Any
+    ) -> None:
         self.registry = Registry(folder / "registry.sqlite")
         self.store = store if store is not None else new_store()
         self.lines: list[RoundRecord] = []
@@ -102,7 +105,7 @@ class Deployment:
             clock=self.clock,
             today=lambda: self.now_ms,
         )
-        self.coordinator = Coordinator(service)
+        self.coordinator = Coordinator(service, disk)
         self.check_ins = self.coordinator.check_ins
 
     def clock(self) -> float:

@@ -48,6 +48,7 @@ from sfsl.run.planning import largest_set, plan_from_statistics
 from sfsl.run.setup import resolved, with_halving
 from sfsl.run.trackers import require_trackers, trackers
 from sfsl.service.clock import SigningClock
+from sfsl.service.disk import DiskTrouble
 from sfsl.service.driver import Service
 from sfsl.service.folder import open_server_folder
 from sfsl.service.log_file import LogRules, RosterLog, keys_of
@@ -153,8 +154,9 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         if catalogue is not None:
             _require_extends(folder, catalogue)
         spec, grow = store_spec(run, task.spec, devices=False), catalogue is not None
+        disk = DiskTrouble(folder)
         registry, store, metrics, lines = open_server_folder(
-            folder, spec, task.initial_dense, held, grow=grow
+            folder, spec, task.initial_dense, held, grow=grow, trouble=disk
         )
         if catalogue is not None:
             # After the store: a store that is behind it would be taken for one that never knew old rows.
@@ -184,7 +186,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
         log_ = _open_log(config, folder, registry, now_ms(), held)
         if own.active:
             service.members.also_bars = log_.bars
-        coordinator = Coordinator(service)
+        coordinator = Coordinator(service, disk)
         if run.round.scheme == "hot" and run.privacy.participations != "auto":
             coordinator.rounds_allowed = run.privacy.participations + 1  # and a survey
         for line in lines:

@@ -11,12 +11,15 @@ A secret record has a file of its own, with a checksum, locked, and is replaced 
 checksum finds damage, not forgery: whoever can write the file can write the checksum too.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
+import resource
 import secrets
 import shutil
 import stat
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,21 +28,59 @@ from typing import BinaryIO, Generic, Protocol, Self, TypeVar
 
 from sfsl.checksums import add_last_line
 from sfsl.codec import Codec, Message
-from sfsl.errors import LocalError, RemoteError, SfslError, StateError, StoreError, StoreInUse, WrongVersion
+from sfsl.errors import (
+    LocalError,
+    RemoteError,
+    SfslError,
+    StateError,
+    StoreError,
+    StoreFull,
+    StoreInUse,
+    WrongVersion,
+)
 
 OWNER_ONLY = 0o600
 OTHERS = 0o077
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# Libraries report a write that the disk cut short as a failing one; with less room than this it is full.
+LITTLE_ROOM = 1 << 22
 _CHECKSUM_BYTES = 32
 Record = TypeVar("Record", bound=Message)
 
 
 @contextmanager
 def system_errors_as(kind: type[SfslError], doing: str, advice: str = "") -> Iterator[None]:
-    """Raise what the system refuses in the block as an error of ours: what failed, why, and ``advice``."""
+    """Raise what the system refuses in the block as an error of ours: what failed, why, and ``advice``. A
+    store that there is no room for is ``StoreFull``."""
     try:
         yield
     except OSError as error:
+        if kind is StoreError and error.errno in NO_ROOM:
+            kind = StoreFull
         raise kind(f"cannot {doing}: {error.strerror or error}{advice}") from None
+
+
+def room_for(path: Path) -> int:
+    """Return by how many bytes the file at ``path`` may grow: by what its disk has, and what this process may
+    write."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    allowed = sys.maxsize if limit == resource.RLIM_INFINITY else limit
+    folder = next(one for one in path.parents if one.exists())
+    return min(shutil.disk_usage(folder).free, allowed - (path.stat().st_size if path.exists() else 0))
+
+
+def takes(folder: Path, size: int) -> bool:
+    """Try whether the disk under this folder takes so many bytes more, durably; nothing is left of it."""
+    aside = folder / "room.new"
+    try:
+        aside.unlink(missing_ok=True)  # of a crash
+        try:
+            _write_flushed(aside, bytes(size), OWNER_ONLY)
+        finally:
+            aside.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
 
 
 def write_whole(path: Path, data: bytes, *, mode: int | None = None) -> None:

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from sfsl.rounds.record import RoundTally
 from sfsl.service.driver import Journal
 from sfsl.service.folder import METRICS, MetricsFile, read_lines, recover_lines
 from sfsl.submodel import Commit, DenseBlock, LmdbStore
+from small_disk import enlarge, small_disk
 
 LINES = [b"first\n", b"the second line\n", b"x\n", b"the last of them\n"]
 OLD, NEW = b"old " * 50, b"new " * 70
@@ -173,27 +174,6 @@ def kill_at_each(what: str, call: str, check: Act, every: list[bytes]) -> int:
 
 
 # -- small disks -------------------------------------------------------------------------------
-
-
-@contextmanager
-def small_disk(kib: int) -> Iterator[Path]:
-    """A disk of so many KiB, where one may be mounted."""
-    with tempfile.TemporaryDirectory() as place:
-        made = subprocess.run(  # noqa: S603
-            ["mount", "-t", "tmpfs", "-o", f"size={kib}k", "none", place],  # noqa: S607
-            capture_output=True,
-            check=False,
-        )
-        if made.returncode:
-            pytest.skip("only root may mount a small disk")
-        try:
-            yield Path(place)
-        finally:
-            subprocess.run(["umount", place], check=True)  # noqa: S603, S607
-
-
-def enlarge(disk: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)  # noqa: S603, S607
 
 
 def commit_until_full(folder: Path, most: int) -> int:

@@ -207,6 +207,23 @@ def test_a_row_that_was_changed_is_found_also_without_the_check_at_opening(path:
         LmdbStore.open(path)
 
 
+_LAST_PAGE = 16 + 8 + 8 + 8 + 2 * 48  # in the head of a file: behind the page's own, and two databases
+
+
+@pytest.mark.parametrize("pages", [1 << 20, 1 << 28, 1 << 40])
+def test_a_head_that_says_too_much_makes_no_large_file(path: Path, pages: int) -> None:
+    data = bytearray((path / "data.mdb").read_bytes())
+    for start in (0, 4096):
+        at = start + _LAST_PAGE
+        assert int.from_bytes(data[at : at + 8], sys.byteorder) <= len(data) // 4096
+        data[at : at + 8] = pages.to_bytes(8, sys.byteorder)
+    (path / "data.mdb").write_bytes(data)
+    for check in (False, True):
+        with pytest.raises(StoreError):
+            LmdbStore.open(path, check=check)
+        assert (path / "data.mdb").stat().st_size == len(data)
+
+
 @pytest.mark.parametrize(
     ("found", "expected"),
     [

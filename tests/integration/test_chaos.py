@@ -26,7 +26,7 @@ def test_a_server_killed_under_a_bad_network(tmp_path: Path) -> None:
     result = json.loads(ran.stdout)
     assert set(result["verdicts"].values()) == {"ok"}
     assert len(result["verdicts"]) == 7
-    assert result["starts of the server"] >= 4
+    assert result["starts of the server"] == 4  # and never because of a full disk
     assert result["clients"]["check-ins"]["restarted"] > 0
     assert result["rounds"]["committed"] >= 8  # most do
     assert result["clients"]["struck"] > 15

@@ -15,11 +15,12 @@ LOAD = Path(__file__).parents[2] / "bench/load.py"
 
 
 @pytest.mark.slow
-def test_a_server_with_growing_numbers_of_clients() -> None:
+def test_a_server_with_growing_numbers_of_clients(tmp_path: Path) -> None:
+    out = tmp_path / "load.json"
     sizes = ["--clients", "6", "12", "--cohorts", "4", "6", "--pool", "12", "--rounds", "2"]
     times = ["--wait-seconds", "2", "--poll-seconds", "2", "--late-seconds", "60", "--seconds", "240"]
     ran = subprocess.run(  # noqa: S603
-        [sys.executable, str(LOAD), *sizes, *times, "--swarm-processes", "2"],
+        [sys.executable, str(LOAD), *sizes, *times, "--swarm-processes", "2", "--out", str(out)],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -27,6 +28,7 @@ def test_a_server_with_growing_numbers_of_clients() -> None:
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     result = json.loads(ran.stdout)
+    assert json.loads(out.read_text())["rounds"] == result["rounds"]
     assert set(result["stopped"].values()) == {"all that was asked for"}
     assert result["last_that_held"] == {"arriving at once": 6, "waiting": 12, "cohort": 6}
     assert [one["clients"] for one in result["waiting"]] == [6, 12]

@@ -4,7 +4,6 @@ python tests/vectors/make_hot.py            write the file
 python tests/vectors/make_hot.py --check    fail if it differs from what the code gives
 """
 
-import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -33,9 +32,9 @@ from sfsl.submodel import RowSet, TrainedRows
 from sfsl.submodel.store import initial_rows
 from vectors.make_network import CATEGORY_OF, MAPS, MODEL, REAL, numbers
 from vectors.values import Json, Recorder, plain, some
+from vectors.vector_file import write_or_check
 
 PLACE = Path(__file__).parent / "hot.json"
-ORIGIN = "sfsl, made by tests/vectors/make_hot.py"
 ABOUT = (
     "`params`: parameters, their MessagePack, the context of the masks, the length of a vector and its "
     "sensitivity. `surveys` and `updates`: a client's words before noise, with the bytes `random` that it "
@@ -390,16 +389,7 @@ def content() -> Json:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        sys.stderr.write(f"{__doc__}\n")
-        return 2
-    text = json.dumps({"version": 1, "origin": ORIGIN} | content(), indent=1, ensure_ascii=True) + "\n"
-    if not arguments:
-        PLACE.write_text(text)
-    elif not PLACE.exists() or PLACE.read_text() != text:
-        sys.stderr.write(f"{PLACE.name} differs from what the code gives\n")
-        return 1
-    return 0
+    return write_or_check(arguments, __doc__, PLACE, content)
 
 
 if __name__ == "__main__":

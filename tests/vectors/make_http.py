@@ -4,7 +4,6 @@ python tests/vectors/make_http.py            write the file
 python tests/vectors/make_http.py --check    fail if it differs from what the code gives
 """
 
-import json
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ from sfsl.crypto.secret import Identity, Secret, frame
 from sfsl.service.identities import write_identity
 from sfsl.service.signing import LABEL, _parts, client_id, sign_request
 from vectors.values import Json, Recorder, some
+from vectors.vector_file import write_or_check
 
 PLACE = Path(__file__).parent / "http.json"
-ORIGIN = "sfsl, made by tests/vectors/make_http.py"
 NOW = 1_800_000_000_000
 WINDOW_MS = 120_000
 HOSTS = ("sfsl.example.org", "*.example.net", "192.0.2.7", "2001:db8::7")
@@ -138,16 +137,7 @@ def content() -> Json:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        sys.stderr.write(f"{__doc__}\n")
-        return 2
-    text = json.dumps({"version": 1, "origin": ORIGIN} | content(), indent=1, ensure_ascii=True) + "\n"
-    if not arguments:
-        PLACE.write_text(text)
-    elif not PLACE.exists() or PLACE.read_text() != text:
-        sys.stderr.write(f"{PLACE.name} differs from what the code gives\n")
-        return 1
-    return 0
+    return write_or_check(arguments, __doc__, PLACE, content)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ python tests/vectors/make_log.py            write the file
 python tests/vectors/make_log.py --check    fail if it differs from what the code gives
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,9 +19,9 @@ from sfsl.service.log import leaf_of, sign_head, vouch
 from sfsl.service.messages import CODEC, LogEntry, LogHead, LogProof
 from sfsl.service.signing import client_id
 from vectors.values import Json, some
+from vectors.vector_file import write_or_check
 
 PLACE = Path(__file__).parent / "log.json"
-ORIGIN = "sfsl, made by tests/vectors/make_log.py"
 NOW = 1_800_000_000_000
 DEPLOYMENT = some("log deployment", 16)
 LOG, AUTHORITY, WITNESS, STRANGER = (
@@ -143,16 +142,7 @@ def content() -> Json:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        sys.stderr.write(f"{__doc__}\n")
-        return 2
-    text = json.dumps({"version": 1, "origin": ORIGIN} | content(), indent=1, ensure_ascii=True) + "\n"
-    if not arguments:
-        PLACE.write_text(text)
-    elif not PLACE.exists() or PLACE.read_text() != text:
-        sys.stderr.write(f"{PLACE.name} differs from what the code gives\n")
-        return 1
-    return 0
+    return write_or_check(arguments, __doc__, PLACE, content)
 
 
 if __name__ == "__main__":

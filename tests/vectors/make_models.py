@@ -4,7 +4,6 @@ python tests/vectors/make_models.py            write the file
 python tests/vectors/make_models.py --check    fail if it differs from what the code gives, beyond rounding
 """
 
-import json
 import math
 import sys
 from collections.abc import Sequence
@@ -25,9 +24,9 @@ from sfsl.training import LocalSettings
 from sfsl.training.local import ClientWork, train_client
 from sfsl.training.task import Task
 from vectors.values import Json
+from vectors.vector_file import write_or_check
 
 PLACE = Path(__file__).parent / "models.json"
-ORIGIN = "sfsl, made by tests/vectors/make_models.py"
 ABOUT = (
     "Number k of a dense part, and number k of each table row by row, is float32(((7919 k + c) mod 2003 - "
     "1001) / 4004) with c = 0 for the dense part and 1, 2, 3 for user, item and category. Numbers are right "
@@ -178,16 +177,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        sys.stderr.write(f"{__doc__}\n")
-        return 2
-    made = {"version": 1, "origin": ORIGIN} | content()
-    if not arguments:
-        PLACE.write_text(json.dumps(made, indent=1, ensure_ascii=True) + "\n")
-    elif not PLACE.exists() or not same(json.loads(PLACE.read_text()), json.loads(json.dumps(made))):
-        sys.stderr.write(f"{PLACE.name} differs from what the code gives\n")
-        return 1
-    return 0
+    return write_or_check(arguments, __doc__, PLACE, content, same)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ python tests/vectors/make_network.py            write the file
 python tests/vectors/make_network.py --check    fail if it differs from what the code gives
 """
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,9 +37,9 @@ from sfsl.submodel import (
 )
 from sfsl.union import UnionParams
 from vectors.values import Json, Recorder, plain, some
+from vectors.vector_file import write_or_check
 
 PLACE = Path(__file__).parent / "network.json"
-ORIGIN = "sfsl, made by tests/vectors/make_network.py"
 ABOUT = (
     "What a client (`seed`: its identity's) sends and receives in a round: its check-in, then by turns the "
     "server's message and its answer. It draws `random` in the order of the specification (pages "
@@ -312,16 +311,7 @@ def content() -> Json:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        sys.stderr.write(f"{__doc__}\n")
-        return 2
-    text = json.dumps({"version": 1, "origin": ORIGIN} | content(), indent=1, ensure_ascii=True) + "\n"
-    if not arguments:
-        PLACE.write_text(text)
-    elif not PLACE.exists() or PLACE.read_text() != text:
-        sys.stderr.write(f"{PLACE.name} differs from what the code gives\n")
-        return 1
-    return 0
+    return write_or_check(arguments, __doc__, PLACE, content)
 
 
 if __name__ == "__main__":

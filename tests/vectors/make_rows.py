@@ -5,7 +5,6 @@ python tests/vectors/make_rows.py            write the file
 python tests/vectors/make_rows.py --check    fail if it differs from what the code gives
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,9 +16,9 @@ import numpy as np
 
 from sfsl.rounds.commitment import HASH, CommittedRows
 from vectors.values import Json, some
+from vectors.vector_file import write_or_check
 
 PLACE = Path(__file__).parent / "rows.json"
-ORIGIN = "sfsl, made by tests/vectors/make_rows.py"
 BINDING = some("rows binding")
 # Rows and width of each table's union; some have levels with a hash that has no partner.
 SHAPES = ((11, 3), (6, 2))
@@ -107,16 +106,7 @@ def content() -> Json:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if arguments not in ([], ["--check"]):
-        sys.stderr.write(f"{__doc__}\n")
-        return 2
-    text = json.dumps({"version": 1, "origin": ORIGIN} | content(), indent=1, ensure_ascii=True) + "\n"
-    if not arguments:
-        PLACE.write_text(text)
-    elif not PLACE.exists() or PLACE.read_text() != text:
-        sys.stderr.write(f"{PLACE.name} differs from what the code gives\n")
-        return 1
-    return 0
+    return write_or_check(arguments, __doc__, PLACE, content)
 
 
 if __name__ == "__main__":

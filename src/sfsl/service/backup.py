@@ -150,8 +150,10 @@ def _copy_file(source: Path, target: Path) -> None:
 
 
 def _describe(copy: Path, now: datetime) -> Backup:
-    """Open the copy as a server would, which reads all of it, and return what it is."""
-    with LmdbStore.open(copy / STORE) as store:
+    """Open all that is in the copy as a server would, which reads all of it, and return what it is."""
+    for model in copy.rglob(_DATA):
+        LmdbStore.open(model.parent).close()
+    with LmdbStore.open(copy / STORE, check=False) as store:
         number = store.round
     with Registry.beside(copy / REGISTRY) as registry:
         deployment = registry.deployment.hex()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sfsl.codec import Message
-from sfsl.durable import OWNER_ONLY, Closing, RecordFormat, write_whole
+from sfsl.durable import OWNER_ONLY, Closing, RecordFormat, system_errors_as, write_whole
 from sfsl.errors import StateError, StoreError
 
 log = logging.getLogger(__name__)
@@ -106,12 +106,9 @@ class SigningClock(Closing):
 
     def _write(self, time_ms: int) -> None:
         if self._path is not None:
-            try:
+            unwritten = "; no request is taken until it can be"
+            with system_errors_as(StoreError, f"write {self._path}", unwritten):
                 write_whole(self._path, FORMAT.encode(_Horizon(time_ms)), mode=OWNER_ONLY)
-            except OSError as error:
-                raise StoreError(
-                    f"cannot write {self._path}: {error.strerror}; no request is taken until it can be"
-                ) from None
         self._horizon = time_ms
 
 

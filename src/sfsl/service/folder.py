@@ -15,6 +15,7 @@ from sfsl.checksums import json_lines, with_json_sum
 from sfsl.durable import Closing, LineFile, kept_aside, system_errors_as, write_whole
 from sfsl.errors import InputError, StoreCorrupt, StoreError
 from sfsl.rounds.record import RoundRecord
+from sfsl.service.disk import DiskTrouble
 from sfsl.service.driver import Journal
 from sfsl.service.registry import Registry
 from sfsl.submodel import LmdbStore, StoreSpec
@@ -66,10 +67,10 @@ class MetricsFile(Closing):
     """Appends lines to those that there are, from which the file is made anew, whole.
 
     A disk that fails costs no round: what could not be written is kept, and written with the next line or
-    when the file is closed. The log says so, once."""
+    when the file is closed. The log says so, once, also where others have ``trouble`` with that disk."""
 
-    def __init__(self, path: Path, lines: Sequence[RoundRecord]) -> None:
-        self._path, self._owed, self._failed = path, list(lines), False
+    def __init__(self, path: Path, lines: Sequence[RoundRecord], trouble: DiskTrouble | None = None) -> None:
+        self._path, self._owed, self._trouble = path, list(lines), trouble or DiskTrouble()
         self._file: LineFile | None = None
         self._write()
 
@@ -97,16 +98,14 @@ class MetricsFile(Closing):
             else:
                 self._file.append(data)
         except OSError as error:
-            if not self._failed:
-                log.warning(
-                    "cannot write %s: %s. Rounds stand and go on; their lines are written when there is room",
-                    self._path, error.strerror,
-                )  # fmt: skip
-            self._failed = True
+            self._trouble.begins(
+                METRICS,
+                f"cannot write {self._path}: {error.strerror}. Rounds stand, and their lines are "
+                "written when there is room",
+            )
             return
-        if self._failed:
-            log.warning("%s can be written again, and has every line", self._path)
-        self._owed, self._failed = [], False
+        self._trouble.ends(METRICS, f"{self._path} can be written again, and has every line")
+        self._owed = []
 
 
 def make_folder(folder: Path) -> None:
@@ -185,6 +184,7 @@ def open_server_folder(
     held: ExitStack,
     *,
     grow: bool = False,
+    trouble: DiskTrouble | None = None,
 ) -> ServerFolder:
     """Open a deployment's folder, made if there is none; ``held`` closes what is in it. The registry comes
     first, whose lock keeps others out."""
@@ -192,4 +192,5 @@ def open_server_folder(
     registry = held.enter_context(Registry(folder / REGISTRY))
     store = held.enter_context(open_store(folder, spec, dense, grow=grow))
     lines = recover_lines(folder / METRICS, Journal(store))
-    return ServerFolder(registry, store, held.enter_context(MetricsFile(folder / METRICS, lines)), lines)
+    metrics = held.enter_context(MetricsFile(folder / METRICS, lines, trouble))
+    return ServerFolder(registry, store, metrics, lines)

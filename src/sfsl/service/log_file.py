@@ -84,7 +84,6 @@ class RosterLog(Closing):
             self._places.setdefault(client_id(entry.public_key), []).append(place)
         with system_errors_as(StoreError, f"open {self._path}"):
             self._file = LineFile(self._path, whole)
-        self._failed = False
         with closed_on_error(self):
             self.shown: LogHead | None = None
             self._open_heads(now_ms)
@@ -98,20 +97,14 @@ class RosterLog(Closing):
         """Append those of these that are new, durably, and offer a head that has them. A client with a new
         voucher gets another entry."""
         new = [one for one in entries if self._is_new(one)]
-        if not new:
-            return
-        if self._failed:
-            raise StoreError(f"an earlier write to {self._path} failed; start the server again")
-        try:
-            self._file.append("".join(with_sum(line_of(one)) for one in new).encode("ascii"))
-        except OSError as error:
-            self._failed = True
-            raise StoreError(f"cannot write {self._path}: {error.strerror}; nobody was enrolled") from None
+        if new:
+            with system_errors_as(StoreError, f"write {self._path}", "; nobody was enrolled"):
+                self._file.append("".join(with_sum(line_of(one)) for one in new).encode("ascii"))
         for entry in new:
             self._places.setdefault(client_id(entry.public_key), []).append(len(self.entries))
             self.entries.append(entry)
         self._tree.extend(map(leaf_of, new))
-        self._offer_if_due(now_ms)
+        self._offer_if_due(now_ms)  # also of entries from before, for whose head there was no room
 
     def _is_new(self, entry: LogEntry) -> bool:
         places = self._places.get(client_id(entry.public_key))

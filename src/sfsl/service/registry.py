@@ -16,7 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from sfsl.crypto.secret import Randomness, SystemRandomness
-from sfsl.durable import Closing, FileLock, closed_on_error, put_in_place, system_errors_as
+from sfsl.durable import (
+    LITTLE_ROOM,
+    Closing,
+    FileLock,
+    closed_on_error,
+    put_in_place,
+    room_for,
+    system_errors_as,
+)
 from sfsl.errors import (
     InputError,
     InvalidMessage,
@@ -245,24 +253,32 @@ def typed(path: Path, doing: str) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise _as_ours(error, f"{doing} {path}") from None
+        raise _as_ours(error, path, doing) from None
     except UnicodeDecodeError:  # of a text in a row, or of a name that SQLite's own message quotes
         raise StoreCorrupt(f"cannot {doing} {path}: a text in it is damaged. Restore a backup") from None
 
 
-def _as_ours(error: sqlite3.Error, what: str) -> StoreError:
+def _as_ours(error: sqlite3.Error, path: Path, doing: str) -> StoreError:
+    what = f"{doing} {path}"
     match getattr(error, "sqlite_errorcode", 0) & 0xFF:  # the low byte is the kind; what lies above says more
         # SQLITE_ERROR: our queries are fixed, so it is the tables that are not what they should be.
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_ERROR:
             return StoreCorrupt(f"cannot {what}: {error}. Restore a backup")
         case sqlite3.SQLITE_FULL:
-            return StoreFull(f"no room to {what}: {error}. What was committed stands; free some space")
+            return _no_room(error, what)
+        # The file through which its processes share the log cannot grow, say.
+        case sqlite3.SQLITE_IOERR if doing == "write" and room_for(path) < LITTLE_ROOM:
+            return _no_room(error, what)
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
             return StoreInUse(f"cannot {what}: another process holds it; try again")
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
             return StoreError(f"cannot {what}: {error}; the file and its folder must be writable")
         case _:
             return StoreError(f"cannot {what}: {error}. What was committed stands; check the disk")
+
+
+def _no_room(error: sqlite3.Error, what: str) -> StoreFull:
+    return StoreFull(f"no room to {what}: {error}. What was committed stands; free some space")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ number. So no round's number is used twice, and what clients have spent stays as
 """
 
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -72,8 +73,12 @@ def tag(folder: Path, name: str) -> Version:
     except OSError as error:
         raise InputError(f"cannot make the folder {path.parent}: {error.strerror}") from None
     copy_beside(folder / STORE, path)
-    with LmdbStore.open(path) as store:
-        return _version(name, store)
+    try:
+        with LmdbStore.open(path) as store:
+            return _version(name, store)
+    except StoreError:  # what is damaged is no version
+        shutil.rmtree(path, ignore_errors=True)
+        raise
 
 
 def roll_back(folder: Path, name: str) -> Version:

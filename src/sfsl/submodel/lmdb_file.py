@@ -6,9 +6,6 @@ Importing this module needs the package lmdb (``sfsl[store]``); ``lmdb_store`` d
 import contextlib
 import errno
 import os
-import resource
-import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -16,7 +13,15 @@ from typing import TypeAlias, TypeVar
 import lmdb
 from lmdb.verify import VerifyError, verify
 
-from sfsl.durable import FileLock, folder_made_whole, system_errors_as, written_whole
+from sfsl.durable import (
+    LITTLE_ROOM,
+    NO_ROOM,
+    FileLock,
+    folder_made_whole,
+    room_for,
+    system_errors_as,
+    written_whole,
+)
 from sfsl.errors import StoreCorrupt, StoreError, StoreFull
 from sfsl.submodel.tables import MAX_TABLES
 
@@ -26,12 +31,9 @@ T = TypeVar("T")
 
 # Address space, not disk or memory; small enough for a process with a modest limit, doubled when used up.
 _FIRST_MAP_BYTES = 1 << 26
-_DATA = "data.mdb"
+_DATA, _READ = "data.mdb", "read"
 _MAX_DATABASES = 2 * MAX_TABLES
 _SHOWN = 3
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# LMDB reports a write that the disk cut short as EIO; with less room than this it is taken for a full disk.
-_LITTLE_ROOM = 1 << 22
 
 
 class LmdbFile:
@@ -61,10 +63,14 @@ class LmdbFile:
 
     def _require_length(self, data: Path) -> None:
         """Make a file that was cut short as long as it says, with zeros, which checksums find; LMDB would
-        end this process where it reads beyond the end. The engine may leave out a last page that is free."""
+        end this process where it reads beyond the end. The engine may leave out last pages that are free. It
+        doubles its map where that is used up, so a head that says more than twice as much is damaged."""
         due = (self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]
         with system_errors_as(StoreError, f"open {self.path}"):
-            if data.stat().st_size < due:
+            size = data.stat().st_size
+            if due > 2 * max(_FIRST_MAP_BYTES, size):
+                raise StoreCorrupt(f"{data} has {size:,} bytes and says {due:,}. Restore a backup")
+            if size < due:
                 os.truncate(data, due)
 
     @classmethod
@@ -86,7 +92,7 @@ class LmdbFile:
     def read(self) -> Iterator[Transaction]:
         """Give a view of the last commit."""
         self._lock.require()
-        with _typed(self.path, "read"), self._env.begin() as txn:
+        with _typed(self.path, _READ), self._env.begin() as txn:
             yield txn
 
     def write(self, contents: Mapping[str, Records]) -> None:
@@ -150,14 +156,17 @@ class LmdbFile:
 
 def copy_beside(path: Path, target: Path) -> None:
     """Copy the last commit of the file at ``path`` to ``target``, which is not there, while its owner goes
-    on: LMDB keeps readers of other processes apart from the writer."""
+    on: LMDB keeps readers of other processes apart from the writer. A damaged one is refused, on which the
+    engine could end this process; what is in its rows, whoever opens the copy will check."""
+    sound = not _problems(path / _DATA)
     try:
-        with (
-            _typed(path, "copy"),
-            lmdb.open(str(path), readonly=True, max_dbs=_MAX_DATABASES) as env,
-            folder_made_whole(target) as aside,
-        ):
-            env.copy(str(aside), compact=True)
+        with _typed(path, "copy"), lmdb.open(str(path), readonly=True, max_dbs=_MAX_DATABASES) as env:
+            if not sound:
+                # Perhaps its owner wrote meanwhile. What this view can see stays as it is until it is closed.
+                with env.begin():
+                    _require_sound(path / _DATA)
+            with folder_made_whole(target) as aside:
+                env.copy(str(aside), compact=True)
     except OSError as error:
         raise _from_errno(error.errno or 0, str(error), target, "write") from None
 
@@ -175,25 +184,28 @@ def _typed(path: Path, doing: str) -> Iterator[None]:
 
 
 def _from_errno(code: int, text: str, path: Path, doing: str) -> StoreError:
-    if code in _FULL or (code == errno.EIO and _room(path) < _LITTLE_ROOM):
+    # LMDB reports a write that the disk cut short as EIO. Whoever only reads needs no room.
+    cut = code == errno.EIO and doing != _READ and room_for(path / _DATA) < LITTLE_ROOM
+    if code in NO_ROOM or cut:
         return StoreFull(f"no room to {doing} {path}: {text}. What was committed stands; free some space")
     return StoreError(f"cannot {doing} {path}: {text}. What was committed stands; open the store again")
 
 
-def _room(path: Path) -> int:
-    """Return by how many bytes a file may grow: by what the disk has, and what this process may write."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    allowed = sys.maxsize if limit == resource.RLIM_INFINITY else limit
-    data = path / _DATA
-    return min(shutil.disk_usage(path.parent).free, allowed - (data.stat().st_size if data.exists() else 0))
-
-
 def _require_sound(data: Path) -> None:
+    if problems := _problems(data):
+        raise _damaged(data, problems)
+
+
+def _problems(data: Path) -> list[str]:
+    """Return what is wrong with the structure of a file. Raise where it is not even one of LMDB's."""
     try:
-        problems = verify(str(data))  # type: ignore[no-untyped-call]
-    except (VerifyError, OSError, ValueError, IndexError) as error:
-        problems = [str(error)]
-    if problems:
-        raise StoreCorrupt(
-            f"{data} is damaged in {len(problems)} places: {'; '.join(problems[:_SHOWN])}. Restore a backup"
-        )
+        return list(verify(str(data)))  # type: ignore[no-untyped-call]
+    except (VerifyError, OSError) as error:
+        raise _damaged(data, [str(error)]) from None
+    except (ValueError, IndexError) as error:
+        return [str(error)]
+
+
+def _damaged(data: Path, problems: Sequence[str]) -> StoreCorrupt:
+    where = f"{len(problems)} places: {'; '.join(problems[:_SHOWN])}"
+    return StoreCorrupt(f"{data} is damaged in {where}. Restore a backup")

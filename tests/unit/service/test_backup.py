@@ -14,6 +14,7 @@ from sfsl.rounds.record import RoundTally
 from sfsl.service.backup import MANIFEST, back_up, restore
 from sfsl.service.folder import METRICS, REGISTRY, STORE, MetricsFile, read_lines
 from sfsl.service.registry import Registry
+from sfsl.service.versions import tag, versions
 from sfsl.submodel import Commit, LmdbStore
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -46,6 +47,30 @@ def test_a_copy_is_whole_says_what_it_is_and_comes_back(tmp_path: Path, folder: 
     assert [line.round for line in read_lines(tmp_path / "again" / METRICS)] == [1]
     with LmdbStore.open(tmp_path / "again" / STORE) as store:
         assert store.round == 1
+
+
+@pytest.mark.parametrize("which", [STORE, "versions/good"])
+@pytest.mark.parametrize("cut", [0, 2 * 4096, 3 * 4096, None], ids=["empty", "heads", "pages", "a number"])
+def test_a_damaged_model_is_not_backed_up(tmp_path: Path, folder: Path, which: str, cut: int | None) -> None:
+    """Cut short, on which the engine would end this process, or with a number that is another."""
+    tag(folder, "good")
+    data = bytearray((folder / which / "data.mdb").read_bytes())
+    if cut is None:
+        dense = new_store().read_dense().values.tobytes()
+        data = bytearray(bytes(data).replace(dense, bytes([dense[0] ^ 1]) + dense[1:]))
+    else:
+        assert cut < len(data)
+        del data[cut:]
+    (folder / which / "data.mdb").write_bytes(data)
+    with pytest.raises(StoreError):
+        back_up(folder, tmp_path / "backup", now=NOW)
+    assert not (tmp_path / "backup").exists()
+    with pytest.raises(StoreError):
+        versions(folder)
+    if which == STORE:
+        with pytest.raises(StoreError):
+            tag(folder, "bad")
+        assert not (folder / "versions" / "bad").exists()
 
 
 def test_what_is_not_as_it_was_is_refused(tmp_path: Path, folder: Path) -> None:

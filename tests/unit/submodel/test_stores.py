@@ -29,6 +29,7 @@ from sfsl.submodel import (
     RowStore,
     StoreSpec,
     Table,
+    lmdb_file,
 )
 from sfsl.submodel.lmdb_file import copy_beside
 from sfsl.submodel.store import initial_rows
@@ -392,3 +393,18 @@ def test_without_lmdb_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.delattr("sfsl.submodel.lmdb_file", raising=False)
     with pytest.raises(StoreError, match=r"pip install .*\[store\]"):
         LmdbStore.create(tmp_path / "store", SPEC, DENSE)
+
+
+def test_a_store_that_was_written_to_while_it_was_looked_at_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    LmdbStore.create(tmp_path / "store", SPEC, DENSE).close()
+    looks = [["a page that its owner has just replaced"], []]
+    monkeypatch.setattr(lmdb_file, "_problems", lambda _: looks.pop(0))
+    copy_beside(tmp_path / "store", tmp_path / "copy")
+    with LmdbStore.open(tmp_path / "copy", check=False) as store:
+        assert store.round == 0
+    looks.extend([["a page"], ["a page that is damaged"]])
+    with pytest.raises(StoreError, match="a page that is damaged"):
+        copy_beside(tmp_path / "store", tmp_path / "another")
+    assert not (tmp_path / "another").exists()

@@ -42,6 +42,7 @@ from sfsl.errors import (
     ShuttingDown,
     StoreCorrupt,
     StoreError,
+    StoreFull,
     StoreInUse,
     TooMany,
     Unavailable,
@@ -422,6 +423,9 @@ class Guard:
             return refusal(error, self._server.times)
         if isinstance(error, StoreInUse):
             return self._failed(Unavailable("the server waits for its registry; come back later"))
+        if isinstance(error, StoreFull):
+            self._server.coordinator.put_off(error)
+            return self._failed(Unavailable("the server's disk has no room; come back later"))
         if isinstance(error, StoreError) and not isinstance(error, StoreCorrupt):
             if (now := time.monotonic()) - self._disk_said >= _SKEW_SECONDS:
                 log.warning("a request is put off: %s", error)

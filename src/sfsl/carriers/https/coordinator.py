@@ -28,12 +28,14 @@ from sfsl.errors import (
     SfslError,
     ShuttingDown,
     StoreError,
+    StoreFull,
     StoreInUse,
     TooMany,
     WrongPhase,
 )
 from sfsl.rounds.exchanges import Exchange
 from sfsl.rounds.record import RoundTally
+from sfsl.service.disk import DiskTrouble
 from sfsl.service.driver import CohortRound, Service
 from sfsl.service.members import admit_check_in
 from sfsl.service.messages import CODEC, CheckedIn, CheckIn
@@ -42,11 +44,12 @@ log = logging.getLogger(__name__)
 
 _FULL_WAIT_MS = 30_000
 _LOCKED = "another process holds the registry"
-_LOCKED_SECONDS = 0.5
+_PAUSE_SECONDS = 0.5
+_ROOM_AGAIN = "there is room on the disk again; the server goes on"
 SHUTTING = "the server is shutting down; check in again later"
 T = TypeVar("T")
 Cohort = dict[str, Conversation]
-WAITING = "waiting"
+WAITING, _ROUNDS, _REQUESTS = "waiting", "rounds", "requests"
 
 
 class CheckIns:
@@ -210,10 +213,13 @@ def steady_ms() -> int:
 
 
 class Coordinator:
-    """Runs one round at a time of a ``service``, with the clients at its ``check_ins``."""
+    """Runs one round at a time of a ``service``, with the clients at its ``check_ins``. ``disk``: who else
+    has trouble with it."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, disk: DiskTrouble | None = None) -> None:
         self._service, self._clock = service, service.clock
+        self._disk = disk or DiskTrouble()
+        self._trying: asyncio.Task[None] | None = None
         self.settings, self.registry = service.settings, service.registry
         self.model_digest = service.model_digest
         self.totals = Totals()
@@ -236,6 +242,8 @@ class Coordinator:
                 await self._round(*chosen)
         finally:
             self.check_ins.stopping = True
+            if self._trying is not None:
+                self._trying.cancel()
             self.check_ins.dismiss_all(
                 "this was the last round that was planned" if self.finished else SHUTTING
             )
@@ -263,7 +271,7 @@ class Coordinator:
     @property
     def degraded(self) -> str:
         """What keeps the server from working as it should; empty where nothing does."""
-        return self._degraded or (_LOCKED if self.registry.locked else "")
+        return self._disk.why or self._degraded or (_LOCKED if self.registry.locked else "")
 
     @property
     def finished(self) -> bool:
@@ -329,8 +337,8 @@ class Coordinator:
                     chosen = check_ins.take(self._service.choose(waiting, settings.cohort))
                     if chosen is not None:
                         return chosen
-            except StoreInUse as error:
-                await self._wait_for_registry(error)
+            except (StoreInUse, StoreFull) as error:
+                await self._wait_for(error)
         return None
 
     async def _until(self, ready: Callable[[], bool], deadline: float | None = None) -> None:
@@ -365,7 +373,7 @@ class Coordinator:
         try:
             running, seconds = self._running, self._clock() - start
             line = await self._persist(
-                lambda: self._service.finish(running, tally, aborted=reason, seconds=seconds)
+                lambda: self._service.finish(running, tally, aborted=reason, seconds=seconds), number
             )
         except BaseException:
             if reason is None and self._stands(number):
@@ -432,28 +440,45 @@ class Coordinator:
         """Do this in the worker thread."""
         return await asyncio.get_running_loop().run_in_executor(self._worker, job)
 
-    async def _persist(self, job: Callable[[], T]) -> T:
-        """Do this in the worker thread, again and again while another process holds the registry: whatever
-        has to be in it comes first in the job, so that nothing was done yet. A server that is to stop does
-        not wait longer than its grace."""
+    async def _persist(self, job: Callable[[], T], commits: int | None = None) -> T:
+        """Do this in the worker thread, again and again while another process holds the registry or the disk
+        is full: what has to be written comes first in the job, so that nothing was done yet. Nobody is asked
+        or told anything twice. A job that ``commits`` a round which stands, whatever failed after it, is not
+        done again. A server that is to stop does not wait longer than its grace."""
         while True:
             try:
                 done = await self._work(job)
-            except StoreInUse as error:
-                if self._give_up_at is not None and self._clock() >= self._give_up_at:
+            except (StoreInUse, StoreFull) as error:
+                late = self._give_up_at is not None and self._clock() >= self._give_up_at
+                if late or (commits is not None and self._stands(commits)):
                     raise
-                await self._wait_for_registry(error)
+                await self._wait_for(error)
             else:
+                self._disk.ends(_ROUNDS, _ROOM_AGAIN)
                 if self._degraded:
                     log.info("the registry is free again; the server goes on")
                     self._degraded = ""
                 return done
 
-    async def _wait_for_registry(self, error: StoreInUse) -> None:
-        if not self._degraded:
-            log.warning("%s. The server waits for it, and rounds with it", error)
-        self._degraded = _LOCKED
-        await asyncio.sleep(_LOCKED_SECONDS)
+    async def _wait_for(self, error: StoreInUse | StoreFull) -> None:
+        if isinstance(error, StoreFull):
+            self._disk.begins(_ROUNDS, f"{error}. The server waits for room, and rounds with it")
+        else:
+            if not self._degraded:
+                log.warning("%s. The server waits for it, and rounds with it", error)
+            self._degraded = _LOCKED
+        await asyncio.sleep(_PAUSE_SECONDS)
+
+    def put_off(self, error: StoreFull) -> None:
+        """Note that there was no room for what a request has to write; it comes again by itself."""
+        self._disk.begins(_REQUESTS, f"{error}. The server waits for room, and puts requests off")
+        if not self._ended.is_set() and (self._trying is None or self._trying.done()):
+            self._trying = asyncio.create_task(self._try_disk())
+
+    async def _try_disk(self) -> None:
+        while not await self._work(self._disk.takes_again):
+            await asyncio.sleep(_PAUSE_SECONDS)
+        self._disk.ends(_REQUESTS, _ROOM_AGAIN)
 
     def _begin(
         self, members: Cohort, period: int | None, tally: RoundTally

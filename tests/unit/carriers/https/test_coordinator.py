@@ -25,6 +25,7 @@ from sfsl.errors import (
     ParameterError,
     RoundOver,
     ShuttingDown,
+    StoreError,
     StoreFull,
     TooMany,
     UnexpectedSender,
@@ -330,17 +331,21 @@ def test_the_bins_of_scores_follow(tmp_path: Path) -> None:
 def test_a_store_that_fails_ends_the_server(tmp_path: Path, broken: str) -> None:
     async def scenario() -> None:
         world = Deployment(tmp_path)
-        setattr(world.store, broken, _full)
+        setattr(world.store, broken, _broken)
         async with world:
             ends = await whole_round(world.clients(3))
             assert [end.outcome for end in ends] == ["aborted"] * 3
-            with pytest.raises(StoreFull):
+            with pytest.raises(StoreError, match="check the disk"):
                 await world.task
             assert world.check_ins.stopping
             assert world.lines == []
             assert world.store.round == 0
 
     run(scenario())
+
+
+def _broken(*_: object) -> None:
+    raise StoreError("cannot do it; check the disk")
 
 
 def _full(*_: object) -> None:
@@ -386,7 +391,7 @@ def test_metrics_that_cannot_be_written_cost_no_round(
 
     run(scenario())
     assert [said for said in caplog.messages if "metrics" in said] == [
-        f"cannot write {tmp_path / 'metrics.jsonl'}: No space left on device. Rounds stand and go on; their "
+        f"cannot write {tmp_path / 'metrics.jsonl'}: No space left on device. Rounds stand, and their "
         "lines are written when there is room",
         f"{tmp_path / 'metrics.jsonl'} can be written again, and has every line",
     ]

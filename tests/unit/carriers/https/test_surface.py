@@ -142,7 +142,7 @@ def test_who_comes_when_all_places_are_taken_waits(tmp_path: Path) -> None:
             assert (over.value.outcome, over.value.round) == ("restarted", 0)
 
     asyncio.run(asyncio.wait_for(run(), PATIENCE))
-    assert coordinator._LOCKED_SECONDS == 0.5
+    assert coordinator._PAUSE_SECONDS == 0.5
 
 
 def test_who_is_silent_for_two_polls_and_a_little_is_let_go(tmp_path: Path) -> None:
