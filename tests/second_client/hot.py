@@ -79,8 +79,8 @@ def require_parameters(params: Mapping[str, Any]) -> None:
     require(length(params) <= 2**40, "too long a vector")
 
 
-def context(params: Mapping[str, Any]) -> bytes:
-    return digest("hot round", pack(params))
+def context(params: Mapping[str, Any], *told: bytes) -> bytes:
+    return digest("hot round", pack(params), *told)
 
 
 # -- vectors (hot.md 3, 6) ---------------------------------------------------------------------------
@@ -258,7 +258,9 @@ class HotRound:
             hot = read_hot_set(self._fetch(params["hot"]), params)
             download = read_blob(self._fetch(params["blob"]), params, hot)
         participants = self._session.handle_inbound(message)
-        self._session.start(0, self._session.sums[0]["layout"], participants, context(params))
+        # In active mode everybody has to have been told of the same model (hot.md 1).
+        told = [digest("model told", self._model.digest, b"")] if self._session.known is not None else []
+        self._session.start(0, self._session.sums[0]["layout"], participants, context(params, *told))
         if download is None:
             vector = marked(params, self._real, draw)
         else:

@@ -168,7 +168,9 @@ class Round:
 
     def _invitation(self, message: dict[str, Any]) -> bytes:
         self._params = params = message["round"]
-        self._context = digest("round", pack(params))
+        # In active mode everybody has to have been told of the same model (round.md 3).
+        told = [digest("model told", self._model.digest, b"")] if self._session.known is not None else []
+        self._context = digest("round", pack(params), *told)
         model, update, session = params["model"], params["update"], message["roster"]["params"]
         require(model == {"tables": self._model.tables, "dense": self._model.dense}, "another model")
         domain = sum(table["rows"] for table in self._model.shared)

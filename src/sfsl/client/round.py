@@ -23,6 +23,7 @@ from sfsl.errors import BudgetExhausted, InputError, Refused, StateError, WrongP
 from sfsl.privacy import ClientState, Decoys, IndexPrivacy, Tables
 from sfsl.rounds import Download, RoundClient, RoundParams, RoundPolicy, Trained
 from sfsl.rounds.client import Answers, Own
+from sfsl.rounds.commitment import model_context
 from sfsl.rounds.exchanges import SUBMODELS, Course, Exchange, Invitation, Step, Submodel, course_of
 from sfsl.rounds.hot import HotParams, Published
 from sfsl.service.messages import Decline
@@ -61,7 +62,8 @@ class ClientModel:
         """Return what a client has in a round. It signs nothing there, unless it insists on active mode, in
         which the identities of all are ``pinned``."""
         signer = None if pinned is None else identity
-        told = (policy, randomness, rounding, self.names)
+        names = self.names if pinned is None else model_context(self.digest, self.names)
+        told = (policy, randomness, rounding, names)
         return Own(memory, self.spec, self.maps, *told, signer, pinned)
 
 

@@ -35,6 +35,7 @@ from sfsl.errors import (
 )
 from sfsl.privacy import PeriodSelection, choose_uniformly, epsilon_of
 from sfsl.rounds import RoundOutcome, RoundParams, RoundServer, ScoreBins
+from sfsl.rounds.commitment import model_context
 from sfsl.rounds.exchanges import MAY_DECLINE, Exchange, Step, Submodel, course_of
 from sfsl.rounds.hot import HotParams, HotState
 from sfsl.rounds.hot_server import HotRound, HotServer, plan_hot
@@ -231,7 +232,8 @@ Plan = RoundParams | HotRound
 class Driver:
     """Plans and opens rounds as ``rules`` say; ``cpu`` counts the seconds that the calling thread computed.
     Keys, round ids and seeds come from the operating system. ``names`` is the digest of what the catalogue
-    calls its rows, which clients were told too; empty where there is none."""
+    calls its rows, which clients were told too, empty where there is none; in active mode with the model's
+    (``model_context``)."""
 
     rules: RoundRules
     model: ModelSpec
@@ -390,6 +392,8 @@ class Service(Driver):
         first_rest: float = FIRST_REST_SECONDS,
         names: bytes = b"",
     ) -> None:
+        if settings.rules.active:
+            names = model_context(model_digest, names)
         super().__init__(settings.rules, model, maps, store, cpu=cpu, names=names)
         self.settings, self.registry, self.model_digest = settings, registry, model_digest
         self.clock, self.today, self._record = clock, today, record

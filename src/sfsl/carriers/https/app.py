@@ -196,6 +196,7 @@ class Server:
                 "round": self._check_ins.round,
                 **self.times,
                 "active": settings.rules.active,
+                "binds_model": True,
                 "scheme": settings.rules.scheme,
                 "limits": {
                     "body_bytes": self._limits.largest_body,
