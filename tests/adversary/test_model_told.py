@@ -1,6 +1,8 @@
 """A server that sends one client another model package than the rest: the same tables, and other maps or
 another kind of model over them. Rows, dense part and parameters are the same for all."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,11 +12,12 @@ from attacks import Attack, assert_gains_when_weakened, assert_stopped, collecto
 import sfsl.client.round
 from cohort import CATEGORY_OF, MODEL, Cohort, Stepper
 from sfsl.client.events import About
-from sfsl.client.participant import require_mode
+from sfsl.client.join import _Client
 from sfsl.client.round import ClientModel
-from sfsl.errors import InputError, UnionFailed
+from sfsl.errors import InputError, InvalidMessage, UnionFailed
 from sfsl.rounds import RoundServer, Trained
 from sfsl.rounds.commitment import model_context
+from sfsl.settings.terms import Terms
 from sfsl.submodel import RowMaps, RowSet, TrainedRows
 
 ATTACKS, attack = collector()
@@ -65,7 +68,7 @@ def told(cohort: Cohort, packages: dict[str, bytes], maps: dict[str, RowMaps]) -
     """A round in which each client was told of its package and maps, at a server that was told of PACKAGE."""
     step = Stepper(cohort)
     for name, client in step.clients.items():
-        model = ClientModel(packages[name], MODEL, maps[name])
+        model = ClientModel(packages[name], MODEL, maps[name], bound=True)
         own = client._own
         more = (own.randomness, None, own.identity or object(), cohort.pinned)
         client._own = model.own(own.memory, own.policy, *more)  # type: ignore[arg-type]
@@ -101,10 +104,27 @@ def test_where_all_were_told_the_same_their_sum_opens() -> None:
     assert not step.finish().applied.dense_refused
 
 
-def test_a_server_that_does_not_bind_the_model_is_not_joined_in_active_mode() -> None:
-    about = About(protocol=1, deployment="0" * 32, model="0" * 64, round=0, time=0, active=True)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="of an earlier version"):
-        require_mode(about, pinned=True)
+def joining(tmp_path: Path, **told: Any) -> Any:
+    """A client that insists on active mode, and hears this of a server."""
+
+    class Link:
+        async def about(self) -> About:
+            ids: dict[str, Any] = {"deployment": "0" * 32, "model": "0" * 64}
+            return About(protocol=1, round=0, time=0, active=True, **ids, **told)
+
+        async def model(self) -> bytes:
+            raise InvalidMessage("asked for the model")
+
+    terms = Terms(roster=str(tmp_path / "roster"), exact_sums=True)
+    nobody: Any = None
+    return _Client(Link(), nobody, nobody, nobody, terms, 0.2, nobody, nobody)  # type: ignore[arg-type]
+
+
+def test_a_server_that_does_not_bind_the_model_is_not_joined_in_active_mode(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not bind its rounds to the model"):
+        asyncio.run(joining(tmp_path).model())
+    with pytest.raises(InvalidMessage, match="asked for the model"):
+        asyncio.run(joining(tmp_path, scheme="hot", binds_model=True).model())
 
 
 def test_the_digest() -> None:

@@ -208,7 +208,9 @@ class HotRound:
         train: Train,
         fetch: Fetch,
         limits: Limits | None = None,
+        told: Sequence[bytes] = (),
     ) -> None:
+        self._told = told
         self._session, self._model, self._real = session, model, real
         self._train, self._fetch, self._limits = train, fetch, limits or Limits()
         self._awaited = list(ORDER if session.known is None else ORDER_ACTIVE)
@@ -258,9 +260,7 @@ class HotRound:
             hot = read_hot_set(self._fetch(params["hot"]), params)
             download = read_blob(self._fetch(params["blob"]), params, hot)
         participants = self._session.handle_inbound(message)
-        # In active mode everybody has to have been told of the same model (hot.md 1).
-        told = [digest("model told", self._model.digest, b"")] if self._session.known is not None else []
-        self._session.start(0, self._session.sums[0]["layout"], participants, context(params, *told))
+        self._session.start(0, self._session.sums[0]["layout"], participants, context(params, *self._told))
         if download is None:
             vector = marked(params, self._real, draw)
         else:

@@ -420,8 +420,3 @@ def require_mode(about: About, pinned: bool) -> None:
         raise InputError("this server runs in active mode; give --log FILE or --roster FILE")
     if about.active is False and pinned:
         raise InputError("this server does not run in active mode, which --log and --roster insist on")
-    if about.active is True and not about.binds_model:
-        raise InputError(
-            "this server is of an earlier version, whose rounds in active mode are not bound to the model "
-            "that clients are told of; ask who runs it to upgrade"
-        )

@@ -36,12 +36,14 @@ Remembered = TypeVar("Remembered")
 @dataclass(frozen=True)
 class ClientModel:
     """``digest`` is that of the package from which ``spec`` and ``maps`` were built, ``names`` that of what a
-    catalogue calls its rows; empty where there is none."""
+    catalogue calls its rows; empty where there is none. ``bound``: in active mode masks are bound to all of
+    it, and not to ``names`` alone."""
 
     digest: bytes
     spec: ModelSpec
     maps: RowMaps
     names: bytes = b""
+    bound: bool = False
 
     @property
     def tables(self) -> Tables:
@@ -62,7 +64,8 @@ class ClientModel:
         """Return what a client has in a round. It signs nothing there, unless it insists on active mode, in
         which the identities of all are ``pinned``."""
         signer = None if pinned is None else identity
-        names = self.names if pinned is None else model_context(self.digest, self.names)
+        binds = self.bound and pinned is not None
+        names = model_context(self.digest, self.names) if binds else self.names
         told = (policy, randomness, rounding, names)
         return Own(memory, self.spec, self.maps, *told, signer, pinned)
 

@@ -373,7 +373,8 @@ class Service(Driver):
     The ``registry`` knows who was invited and whose masked sets came, ``members`` who may come now. Clients
     call the model by ``model_digest``. ``record`` is given the record of each round once it is committed.
     ``clock`` counts seconds, ``today`` milliseconds since 1970, from which periods are cut. Whoever ends a
-    round for all is left out for ``first_rest`` seconds or more.
+    round for all is left out for ``first_rest`` seconds or more. ``binds_model``: in active mode, masks are
+    bound to the model's digest too, which clients have to know.
     """
 
     def __init__(
@@ -391,8 +392,10 @@ class Service(Driver):
         today: Callable[[], int],
         first_rest: float = FIRST_REST_SECONDS,
         names: bytes = b"",
+        binds_model: bool = False,
     ) -> None:
-        if settings.rules.active:
+        self.binds_model = binds_model and settings.rules.active
+        if self.binds_model:
             names = model_context(model_digest, names)
         super().__init__(settings.rules, model, maps, store, cpu=cpu, names=names)
         self.settings, self.registry, self.model_digest = settings, registry, model_digest

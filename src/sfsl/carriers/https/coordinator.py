@@ -215,7 +215,7 @@ class Coordinator:
     def __init__(self, service: Service) -> None:
         self._service, self._clock = service, service.clock
         self.settings, self.registry = service.settings, service.registry
-        self.model_digest = service.model_digest
+        self.model_digest, self.binds_model = service.model_digest, service.binds_model
         self.totals = Totals()
         # For whoever looks at the status: TLS is the listener's, and noise is planned by whoever deploys.
         self.certificate_ends: float | None = None
