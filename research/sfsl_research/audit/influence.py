@@ -10,8 +10,9 @@ A *checked* liar is what is left where clients prove that their own words are in
 a weight of one and a clipped row. Rounds are those of ``sfsl run``, with plain sums.
 
 In rounds over hot rows (defences that begin with "hot") a liar adds a thousand clips to the target's row, and
-a checked one all that an honest client may add, to that row alone. In surveys liars mark the target, as they
-may. ``--epsilon``: how much noise the others add.
+a checked one all that an honest client may add, to that row alone. In surveys a checked liar marks the target
+once; another says that all clients have it, which makes it hot and its bound the widest. ``--epsilon``: how
+much noise the others add.
 """
 
 import argparse
@@ -118,7 +119,8 @@ class Liars(PopulationEngine):
         params, words, target = plan.params, sums.words.copy(), np.array([self.target])
         if plan.published is None:
             nothing = {one.name: np.zeros(0, np.int64) for one in params.model.tables if one.kind == "shared"}
-            words[IndexSpace(params.model).indices(nothing | {TABLE: target})] += liars * params.levels
+            marks = liars if self.checked else len(sums.survivors)
+            words[IndexSpace(params.model).indices(nothing | {TABLE: target})] += marks * params.levels
             return replace(sums, words=words)
         start, sets = params.model.dense, plan.published.hot.sets(params.model)
         for table in params.model.summed:
