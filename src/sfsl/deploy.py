@@ -182,6 +182,7 @@ def open_deployment(config: ServeConfig, folder: Path) -> Deployment:
             clock=time.monotonic,
             today=now_ms,
             names=b"" if catalogue is None else catalogue.contents,
+            binds_model=True,
         )
         log_ = _open_log(config, folder, registry, now_ms(), held)
         if own.active:

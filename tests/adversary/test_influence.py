@@ -79,12 +79,21 @@ def test_most_rows_of_one_honest_client_move_as_they_would_without_the_limit() -
     assert np.mean(np.isclose(bound, free)) > 0.7
 
 
+def configured(server: dict[str, Any], scheme: str) -> Any:
+    told = {"round": {"scheme": scheme}, "privacy": {"participations": 5}, "hot": {"surveys": 1}}
+    return round_rules(msgspec.convert(told | {"server": server}, RunConfig)).update.averaging.max_move
+
+
 @pytest.mark.parametrize(
-    ("server", "scheme"), [({"row_step": "add"}, "sfsl"), ({}, "hot"), ({"max_move": 0}, "sfsl")]
+    ("server", "scheme"),
+    [({"row_step": "add"}, "sfsl"), ({"row_step": "add"}, "hot"), ({}, "sfl"), ({"max_move": 0}, "hot")],
 )
 def test_where_no_limit_is_set(server: dict[str, Any], scheme: str) -> None:
-    privacy = {"participations": 5}
-    config = msgspec.convert(
-        {"server": server, "round": {"scheme": scheme}, "privacy": privacy, "hot": {"surveys": 1}}, RunConfig
-    )
-    assert round_rules(config).update.averaging.max_move is None
+    assert configured(server, scheme) is None
+
+
+def test_rows_of_many_clients_have_the_limit_of_all_others() -> None:
+    assert configured({}, "hot") == configured({}, "sfsl")
+    assert configured({"row_rate": 0.9}, "hot") == pytest.approx(2 * configured({"row_rate": 0.45}, "hot"))
+    assert configured({"row_prior": 200.0}, "hot") < configured({"row_prior": 20.0}, "hot")
+    assert configured({"max_move": 0.2}, "hot") == 0.2

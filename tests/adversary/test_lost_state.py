@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from cohort import MODEL
 from sfsl import durable
 from sfsl.cli import app
+from sfsl.client import home as client_home
 from sfsl.client.home import Home
 from sfsl.errors import BudgetExhausted, Declined, RolledBack, StateError
 from sfsl.privacy import PRESETS, Budget, Calendar, ClientState, Tables
@@ -126,3 +127,23 @@ def test_without_the_check_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "state").chmod(0o644)
     monkeypatch.setattr(durable, "OTHERS", 0)
     home.state("me", CALENDAR, BUDGET).close()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o770, 0o757, 0o1777])
+def test_a_folder_in_which_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+    """Whoever may write there puts another state, key or list of samples into the place of the client's."""
+    joined(tmp_path / "me")
+    (tmp_path / "me").chmod(mode)
+    with pytest.raises(StateError, match=rf"others may write in .*me \(mode {mode:04o}\).*chmod go-w"):
+        Home(tmp_path / "me", SeededRandomness("home"))
+    ran = CliRunner().invoke(app, ["privacy", "renew", str(tmp_path / "me")])
+    assert isinstance(ran.exception, StateError)
+    (tmp_path / "me").chmod(0o755)  # others may look: files are for their owner only
+    Home(tmp_path / "me", SeededRandomness("home")).state("me", CALENDAR, BUDGET).close()
+
+
+def test_without_that_check_it_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    joined(tmp_path / "me")
+    (tmp_path / "me").chmod(0o777)
+    monkeypatch.setattr(client_home, "_OTHERS_WRITE", 0)
+    Home(tmp_path / "me", SeededRandomness("home")).state("me", CALENDAR, BUDGET).close()

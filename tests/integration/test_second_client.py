@@ -173,6 +173,7 @@ class World:
             cpu=time.thread_time,
             clock=time.monotonic,
             today=now_ms,
+            binds_model=True,
         )
         self.log = RosterLog(folder, self.registry.deployment, LogRules(), SystemRandomness(), now_ms())
         self.coordinator = Coordinator(service)
@@ -210,7 +211,7 @@ class World:
     async def ours(self, person: Person, pinned: Any = None) -> str:
         """Our own client in all its parts, for one round; how that ended."""
         randomness, identity = SystemRandomness(), Identity(Secret(seed(person)))
-        model = ClientModel(digest("model package", PACKAGE), MODEL, MAPS)
+        model = ClientModel(digest("model package", PACKAGE), MODEL, MAPS, bound=True)
         state = ClientState.create(
             self.folder / f"{person.number}.state",
             client=f"c{person.number}",

@@ -177,6 +177,9 @@ class SecondClient:
         package = self._expect(self._request("GET", "/v1/model", signed=False), 200).body
         self.model = Model.read(package)
         require(self.model.digest.hex() == about["model"], "another model than announced")
+        # In active mode everybody has to have been told of the same model (round.md 3).
+        bound = about.get("binds_model", False) and self._known is not None
+        self._told = [digest("model told", self.model.digest, b"")] if bound else []
         body = encode("enrol", public_key=self.public)
         enrolled = self._expect(self._request("POST", "/v1/enrol", body, limit=JSON_LIMIT), 200).json()
         require(enrolled["client"] == self.id, "enrolled as somebody else")
@@ -192,9 +195,9 @@ class SecondClient:
         session = Session(self.id, self._policy, sums=sums, identity=self._identity, known=self._known)
         self._round: Round | HotRound
         if hot is None:
-            self._round = Round(session, self.model, real, self._response, train)  # type: ignore[arg-type]
+            self._round = Round(session, self.model, real, self._response, train, told=self._told)  # type: ignore[arg-type]
         else:
-            self._round = HotRound(session, self.model, real, train, self._published, hot)  # type: ignore[arg-type]
+            self._round = HotRound(session, self.model, real, train, self._published, hot, self._told)  # type: ignore[arg-type]
         body = encode("check-in", model=self.model.digest, keys=session.keys)
         checked = decode(self._expect(self._request("POST", "/v1/check-in", body), 200).body, "checked-in")
         self._ticket, self.received = checked["ticket"].hex(), 0

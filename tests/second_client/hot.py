@@ -79,8 +79,8 @@ def require_parameters(params: Mapping[str, Any]) -> None:
     require(length(params) <= 2**40, "too long a vector")
 
 
-def context(params: Mapping[str, Any]) -> bytes:
-    return digest("hot round", pack(params))
+def context(params: Mapping[str, Any], *told: bytes) -> bytes:
+    return digest("hot round", pack(params), *told)
 
 
 # -- vectors (hot.md 3, 6) ---------------------------------------------------------------------------
@@ -208,7 +208,9 @@ class HotRound:
         train: Train,
         fetch: Fetch,
         limits: Limits | None = None,
+        told: Sequence[bytes] = (),
     ) -> None:
+        self._told = told
         self._session, self._model, self._real = session, model, real
         self._train, self._fetch, self._limits = train, fetch, limits or Limits()
         self._awaited = list(ORDER if session.known is None else ORDER_ACTIVE)
@@ -258,7 +260,7 @@ class HotRound:
             hot = read_hot_set(self._fetch(params["hot"]), params)
             download = read_blob(self._fetch(params["blob"]), params, hot)
         participants = self._session.handle_inbound(message)
-        self._session.start(0, self._session.sums[0]["layout"], participants, context(params))
+        self._session.start(0, self._session.sums[0]["layout"], participants, context(params, *self._told))
         if download is None:
             vector = marked(params, self._real, draw)
         else:

@@ -133,7 +133,8 @@ ORDER_ACTIVE = [*ORDER[:2], "survivors", *ORDER[2:5], "survivors", *ORDER[5:]]
 
 
 class Round:
-    """Answers the messages of one round, each once, in their order. ``real``: rows of each shared table."""
+    """Answers the messages of one round, each once, in their order. ``real``: rows of each shared table.
+    ``told``: what of the model is bound into masks besides (3)."""
 
     def __init__(
         self,
@@ -143,7 +144,9 @@ class Round:
         response: RandomizedResponse,
         train: Train,
         max_clip: float = 10.0,
+        told: Sequence[bytes] = (),
     ) -> None:
+        self._told = told
         self._session, self._model, self._train, self._max_clip = session, model, train, max_clip
         self._response = response
         self._real = {name: np.array(sorted(rows), np.int64) for name, rows in real.items()}
@@ -168,7 +171,7 @@ class Round:
 
     def _invitation(self, message: dict[str, Any]) -> bytes:
         self._params = params = message["round"]
-        self._context = digest("round", pack(params))
+        self._context = digest("round", pack(params), *self._told)
         model, update, session = params["model"], params["update"], message["roster"]["params"]
         require(model == {"tables": self._model.tables, "dense": self._model.dense}, "another model")
         domain = sum(table["rows"] for table in self._model.shared)

@@ -8,13 +8,20 @@ the clip, in the direction that raises the item's score the most. One such liar 
 many.
 A *checked* liar is what is left where clients prove that their own words are in bounds (docs/decisions/0017):
 a weight of one and a clipped row. Rounds are those of ``sfsl run``, with plain sums.
+
+In rounds over hot rows (defences that begin with "hot") a liar adds a thousand clips to the target's row, and
+a checked one all that an honest client may add, to that row alone. In surveys a checked liar marks the target
+once; another says that all clients have it, which makes it hot and its bound the widest. ``--epsilon``: how
+much noise the others add.
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from unittest.mock import patch
 
 import msgspec
 import numpy as np
@@ -23,7 +30,10 @@ import torch
 from sfsl.arrays import Reals
 from sfsl.carriers.local.engine import Cohort, PopulationEngine
 from sfsl.data.samples import Samples
-from sfsl.rounds import RoundSums
+from sfsl.rounds import IndexSpace, RoundSums
+from sfsl.rounds.hot import UPDATE_SHARE
+from sfsl.rounds.hot_bounds import Bounds
+from sfsl.rounds.hot_server import HotRound, HotSums
 from sfsl.rounds.record import RoundTally
 from sfsl.run.fleet import Fleet, build_fleet
 from sfsl.run.planning import choose_cohort
@@ -44,7 +54,13 @@ DEFENCES: dict[str, dict[str, object]] = {
     "add, kappa 10": {"row_step": "add", "row_rate": 1.0, "kappa": 10.0, "kappa_rounds": 0, "max_move": 0.0},
     "heat": {"max_move": 0.0},
     "heat, max_move": {},
+    "hot, no limit": {"max_move": 0.0},
+    "hot, max_move": {},
+    "hot, sums cut": {"max_move": 0.0},
+    "hot, sums cut, max_move": {},
 }
+_CLIPS = 1000  # of a liar whom nothing checks, in rounds over hot rows
+_SURVEYS = 2
 
 
 @dataclass
@@ -79,6 +95,8 @@ class Liars(PopulationEngine):
             lying = self.liars & set(one.names)
             if lying and isinstance(one.sums, RoundSums):
                 self._lie(one.sums, len(lying))
+            if lying and isinstance(one.sums, HotSums) and isinstance(one.plan, HotRound):
+                one.sums = self._lie_hot(one.plan, one.sums, len(lying))
 
     def _lie(self, sums: RoundSums, liars: int) -> None:
         union, rows = sums.model.unions[TABLE], sums.model.rows[TABLE]
@@ -96,6 +114,24 @@ class Liars(PopulationEngine):
             values[place] = weight[place] * clip * self.direction()
         sums.model.rows[TABLE] = WeightedSums(values, weight, rows.refused)
         self.lied += 1
+
+    def _lie_hot(self, plan: HotRound, sums: HotSums, liars: int) -> HotSums:
+        params, words, target = plan.params, sums.words.copy(), np.array([self.target])
+        if plan.published is None:
+            nothing = {one.name: np.zeros(0, np.int64) for one in params.model.tables if one.kind == "shared"}
+            marks = liars if self.checked else len(sums.survivors)
+            words[IndexSpace(params.model).indices(nothing | {TABLE: target})] += marks * params.levels
+            return replace(sums, words=words)
+        start, sets = params.model.dense, plan.published.hot.sets(params.model)
+        for table in params.model.summed:
+            if table.name == TABLE and sets[TABLE].holds(target)[0]:
+                at = start + int(sets[TABLE].positions_of(target)[0]) * table.width
+                clips = liars * UPDATE_SHARE if self.checked else _CLIPS
+                told = clips * params.levels / np.sqrt(table.width) * self.direction()
+                words[at : at + table.width] += np.rint(told).astype(np.int64)
+                self.lied += 1
+            start += len(sets[table.name]) * table.width
+        return replace(sums, words=words)
 
     def direction(self) -> Reals:
         """Return the signs with which a small move of the target's row raises its score the most."""
@@ -127,11 +163,12 @@ class Liars(PopulationEngine):
 def play(config: RunConfig, fleet: Fleet, target: int, share: float, checked: bool) -> dict[str, float]:
     """Run all rounds, and return what became of the target, of rows at large and of the model."""
     engine = Liars(config, fleet, target, share, checked)
-    names, steps = sorted(fleet.devices), []
+    names, steps, hot = sorted(fleet.devices), [], None
     before = engine.store.read_rows(TABLE, RowSet(np.array([target]))).values[0]
     for number in range(1, config.run.rounds + 1):
         cohort = choose_cohort(names, config.round.all_clients, config.run.seed, number)
-        result = engine.run(cohort)
+        result = engine.run(cohort, hot=hot)
+        hot = result.outcome.hot if result.outcome is not None else hot
         block = result.commit.tables.get(TABLE)
         if block is not None and len(block.rows):
             old = engine.store.read_rows(TABLE, block.rows).values
@@ -152,6 +189,16 @@ def play(config: RunConfig, fleet: Fleet, target: int, share: float, checked: bo
     }
 
 
+@contextmanager
+def limited(defence: str) -> Iterator[None]:
+    """Take sums over hot rows as they come, unless the defence cuts them."""
+    if "sums cut" in defence:
+        yield
+        return
+    with patch.object(Bounds, "model", lambda self, parts: [one.sums for one in parts]):
+        yield
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
@@ -162,17 +209,26 @@ def main() -> None:
     parser.add_argument("--max-move", type=float, default=None)
     parser.add_argument("--world", default="films")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--epsilon", type=float, default=float("inf"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     for name in given.defences:
         server = dict(DEFENCES[name])
         if given.max_move is not None and "max_move" in name:
             server["max_move"] = given.max_move
+        hot = name.startswith("hot")
         config = msgspec.convert(
             {
                 "data": {"users": given.users, "scale": 0.02, "world": given.world},
-                "round": {"clients": given.clients, "sums": "plain", "bins": 0},
-                "run": {"rounds": given.rounds, "seed": given.seed},
+                "round": {
+                    "clients": given.clients,
+                    "sums": "plain",
+                    "bins": 0,
+                    "scheme": "hot" if hot else "sfsl",
+                },
+                "run": {"rounds": given.rounds + (_SURVEYS if hot else 0), "seed": given.seed},
+                "hot": {"surveys": _SURVEYS, "bins": 0},
+                "privacy": {"epsilon": given.epsilon},
                 "server": server,
             },
             RunConfig,
@@ -183,7 +239,8 @@ def main() -> None:
         target = int(np.argsort(owners)[len(owners) * 3 // 4])
         for share in given.shares:
             for checked in (False, True) if share else (False,):
-                found = play(config, fleet, target, share, checked)
+                with limited(name):
+                    found = play(config, fleet, target, share, checked)
                 line: dict[str, object] = {"defence": name, "liars": share, "checked": checked, **found}
                 sys.stdout.write(json.dumps(line) + "\n")
                 sys.stdout.flush()

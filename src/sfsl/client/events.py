@@ -47,7 +47,7 @@ class About(msgspec.Struct, frozen=True):
     ``clock`` what the server's machine says; None where it does not. ``active``: whether its rounds are in
     active mode; None where it does not say. ``catalogue``: the digest of what its rows are called; None where
     that is their numbers. ``scheme``: "hot" are rounds over hot rows, "sfsl" those of the paper, which has
-    exact sums."""
+    exact sums. ``binds_model``: whether masks are bound to the model's digest in active mode."""
 
     protocol: int
     deployment: Hex16
@@ -58,6 +58,7 @@ class About(msgspec.Struct, frozen=True):
     active: bool | None = None
     catalogue: Hex32 | None = None
     scheme: Annotated[str, Meta(max_length=32)] = "sfsl"
+    binds_model: bool = False
 
 
 class Enrolled(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sfsl.arrays import Bits
 from sfsl.codec import Message
-from sfsl.crypto.secret import Randomness
+from sfsl.crypto.secret import Randomness, digest
 from sfsl.durable import DurableFile, RecordFormat
 from sfsl.errors import StateError
 from sfsl.privacy import ClientState
@@ -45,7 +45,8 @@ _FORMAT = RecordFormat(
 
 class ExposedSamples:
     """The file in which a client keeps what it has exposed, as keyed digests: nobody who has the file of one
-    client can look for its samples in that of another."""
+    client can look for its samples in that of another. The state knows the file's digest, so that an older
+    copy is noticed."""
 
     def __init__(self, path: Path, randomness: Randomness) -> None:
         self.path = path
@@ -56,8 +57,10 @@ class ExposedSamples:
         those that no earlier period has exposed, or with ``repeat`` all. What it begins with is noted
         durably."""
         with DurableFile(self.path) as file:
-            if file.exists():
-                record = _FORMAT.decode(file.read(_FORMAT.largest), str(self.path))
+            kept = file.read(_FORMAT.largest) if file.exists() else None
+            if kept is not None:
+                record = _FORMAT.decode(kept, str(self.path))
+                self._require_latest(kept, state)
             elif state.period is None or repeat:
                 record = _Record(self._randomness.bytes(32), b"", -1, b"")
             else:
@@ -73,8 +76,26 @@ class ExposedSamples:
                 period, frozen = state.calendar.period(today), np.unique(given)
                 after = _Record(record.key, exposed.tobytes(), period, frozen.tobytes())
                 if after != record:
-                    file.replace(_FORMAT.encode(after))
+                    # A power cut in between leaves one of the two, and the state takes either.
+                    before, kept = kept, _FORMAT.encode(after)
+                    state.expect_exposed(*map(_digest, [kept] if before is None else [before, kept]))
+                    file.replace(kept)
+            if kept is not None:
+                state.expect_exposed(_digest(kept))
         return np.ones(len(given), np.bool_) if repeat else ~np.isin(given, exposed)
+
+    def _require_latest(self, kept: bytes, state: ClientState) -> None:
+        """Refuse a copy that the state does not know. Of states of before it was kept, any is taken."""
+        if state.exposed and _digest(kept) not in state.exposed:
+            raise StateError(
+                f"{self.path} is not the one that this client wrote last: an older copy would make new what "
+                "was exposed. Put the last one back; if the state beside it is the older one, that. If it is "
+                "lost, move this one away and allow old samples: --repeat-samples"
+            )
+
+
+def _digest(kept: bytes) -> bytes:
+    return digest("exposed samples", kept)
 
 
 def _digests(key: bytes, names: Sequence[bytes]) -> Digests:

@@ -53,7 +53,7 @@ class ServedModel:
     @property
     def client_model(self) -> ClientModel:
         names = self.catalogue.contents if self.named else b""
-        return ClientModel(self.digest, self.task.spec, self.task.row_maps, names)
+        return ClientModel(self.digest, self.task.spec, self.task.row_maps, names, bound=True)
 
     @property
     def shared_rows(self) -> dict[str, int]:

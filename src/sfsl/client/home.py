@@ -16,6 +16,7 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
@@ -39,6 +40,8 @@ from sfsl.submodel import ModelSpec, Table
 from sfsl.submodel.store import initial_rows
 
 _LARGEST_DATA = 1 << 30
+# As ssh has it: that others may look into a folder is no harm, its files are for their owner only.
+_OTHERS_WRITE = 0o022
 # Each is made after the state: with one of them, there was a state.
 _AFTER_STATE = ("deployment", "rows", "data", "data.sum", "exposed", "log", "model", "current.zip")
 
@@ -161,13 +164,20 @@ def _arrays(table: Table, given: _Rows, where: str) -> tuple[Indices, Values]:
 
 
 class Home:
-    """The folder of one client, which is made if it is not there, for its owner only."""
+    """The folder of one client, which is made if it is not there, for its owner only. One in which others may
+    write is refused: they could put other files into the place of its own."""
 
     def __init__(self, folder: Path, randomness: Randomness) -> None:
         self.folder = folder
         self._randomness = randomness
         with system_errors_as(StateError, f"make the folder {folder}"):
             make_folder(folder, 0o700)
+            mode = stat.S_IMODE(folder.stat().st_mode)
+        if mode & _OTHERS_WRITE:
+            raise StateError(
+                f"others may write in {folder} (mode {mode:04o}), and so put other files into the place of "
+                f"this client's. If nobody did:  chmod go-w {folder}"
+            )
 
     def identity(self, path: Path | None = None) -> Identity:
         """Read the identity in ``path``, or this client's own, which is made on first use."""

@@ -1,6 +1,5 @@
 """A client in rounds over hot rows: what it pays with, and what it does with each message (spec hot)."""
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -10,20 +9,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Indices
-from sfsl.client.round import InRound, Lesson, Passing, Remembers
+from sfsl.client.round import InRound, Passing, Remembers
 from sfsl.codec import Message
 from sfsl.crypto.secret import Randomness
-from sfsl.errors import BudgetExhausted, Declined, InputError, StateError
+from sfsl.errors import BudgetExhausted, Declined
 from sfsl.privacy import ClientState
-from sfsl.rounds import Download, Trained
+from sfsl.rounds import Download
 from sfsl.rounds.exchanges import SURVEY, HotInvitation
 from sfsl.rounds.hot import HotParams, Published, decode_hot_set
 from sfsl.rounds.hot_client import HotClient, HotMemory
 from sfsl.rounds.states import HotShared, HotTraining
 from sfsl.secagg.messages import InboundShares
-from sfsl.submodel import RowSet, TrainedRows
-
-log = logging.getLogger(__name__)
 
 
 class Purse(HotMemory, Remembers, Protocol):
@@ -113,39 +109,3 @@ class HotClientRound(InRound[HotClient, Purse]):
         assert isinstance(self.params, HotParams)  # noqa: S101 -- else it is no round that trains
         hot, blob = (came.get(digest, b"") for digest in (self.params.hot, self.params.blob))
         return Published(decode_hot_set(hot, self.params.hot), blob)
-
-    def train(self, download: Download) -> Lesson:
-        """Train, and learn nothing where that fails. A client that stayed away because of its data would tell
-        the server so, and nothing accounts for that."""
-        try:
-            return super().train(download)
-        except StateError:
-            raise
-        except Exception:
-            log.exception("training failed; this client sends zeros under its noise")
-            return Lesson(self._nothing(), {})
-
-    def upload(self, lesson: Lesson) -> Message:
-        """Make the vector; of zeros, where what was learned cannot be encoded. Own rows that are no numbers
-        stay as they were."""
-        try:
-            update = self.client.create_update(lesson.trained)
-        except InputError:
-            log.exception("what was learned is no update; this client sends zeros under its noise")
-            update = self.client.create_update(self._nothing())
-        try:
-            self.personal.keep(lesson.personal)
-        except InputError as error:
-            log.warning("own rows stay as they were: %s", error)
-        return update
-
-    def _nothing(self) -> Trained:
-        assert self.params is not None  # noqa: S101 -- it has joined
-        model = self.params.model
-        rows = {
-            table.name: TrainedRows(
-                RowSet(np.zeros(0, np.int64)), np.zeros((0, table.width)), np.zeros(0, np.int64)
-            )
-            for table in model.summed
-        }
-        return Trained(np.zeros(model.dense), 0, rows, None)

@@ -189,7 +189,13 @@ class _Client:
     async def model(self) -> ServedModel:
         """Fetch the model that the server names, if it continues the one that this client knows."""
         about = await self.link.about()
-        require_mode(about, bool(self.terms.roster or self.terms.log))
+        active = bool(self.terms.roster or self.terms.log)
+        require_mode(about, active)
+        if active and not about.binds_model:
+            raise InputError(
+                "this server does not bind its rounds to the model that it tells clients of, as active mode "
+                "has to: it is of an earlier version, or lies. Ask who runs it"
+            )
         require_scheme(about, self.terms.policy)
         if about.scheme != HOT:  # whose budget is by periods
             await self.link.agree_on_the_day()

@@ -5,39 +5,45 @@ Nothing here waits or sends. The steps are apart because training may have a thr
 takes them one after another.
 """
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import date
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Bits, Indices, Values
 from sfsl.client.home import PersonalRows
 from sfsl.codec import Message
 from sfsl.crypto.secret import Identity, Randomness
-from sfsl.errors import BudgetExhausted, Refused, WrongPhase
+from sfsl.errors import BudgetExhausted, InputError, Refused, StateError, WrongPhase
 from sfsl.privacy import ClientState, Decoys, IndexPrivacy, Tables
 from sfsl.rounds import Download, RoundClient, RoundParams, RoundPolicy, Trained
 from sfsl.rounds.client import Answers, Own
+from sfsl.rounds.commitment import model_context
 from sfsl.rounds.exchanges import SUBMODELS, Course, Exchange, Invitation, Step, Submodel, course_of
 from sfsl.rounds.hot import HotParams, Published
 from sfsl.service.messages import Decline
-from sfsl.submodel import ModelSpec, RowMaps
+from sfsl.submodel import ModelSpec, RowMaps, RowSet, TrainedRows
 
+log = logging.getLogger(__name__)
 Remembered = TypeVar("Remembered")
 
 
 @dataclass(frozen=True)
 class ClientModel:
     """``digest`` is that of the package from which ``spec`` and ``maps`` were built, ``names`` that of what a
-    catalogue calls its rows; empty where there is none."""
+    catalogue calls its rows; empty where there is none. ``bound``: in active mode masks are bound to all of
+    it, and not to ``names`` alone."""
 
     digest: bytes
     spec: ModelSpec
     maps: RowMaps
     names: bytes = b""
+    bound: bool = False
 
     @property
     def tables(self) -> Tables:
@@ -58,7 +64,9 @@ class ClientModel:
         """Return what a client has in a round. It signs nothing there, unless it insists on active mode, in
         which the identities of all are ``pinned``."""
         signer = None if pinned is None else identity
-        told = (policy, randomness, rounding, self.names)
+        binds = self.bound and pinned is not None
+        names = model_context(self.digest, self.names) if binds else self.names
+        told = (policy, randomness, rounding, names)
         return Own(memory, self.spec, self.maps, *told, signer, pinned)
 
 
@@ -285,14 +293,39 @@ class InRound(Generic[M, R]):
         return None
 
     def train(self, download: Download) -> Lesson:
-        own = {name: self.personal.read(name, rows) for name, rows in self.trainer.personal.items()}
-        return self.trainer.train(download, own, self.number or 0)
+        """Train, and learn nothing where that fails. A client that stayed away because of its data would tell
+        the server so, and nothing accounts for that."""
+        try:
+            own = {name: self.personal.read(name, rows) for name, rows in self.trainer.personal.items()}
+            return self.trainer.train(download, own, self.number or 0)
+        except StateError:
+            raise
+        except Exception:
+            log.exception("training failed; this client sends zeros")
+            return Lesson(self._nothing(), {})
 
     def upload(self, lesson: Lesson) -> Message:
-        """Make the update. Own rows move only with one that can be sent, and before it is."""
-        update = self.client.create_update(lesson.trained)
-        self.personal.keep(lesson.personal)
+        """Make the update; of zeros, where what was learned cannot be encoded. Own rows move only with what
+        was learned, and before it is sent; those that are no numbers stay as they were."""
+        try:
+            update = self.client.create_update(lesson.trained)
+        except InputError:
+            log.exception("what was learned is no update; this client sends zeros")
+            return self.client.create_update(self._nothing())
+        try:
+            self.personal.keep(lesson.personal)
+        except InputError as error:
+            log.warning("own rows stay as they were: %s", error)
         return update
+
+    def _nothing(self) -> Trained:
+        assert self.params is not None  # noqa: S101 -- it has joined
+        model = self.params.model
+        none = np.zeros(0, np.int64)
+        rows = {
+            table.name: TrainedRows(RowSet(none), np.zeros((0, table.width)), none) for table in model.summed
+        }
+        return Trained(np.zeros(model.dense), 0, rows, None)
 
     def _draw(self, number: int) -> None:
         self.rounding.source = self.memory.rounding(number) or self.rounding.source

@@ -94,7 +94,8 @@ def freeze(
 class StateRecord(Message, frozen=True, tag="client-state", omit_defaults=True):
     """All that a client keeps from round to round. ``going_on``: the digest of what another keeps of a round
     under way, the last thing that was kept of it (``ClientState.keep``). ``hot`` is left out of the bytes
-    while no hot round was paid for."""
+    while no hot round was paid for. ``exposed``: which lists of exposed samples are its own, one, or two
+    while one takes the place of the other."""
 
     client: ClientName
     calendar: Calendar
@@ -102,6 +103,7 @@ class StateRecord(Message, frozen=True, tag="client-state", omit_defaults=True):
     period: FrozenPeriod | None
     going_on: Digest | None = None
     hot: HotLedger = HotLedger()
+    exposed: Annotated[tuple[Digest, ...], Meta(max_length=2)] = ()
 
     @property
     def epsilon_period(self) -> float:
@@ -228,6 +230,17 @@ class ClientState(Closing):
     def hot_rounds(self) -> int:
         """The number of hot rounds that were paid for."""
         return self._record.hot.rounds
+
+    @property
+    def exposed(self) -> tuple[bytes, ...]:
+        """Digests of the lists of exposed samples that may lie beside this state; none where it knows of
+        none."""
+        return self._record.exposed
+
+    def expect_exposed(self, *digests: bytes) -> None:
+        """Note durably which lists of exposed samples may lie beside this state from now on."""
+        if digests != self._record.exposed:
+            self._replace(exposed=digests)
 
     def epsilon_hot(self, delta: float) -> float:
         """Epsilon of all hot rounds together, at ``delta``."""

@@ -91,6 +91,12 @@ def require_committed(
         )
 
 
+def model_context(package: bytes, names: bytes) -> bytes:
+    """Return what masks are bound to of the model beside its shape, in active mode: the digest of the package
+    that describes it, with its kind and its maps, and that of what its rows are called, if anything."""
+    return digest("model told", package, names)
+
+
 def update_context(told: bytes, union: bytes, dense: bytes, root: bytes) -> bytes:
     """Return what the masks of the update are bound to: what was ``told`` of the round, the digest of its
     ``union``, and the model."""

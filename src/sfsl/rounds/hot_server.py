@@ -29,6 +29,7 @@ from sfsl.rounds.hot import (
     choose_hot,
     listen,
 )
+from sfsl.rounds.hot_bounds import Bounds, Part
 from sfsl.rounds.params import HotRules, IndexSpace, RoundRules, ScoreBins
 from sfsl.rounds.record import RoundOutcome
 from sfsl.rounds.server import as_downloaded
@@ -122,26 +123,29 @@ class HotRound:
         values: Reals = (sums.words * (params.clip / params.levels)).astype(np.float64)
         clients, sets = len(sums.survivors), hot.sets(params.model)
         noise = params.deviation * math.sqrt(clients) * params.clip / params.levels
-        rows, owners, start = dict[str, WeightedSums](), dict[str, Counts](), params.model.dense
-        said = dict(self.state.said)
+        owners, parts, start = dict[str, Counts](), dict[str, Part](), params.model.dense
         for table in params.model.summed:
             end = start + len(sets[table.name]) * table.width
             owners[table.name] = np.maximum(1, np.rint(hot.shares(table.name) * clients)).astype(np.int64)
-            part = values[start:end].reshape(-1, table.width)
-            seen = self._listen(said, table.name, part, owners[table.name], noise) if noise else None
-            rows[table.name], start = WeightedSums(part, owners[table.name], 0, noise, seen), end
-        whole, seen = values[: params.model.dense], None
-        if noise and len(whole):
-            at = blocks_of(len(whole))
-            each = self._listen(said, "", whole[at], np.full(len(at), clients), noise)
-            seen = np.zeros(len(whole))
-            seen[at] = each
-        dense = WeightedSums(whole[None], np.array([clients]), 0, noise, seen)
+            parts[table.name] = Part(values[start:end].reshape(-1, table.width), owners[table.name])
+            start = end
+        whole = Part(values[: params.model.dense][None], np.array([max(1, clients)]))
+        bounds, said = Bounds(params, max(1, clients), noise), dict(self.state.said)
+        *cut_rows, cut_dense = bounds.model([*parts.values(), whole])
+        rows = {}
+        for (name, part), cut_sums in zip(parts.items(), cut_rows, strict=True):
+            seen = self._listen(said, name, cut_sums, part.owners, noise) if noise else None
+            changed = int((cut_sums != part.sums).any(axis=1).sum())
+            rows[name] = WeightedSums(cut_sums, part.owners, changed, noise, seen)
+        dense = WeightedSums(
+            cut_dense, np.array([clients]), 0, noise, self._heard(said, cut_dense[0], clients, noise)
+        )
         model = ModelSums(sets, rows, dense)
         applied = apply_sums(store, self.rules.update_in(params.number), model, selection=b"")
         scores = None
         if params.bins:
-            counted = values[start : start + 2 * params.bins] / (SAMPLE_SHARE * params.clip)
+            counted = bounds.histograms(values[start : start + 2 * params.bins])
+            counted = counted / (SAMPLE_SHARE * params.clip)
             clicks, others = np.maximum(0, np.rint(counted)).astype(np.int64).reshape(2, -1)
             scores = (clicks, others)
         cut = float(np.clip(values[-1] / (CUT_SHARE * params.clip * max(1, clients)), 0, 1))
@@ -149,6 +153,15 @@ class HotRound:
         state = msgspec.structs.replace(self.state, clip=float(np.clip(clip, 1e-4, 1e4)), said=said)
         noise = params.deviation * math.sqrt(clients) / (params.levels * SAMPLE_SHARE)
         return RoundOutcome(applied, sums.survivors, sets, owners, scores, params.scores, state, noise)
+
+    def _heard(self, said: dict[str, Said], dense: Reals, clients: int, noise: float) -> Reals | None:
+        """Listen to the dense part, block by block; None where there is no noise, or nothing to listen to."""
+        if not (noise and len(dense)):
+            return None
+        at = blocks_of(len(dense))
+        seen = np.zeros(len(dense))
+        seen[at] = self._listen(said, "", dense[at], np.full(len(at), clients), noise)
+        return seen
 
     def _listen(self, said: dict[str, Said], part: str, sums: Reals, owners: Counts, noise: float) -> Reals:
         """Take in noisy sums of one part of the model, of the dense part as blocks, and return what is seen

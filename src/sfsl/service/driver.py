@@ -35,6 +35,7 @@ from sfsl.errors import (
 )
 from sfsl.privacy import PeriodSelection, choose_uniformly, epsilon_of
 from sfsl.rounds import RoundOutcome, RoundParams, RoundServer, ScoreBins
+from sfsl.rounds.commitment import model_context
 from sfsl.rounds.exchanges import MAY_DECLINE, Exchange, Step, Submodel, course_of
 from sfsl.rounds.hot import HotParams, HotState
 from sfsl.rounds.hot_server import HotRound, HotServer, plan_hot
@@ -231,7 +232,8 @@ Plan = RoundParams | HotRound
 class Driver:
     """Plans and opens rounds as ``rules`` say; ``cpu`` counts the seconds that the calling thread computed.
     Keys, round ids and seeds come from the operating system. ``names`` is the digest of what the catalogue
-    calls its rows, which clients were told too; empty where there is none."""
+    calls its rows, which clients were told too, empty where there is none; in active mode with the model's
+    (``model_context``)."""
 
     rules: RoundRules
     model: ModelSpec
@@ -371,7 +373,8 @@ class Service(Driver):
     The ``registry`` knows who was invited and whose masked sets came, ``members`` who may come now. Clients
     call the model by ``model_digest``. ``record`` is given the record of each round once it is committed.
     ``clock`` counts seconds, ``today`` milliseconds since 1970, from which periods are cut. Whoever ends a
-    round for all is left out for ``first_rest`` seconds or more.
+    round for all is left out for ``first_rest`` seconds or more. ``binds_model``: in active mode, masks are
+    bound to the model's digest too, which clients have to know.
     """
 
     def __init__(
@@ -389,7 +392,11 @@ class Service(Driver):
         today: Callable[[], int],
         first_rest: float = FIRST_REST_SECONDS,
         names: bytes = b"",
+        binds_model: bool = False,
     ) -> None:
+        self.binds_model = binds_model and settings.rules.active
+        if self.binds_model:
+            names = model_context(model_digest, names)
         super().__init__(settings.rules, model, maps, store, cpu=cpu, names=names)
         self.settings, self.registry, self.model_digest = settings, registry, model_digest
         self.clock, self.today, self._record = clock, today, record

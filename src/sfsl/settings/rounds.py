@@ -54,7 +54,7 @@ def _longest_move(config: RunConfig) -> float | None:
     server = config.server
     if server.max_move != "auto":
         return server.max_move or None
-    if server.row_step != "heat" or config.round.scheme not in ("sfsl", "fsl"):
+    if server.row_step != "heat" or config.round.scheme not in ("sfsl", "fsl", "hot"):
         return None
     # Rows of 18 numbers and a bias. Not this model's width: a server of an app's own model knows no other.
     return 1.1 * config.row_rate * math.sqrt(19 / (1 + config.row_prior))

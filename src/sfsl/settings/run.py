@@ -293,8 +293,9 @@ class ServerSettings(Checked, frozen=True):
         owners for submodels.
     kappa: Least divisor of a row's average; 1 (with samples) is the paper.
     kappa_rounds: Over so many first rounds that divisor rises from 1 to kappa.
-    max_move: Longest move of a row in one round; 0 sets no limit. "auto": where submodels move by heat, what
-        one honest client can make a row move, so that a lying one cannot do more; no limit elsewhere.
+    max_move: Longest move of a row in one round; 0 sets no limit. "auto": where rows of submodels, or hot
+        rows, move by heat, what one honest client can make a row move, so that a lying one cannot do more; no
+        limit elsewhere.
     row_step: How rows move: "heat" weighs how many clients trained a row: rows of many move fast, rows of few
         with care, whatever the size of local moves; "add" (the paper), "adagrad" and "adam" move by averages.
     row_rate: Learning rate of the row step; with heat the most that a number of a row moves in a round.

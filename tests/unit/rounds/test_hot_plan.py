@@ -180,8 +180,8 @@ def test_histograms_are_counts_again() -> None:
     words = np.zeros(one.params.length, np.int64)
     start = DENSE + 68
     words[start : start + 16] = np.round(np.arange(16) * SAMPLE_SHARE * one.params.levels)
-    words[start] = -1000  # noise may be negative, and counts are not
-    outcome = one.conclude(new_store(), MAPS, HotSums(words, ("c0",)))
+    words[start] = -100  # noise may be negative, and counts are not
+    outcome = one.conclude(new_store(), MAPS, HotSums(words, tuple(f"c{at}" for at in range(10))))
     assert outcome.scores is not None
     np.testing.assert_array_equal(np.concatenate(outcome.scores), np.arange(16))
 

@@ -197,6 +197,7 @@ def run_rounds(config: FlowerConfig, task: Task, post: Post, catalogue: Catalogu
             store,
             registry,
             model_digest=model_of(task).digest,
+            binds_model=True,
             record=metrics.append,
             cpu=time.thread_time,
             clock=time.monotonic,

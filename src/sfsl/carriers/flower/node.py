@@ -305,7 +305,7 @@ def model_of(task: Task) -> ClientModel:
     for name, given in sorted(task.maps.items()):
         rows = b"" if callable(given) else np.asarray(given).astype("<i8").tobytes()
         parts += name.encode(), rows
-    return ClientModel(digest("flower model", *parts), task.spec, task.row_maps)
+    return ClientModel(digest("flower model", *parts), task.spec, task.row_maps, bound=True)
 
 
 @contextmanager

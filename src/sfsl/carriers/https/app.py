@@ -197,6 +197,7 @@ class Server:
                 "round": self._check_ins.round,
                 **self.times,
                 "active": settings.rules.active,
+                **({"binds_model": True} if self.coordinator.binds_model else {}),
                 "scheme": settings.rules.scheme,
                 "limits": {
                     "body_bytes": self._limits.largest_body,

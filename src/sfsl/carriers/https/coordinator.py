@@ -221,7 +221,7 @@ class Coordinator:
         self._disk = disk or DiskTrouble()
         self._trying: asyncio.Task[None] | None = None
         self.settings, self.registry = service.settings, service.registry
-        self.model_digest = service.model_digest
+        self.model_digest, self.binds_model = service.model_digest, service.binds_model
         self.totals = Totals()
         # For whoever looks at the status: TLS is the listener's, and noise is planned by whoever deploys.
         self.certificate_ends: float | None = None
