@@ -1,5 +1,5 @@
-"""Rounds as a carrier drives them: whose answers count, what is charged to which exchange, what is exposed when;
-and what is logged, told and kept of a round."""
+"""Rounds as a carrier drives them: whose answers count, what is charged to which exchange, what is exposed
+when; and what is logged, told and kept of a round."""
 
 import itertools
 import logging
@@ -64,7 +64,9 @@ class Driven:
         handler = self.running.course.step(self.running.exchange).handler  # type: ignore[arg-type]
         client = self.step.clients[name]
         if handler == "handle_submodel":
-            return CODEC.encode(client.create_update(self.cohort.train(name, client.handle_submodel(message))))
+            return CODEC.encode(
+                client.create_update(self.cohort.train(name, client.handle_submodel(message)))
+            )
         return CODEC.encode(getattr(client, handler)(message))
 
     def exchange(self, *without: str) -> dict[str, bytes]:
@@ -307,9 +309,7 @@ def test_invitations_are_noted_where_there_are_periods(
 # -- the end of a round --------------------------------------------------------------------------------
 
 
-def test_an_aborted_round_counts_and_keeps_the_bins(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_aborted_round_counts_and_keeps_the_bins(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     served, exposed = Served(tmp_path), []
     service = served.service
     bins = ScoreBins(bins=8, centre=3.0)

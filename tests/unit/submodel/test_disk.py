@@ -15,8 +15,18 @@ import pytest
 
 from sfsl.durable import FileLock
 from sfsl.errors import StoreCorrupt, StoreError, StoreFull, WrongModel
-from sfsl.submodel import Commit, DenseBlock, LmdbStore, ModelSpec, RowBlock, RowSet, StoreSpec, Table
-from sfsl.submodel import lmdb_file, lmdb_store
+from sfsl.submodel import (
+    Commit,
+    DenseBlock,
+    LmdbStore,
+    ModelSpec,
+    RowBlock,
+    RowSet,
+    StoreSpec,
+    Table,
+    lmdb_file,
+    lmdb_store,
+)
 from sfsl.submodel.lmdb_file import LmdbFile, copy_beside
 from sfsl.submodel.tables import MAX_TABLES
 
@@ -115,9 +125,14 @@ def test_room_is_what_the_disk_of_the_store_has(tmp_path: Path, monkeypatch: pyt
 
 def test_of_many_damages_three_are_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lmdb_file, "verify", lambda _: ["one", "two", "three", "four", "five"])
-    with pytest.raises(StoreCorrupt, match="damaged in 5 places: one; two; three. Restore a backup"):
+    with pytest.raises(StoreCorrupt, match=r"damaged in 5 places: one; two; three. Restore a backup"):
         lmdb_file._require_sound(tmp_path)
-    for found in (lmdb_file.VerifyError("cut short"), OSError("gone"), ValueError("odd"), IndexError("beyond")):
+    for found in (
+        lmdb_file.VerifyError("cut short"),
+        OSError("gone"),
+        ValueError("odd"),
+        IndexError("beyond"),
+    ):
 
         def fails(_: str, found: Exception = found) -> list[str]:
             raise found
@@ -231,20 +246,19 @@ def test_a_file_that_could_not_be_opened_can_be_opened_again(
 ) -> None:
     path = tmp_path / "store"
     LmdbStore.create(path, SPEC, DENSE).close()
-    for _ in range(2):
-        with monkeypatch.context() as patch:
-            closed: list[int] = []
-            patch.setattr(LmdbFile, "_require_length", lambda *_: 1 // 0)
-            real = lmdb.open
+    closed, real = [], lmdb.open
 
-            def opened(*given: Any, **named: Any) -> Any:
-                made = real(*given, **named)
-                return SimpleNamespace(close=lambda: (closed.append(1), made.close()))
+    def opened(*given: Any, **named: Any) -> Any:
+        made = real(*given, **named)
+        return SimpleNamespace(close=lambda: (closed.append(1), made.close()))
 
-            patch.setattr(lmdb, "open", opened)
+    with monkeypatch.context() as patch:
+        patch.setattr(LmdbFile, "_require_length", lambda *_: 1 // 0)
+        patch.setattr(lmdb, "open", opened)
+        for times in (1, 2):
             with pytest.raises(ZeroDivisionError):
                 LmdbStore.open(path)
-            assert closed == [1]
+            assert len(closed) == times
     wrong = StoreSpec(model=SPEC.model, seed=bytes(31) + b"x", row_slots=1)
     with pytest.raises(WrongModel):
         LmdbStore.open(path, wrong)
@@ -299,7 +313,7 @@ def test_whoever_copies_beside_an_owner_opens_nothing_for_writing(
     assert (tmp_path / "copy/data.mdb").stat().st_size < 0.8 * (path / "data.mdb").stat().st_size
     with LmdbStore.open(tmp_path / "copy", wide) as copy:
         assert copy.round == 3
-    with pytest.raises(StoreError, match="copy .*nowhere"):
+    with pytest.raises(StoreError, match=r"copy .*nowhere"):
         copy_beside(tmp_path / "nowhere", tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

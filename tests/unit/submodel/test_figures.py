@@ -117,9 +117,7 @@ def test_a_step_of_adam_believes_its_moves_and_scales_by_all_of_them() -> None:
     second = [0.75 * 4 + 0.25 * 4, 0.25 * 16]
     np.testing.assert_allclose(new, [[first, second]], rtol=1e-6)
     size = [math.sqrt(one) + 0.25 * math.sqrt(sum(second) / 2) for one in second]
-    np.testing.assert_allclose(
-        values, [[1 + 0.5 * first[at] / size[at] for at in (0, 1)]], rtol=1e-6
-    )
+    np.testing.assert_allclose(values, [[1 + 0.5 * first[at] / size[at] for at in (0, 1)]], rtol=1e-6)
 
 
 def test_a_step_by_heat_believes_its_moves_and_scales_by_all_of_them() -> None:
@@ -181,7 +179,9 @@ def test_what_was_refused_of_rows_and_of_the_dense_part_is_told() -> None:
         applied = apply_sums(store, PLAIN, given, selection=b"")
         assert (applied.refused, applied.dense_refused) == ({"goods": 3}, bool(refused))
     with pytest.raises(InputError, match="a dense sum of 2 parameters; the model has 1"):
-        apply_sums(store, PLAIN, model_sums(sums([[1.0, 1.0]], [1]), [1], sums([[1.0, 1.0]], [1])), selection=b"")
+        apply_sums(
+            store, PLAIN, model_sums(sums([[1.0, 1.0]], [1]), [1], sums([[1.0, 1.0]], [1])), selection=b""
+        )
     assert store.round == 0
 
 

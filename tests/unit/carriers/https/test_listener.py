@@ -1,5 +1,5 @@
-"""The listener without a network: timers of a connection, what is no HTTP, signals, TLS, and what the event loop
-is told."""
+"""The listener without a network: timers of a connection, what is no HTTP, signals, TLS, and what the event
+loop is told."""
 
 import asyncio
 import json
@@ -290,7 +290,9 @@ def test_what_is_in_certificates(tls: Path) -> None:
 def test_a_chain_is_valid_while_all_of_it_is(tls: Path) -> None:
     """It begins with the last of them and ends with the first."""
     create_authority(tls / "later", "b", 10, now=NOW + timedelta(days=5))
-    first, last = ((tls / name).read_bytes().split(b"\n#")[0] for name in ("server.pem", "later/authority.pem"))
+    first, last = (
+        (tls / name).read_bytes().split(b"\n#")[0] for name in ("server.pem", "later/authority.pem")
+    )
     hour = timedelta(hours=1)
     for at, order in enumerate(((first, last), (last, first))):
         chain = tls / f"chain {at}"
@@ -331,9 +333,7 @@ def test_an_authority_signs_with_a_key_of_its_curve_that_nobody_locked(tls: Path
     assert authority.MOST_AUTHORITY_DAYS == 36_500
 
 
-def test_a_certificate_is_looked_at_again_and_again(
-    tls: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_certificate_is_looked_at_again_and_again(tls: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert expiry._DAY_SECONDS == 86_400
     assert watch_certificate.__defaults__ == (expiry.utc_now, 86_400)
     ends, looked = NOW + timedelta(days=40), []

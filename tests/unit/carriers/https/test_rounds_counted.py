@@ -57,9 +57,7 @@ def test_seconds_of_a_round_and_of_each_exchange(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_check_ins_are_part_of_what_a_round_costs(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_check_ins_are_part_of_what_a_round_costs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:
