@@ -45,6 +45,7 @@ def test_seconds_of_a_round_and_of_each_exchange(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Deployment(tmp_path) as world:
             guests = world.clients(3)
+            world.advance(500)  # the server has been there for a while
             await asked(world, guests)
             world.advance(7)
             assert await finished(guests) == {"committed"}
