@@ -1,6 +1,7 @@
 """Files of a server at their edges: the clock's, the folder's metrics, backups, the log of identities, keys:
 what is written when, how much is read, in which order, and what is said of it."""
 
+import contextlib
 import errno
 import logging
 import os
@@ -26,9 +27,11 @@ from sfsl.errors import (
     StoreError,
     StoreInUse,
     Unavailable,
+    WrongModel,
 )
 from sfsl.rounds.record import RoundRecord, RoundTally
-from sfsl.service import backup, clock, folder, identities
+from sfsl.service import backup, clock, folder, identities, registry
+from sfsl.service import log as logs
 from sfsl.service.backup import back_up, restore
 from sfsl.service.clock import SigningClock
 from sfsl.service.driver import Journal
@@ -44,11 +47,21 @@ from sfsl.service.folder import (
 )
 from sfsl.service.identities import Enrolment, read_secret, write_new
 from sfsl.service.log import sign_head, vouch
-from sfsl.service.log_file import HEADS, KEY, LOG, LogRules, RosterLog, line_of, read_log, with_sum
+from sfsl.service.log_file import (
+    HEADS,
+    KEY,
+    LOG,
+    LogRules,
+    RosterLog,
+    line_of,
+    read_deployment,
+    read_log,
+    with_sum,
+)
 from sfsl.service.messages import LogEntry, LogQuery
 from sfsl.service.registry import Registry
 from sfsl.service.signing import client_id
-from sfsl.service.versions import VERSIONS, tag, versions
+from sfsl.service.versions import VERSIONS, roll_back, tag, versions
 from sfsl.submodel import Commit, LmdbStore
 from sfsl.testing import SeededRandomness
 
@@ -510,3 +523,122 @@ def test_a_list_is_read_again_whatever_of_it_changed(tmp_path: Path) -> None:
     (tmp_path / "other").write_text(f"{ADA.public.hex()}\n")
     os.rename(tmp_path / "other", listed)
     assert set(rule.read()) == {ADA.public}
+
+
+# -- what is left open, and how much is read -----------------------------------------------------------
+
+
+def open_files(place: Path) -> set[str]:
+    """What this process has open below a folder."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+    return {Path(one).name for one in found if one.startswith(f"{place}/")}
+
+
+def fails(*_: Any, **__: Any) -> Any:
+    raise StoreCorrupt("on purpose")
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (registry, "_require_registry"),
+        (registry, "require_log"),
+        (registry.RegistryFile, "_check"),
+        (registry.RegistryFile, "_check_length"),
+        (registry.RegistrySums, "require"),
+        (registry.RegistryFile, "read"),
+    ],
+)
+def test_a_registry_that_cannot_be_opened_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
+) -> None:
+    path = tmp_path / "registry"
+    Registry(path).close()
+    for opened in (Registry, Registry.beside):
+        if opened == Registry.beside and name in ("require_log", "_check_length"):
+            continue  # which only a server looks at
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, fails)
+            with pytest.raises(StoreCorrupt, match="on purpose") as caught:
+                opened(path)
+            assert open_files(tmp_path) == set()
+            assert caught.tb is not None  # whose frames have what was opened
+    with Registry(path) as whole:
+        assert {"registry", "registry.lock"} <= open_files(tmp_path)
+        assert whole.count() == 0
+    assert open_files(tmp_path) == set()
+
+
+def test_a_log_and_a_folder_that_cannot_be_opened_leave_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with log(tmp_path) as opened:
+        assert open_files(tmp_path) == {LOG}
+        opened.enter([LogEntry(ADA.public)], 6)
+    (tmp_path / HEADS).unlink()
+    with pytest.raises(StoreCorrupt) as caught:
+        log(tmp_path)
+    assert open_files(tmp_path) == set()
+    place, spec = tmp_path / "server", new_store().spec
+    for name in ("open_store", "recover_lines", "MetricsFile"):
+        with monkeypatch.context() as patch, ExitStack() as held:
+            patch.setattr(folder, name, fails)
+            with pytest.raises(StoreCorrupt, match="on purpose") as caught:
+                open_server_folder(place, spec, lambda: new_store().read_dense().values, held)
+            assert "registry.sqlite" in open_files(place)
+            held.close()
+            assert open_files(place) == set()
+            assert caught.tb is not None
+
+
+def test_how_much_of_a_file_is_read(tmp_path: Path) -> None:
+    assert (logs._LARGEST_TRUST, backup._LARGEST, clock._LARGEST) == (1 << 16, 1 << 24, 1024)
+    trust = logs.LogTrust(DEPLOYMENT.hex(), ADA.public.hex())
+    path, text = tmp_path / "trust", trust.written()
+    room = (1 << 16) - len(text)
+    path.write_text(f"{text}{'#' * (room - 1)}\nnonsense")  # what comes behind 64 KiB is not looked at
+    assert logs.LogTrust.read(path) == trust
+    path.write_text(f"{text}{'#' * (room - 2)}\nnonsense")
+    with pytest.raises(InputError, match="does not say whom to trust"):
+        logs.LogTrust.read(path)
+    title = f"# sfsl log 1 {DEPLOYMENT.hex()}"
+    path.write_text(title + "00" * 77)  # of a first line 200 characters
+    assert read_deployment(path) == DEPLOYMENT + bytes(77)
+    path.write_text(title + "00" * 78)
+    assert read_deployment(path) == b""
+    with pytest.raises(StoreError, match="cannot read"):
+        read_deployment(tmp_path / "none")
+
+
+# -- versions ------------------------------------------------------------------------------------------
+
+
+def test_a_version_of_another_model_is_not_put_back(server: Path) -> None:
+    spec = new_store().spec
+    other = msgspec.structs.replace(spec, seed=bytes(31) + b"x")
+    LmdbStore.create(server / VERSIONS / "other", other, new_store().read_dense().values).close()
+    for name in ("a.lock", "b.new", "c-wal", "d-shm", "e-journal", "roster.log", METRICS):
+        (server / name).unlink()
+    with pytest.raises(WrongModel, match="seed"):
+        roll_back(server, "other")
+    assert not (server / VERSIONS / "round-0").exists()
+    with LmdbStore.open(server / STORE) as store:
+        assert store.round == 0
+    assert roll_back(server, "first").round == 1
+    with LmdbStore.open(server / VERSIONS / "round-0") as kept:
+        assert kept.round == 0
+        at = (server / VERSIONS / "round-0").stat().st_mtime_ns
+    assert roll_back(server, "round-0").round == 2
+    assert roll_back(server, "round-1").round == 3
+    assert (server / VERSIONS / "round-0").stat().st_mtime_ns == at
+    assert {one.name for one in versions(server)} == {
+        "first",
+        "other",
+        "round-0",
+        "round-1",
+        "round-2",
+        "current",
+    }

@@ -1,6 +1,7 @@
 """One LMDB file: which error each failure becomes, how much room there is, what is written twice and what is
 read by whom; and that a store that could not be opened can be opened again."""
 
+import contextlib
 import errno
 import os
 import resource
@@ -241,29 +242,79 @@ def test_a_file_that_was_cut_short_gets_its_length_back(tmp_path: Path) -> None:
         assert data.stat().st_size == due + 4096
 
 
-def test_a_file_that_could_not_be_opened_can_be_opened_again(
+def open_files(folder: Path) -> set[str]:
+    """What this process has open below a folder."""
+    found = set()
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the listing itself
+            found.add(os.readlink(f"/proc/self/fd/{number}"))
+    return {Path(one).name for one in found if one.startswith(f"{folder}/")}
+
+
+def broken(what: str, path: Path, patch: pytest.MonkeyPatch) -> None:
+    """Have an opening fail at this point."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise StoreError(what)
+
+    places = {
+        "the lock": (lmdb_store, "FileLock"),
+        "the whole structure": (lmdb_file, "_require_sound"),
+        "the length": (LmdbFile, "_require_length"),
+        "the format": (lmdb_store, "require_format"),
+        "the description": (lmdb_store, "decode_spec"),
+        "the model": (lmdb_store, "require_same"),
+        "the head": (lmdb_store, "decode_head"),
+        "the dense part": (lmdb_store, "decode_dense"),
+        "the rows": (lmdb_store, "decode_rows"),
+    }
+    patch.setattr(*places[what], fails)
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["the lock", "the whole structure", "the length", "the format", "the description", "the model",
+     "the head", "the dense part", "the rows"],
+)  # fmt: skip
+def test_an_opening_that_fails_leaves_nothing_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    path = tmp_path / "store"
+    with LmdbStore.create(path, SPEC, DENSE) as store:
+        store.commit(Commit(1, {"goods": block([1])}))
+    with monkeypatch.context() as patch:
+        broken(what, path, patch)
+        with pytest.raises(StoreError, match=what):
+            LmdbStore.open(path, SPEC)
+        with pytest.raises(StoreError, match=what) as caught:
+            LmdbStore.open(path, SPEC)
+        assert open_files(tmp_path) == set()
+        assert caught.tb is not None  # whose frames have what was opened
+    with LmdbStore.open(path, SPEC) as store:
+        assert {"store.lock", "data.mdb"} <= open_files(tmp_path)
+        assert store.round == 1
+    assert open_files(tmp_path) == set()
+
+
+def test_growing_that_fails_and_creating_that_fails_leave_nothing_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "store"
     LmdbStore.create(path, SPEC, DENSE).close()
-    closed, real = [], lmdb.open
-
-    def opened(*given: Any, **named: Any) -> Any:
-        made = real(*given, **named)
-        return SimpleNamespace(close=lambda: (closed.append(1), made.close()))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(LmdbFile, "_require_length", lambda *_: 1 // 0)
-        patch.setattr(lmdb, "open", opened)
-        for times in (1, 2):
-            with pytest.raises(ZeroDivisionError):
-                LmdbStore.open(path)
-            assert len(closed) == times
     wrong = StoreSpec(model=SPEC.model, seed=bytes(31) + b"x", row_slots=1)
-    with pytest.raises(WrongModel):
-        LmdbStore.open(path, wrong)
-    with LmdbStore.open(path, SPEC) as store:
-        assert store.round == 0
+    for act in (lambda: LmdbStore.open(path, wrong, grow=True), lambda: LmdbStore.open(path, wrong)):
+        with pytest.raises(WrongModel) as caught:
+            act()
+        assert open_files(tmp_path) == set()
+        assert caught.tb is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(LmdbFile, "write", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError) as failed:
+            LmdbStore.create(tmp_path / "other", SPEC, DENSE)
+        assert open_files(tmp_path) == set()
+        assert failed.tb is not None
+    assert {one.name for one in tmp_path.iterdir()} == {"store", "store.lock", "other.lock"}
+    LmdbStore.create(tmp_path / "other", SPEC, DENSE).close()
 
 
 def test_without_a_check_head_and_dense_part_are_checked_all_the_same(tmp_path: Path) -> None:

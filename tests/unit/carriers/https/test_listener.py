@@ -203,6 +203,127 @@ def test_what_the_event_loop_is_told(secured: bool) -> None:
     run(scenario())
 
 
+class Rounds:
+    """A coordinator that runs until it is told to stop, and stops when it may."""
+
+    def __init__(self, under_way: bool = False, error: Exception | None = None) -> None:
+        self.under_way, self.error, self.told = under_way, error, []
+        self.over, self.may_stop = asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> None:
+        try:
+            await self.over.wait()
+        except asyncio.CancelledError:
+            self.told.append("cancelled")
+            raise
+        if self.error is not None:
+            raise self.error
+
+    async def stop(self) -> None:
+        self.told.append("stop")
+        await self.may_stop.wait()
+        self.over.set()
+
+    def give_up(self) -> None:
+        self.told.append("give up")
+        self.may_stop.set()
+
+
+async def served(rounds: Rounds, made: list[Any], ready: list[str]) -> asyncio.Task[None]:
+    """A server that listens, on a port that is free."""
+
+    class Known(listen._Server):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    listen._Server, real = Known, listen._Server  # type: ignore[misc]
+    try:
+        task = asyncio.create_task(listen.serve(says_nothing, rounds, Listen(port=0), ready.append))  # type: ignore[arg-type]
+        while not ready and not task.done():
+            await asyncio.sleep(0.005)
+    finally:
+        listen._Server = real  # type: ignore[misc]
+    return task
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_a_server_stops_when_it_is_asked_and_waits_for_its_round(
+    under_way: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        rounds, made, ready = Rounds(under_way), [], []
+        task = await served(rounds, made, ready)
+        assert ready[0].startswith("http://127.0.0.1:")
+        port = int(ready[0].rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(WHOLE)
+        assert b"204" in await reader.readline()
+        writer.close()
+        assert rounds.told == []
+        made[0].handle_exit(signal.SIGTERM, None)
+        await asyncio.sleep(0.05)
+        assert (rounds.told, task.done()) == (["stop"], False)
+        rounds.may_stop.set()
+        await task
+        assert rounds.told == ["stop"]
+        assert made[0].should_exit
+        with pytest.raises(OSError, match=r"refused|Connect"):
+            await asyncio.open_connection("127.0.0.1", port)
+
+    with caplog.at_level(logging.INFO):
+        run(scenario())
+    said = "stopping: the round under way may finish" if under_way else "stopping"
+    assert [one for one in caplog.messages if one.startswith("stopping")] == [said]
+
+
+def test_a_second_signal_gives_the_round_up() -> None:
+    async def scenario() -> None:
+        rounds, made, ready = Rounds(), [], []
+        task = await served(rounds, made, ready)
+        for _ in range(2):
+            made[0].handle_exit(signal.SIGINT, None)
+            await asyncio.sleep(0.02)
+        await task
+        assert rounds.told == ["stop", "give up"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("error", [None, ValueError("a mistake")])
+def test_what_makes_rounds_end_ends_the_server_and_is_raised(error: Exception | None) -> None:
+    async def scenario() -> None:
+        before = asyncio.all_tasks()
+        rounds, made, ready = Rounds(error=error), [], []
+        task = await served(rounds, made, ready)
+        rounds.over.set()
+        if error is None:
+            await task
+        else:
+            with pytest.raises(ValueError, match="a mistake"):
+                await task
+        assert rounds.told == []
+        assert asyncio.all_tasks() == before  # nobody waits any more
+
+    run(scenario())
+
+
+def test_a_web_server_that_fails_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(*_: Any, **__: Any) -> None:
+        raise OSError("no more sockets")
+
+    async def scenario() -> None:
+        before, rounds, ready = asyncio.all_tasks(), Rounds(), []
+        monkeypatch.setattr(listen._Server, "startup", fails)
+        rounds.may_stop.set()
+        with pytest.raises(OSError, match="no more sockets"):
+            await listen.serve(says_nothing, rounds, Listen(port=0), ready.append)  # type: ignore[arg-type]
+        assert (ready, rounds.told) == ([], ["stop"])
+        assert asyncio.all_tasks() == before  # nobody waits any more
+
+    run(scenario())
+
+
 def test_files_are_allowed_for_all_connections_and_some_more(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted: list[int] = []
     monkeypatch.setattr(listen, "_allow_files", wanted.append)
