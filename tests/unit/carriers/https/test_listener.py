@@ -308,6 +308,19 @@ def test_what_makes_rounds_end_ends_the_server_and_is_raised(error: Exception | 
     run(scenario())
 
 
+def test_whoever_ends_a_server_ends_its_rounds() -> None:
+    async def scenario() -> None:
+        before, rounds = asyncio.all_tasks(), Rounds()
+        task = await served(rounds, [], [])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert rounds.told == ["cancelled"]
+        assert asyncio.all_tasks() == before
+
+    run(scenario())
+
+
 def test_a_web_server_that_fails_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(*_: Any, **__: Any) -> None:
         raise OSError("no more sockets")
