@@ -61,6 +61,9 @@ class Bench:
         self._root, self._copy, self._known, self._patience = root, copy, known, patience
         self._steady: set[str] = set()
         shutil.copytree(root / "src", copy / "src", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "research"):  # the copy is a clone, as the tree is: messages differ
+            if (root / name).exists():
+                (copy / name).symlink_to(root / name)
         compileall.compile_dir(copy / "src", quiet=2)
         for name in _LIBRARIES:
             importlib.import_module(name)
