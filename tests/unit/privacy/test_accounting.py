@@ -120,6 +120,15 @@ def test_noise_for_a_cost_costs_that(rho: float, sensitivity: float, honest: int
     assert deviation * math.sqrt(honest) / sensitivity == pytest.approx(multiplier(rho))
 
 
+def test_what_a_sum_of_discrete_gaussians_costs_by_hand() -> None:
+    """Ten times, for each client but the last, e to the minus 2 pi squared sigma squared k / (k + 1)."""
+    for deviation, honest, words in ((0.25, 2, 1), (0.5, 3, 7), (0.75, 4, 100)):
+        parts = [math.exp(-2 * math.pi**2 * deviation**2 * k / (k + 1)) for k in range(1, honest)]
+        assert sum_correction(deviation, honest, words) == pytest.approx(10 * words * sum(parts))
+    assert sum_correction(0.5, 1, 7) == 0  # one client's is what it resembles
+    assert sum_correction(0.5, 2, 1) == pytest.approx(0.848049, rel=1e-5)
+
+
 def test_a_sum_of_discrete_gaussians_costs_no_more_than_is_charged() -> None:
     for honest in (2, 100, MOST_HONEST):
         assert sum_correction(LEAST_DEVIATION, honest, 2**40) < CORRECTION

@@ -242,6 +242,8 @@ def test_how_finely_a_vector_is_counted() -> None:
     noisy = plan("survey", survey_rho=0.01).params
     assert noisy.levels == math.ceil(20 * math.sqrt(5 / 5) * math.sqrt(2 * 0.01))
     assert noisy.deviation >= 2.5
+    finer = plan("survey", survey_rho=12.5).params
+    assert finer.levels == math.ceil(20 * math.sqrt(5 / 5) * math.sqrt(2 * 12.5)) == 100
     kept = plan_hot(rules(), MODEL, new_store(), clients=6, state=replace(TRAINING, clip=0.25))
     assert kept.params.clip == 0.25
 

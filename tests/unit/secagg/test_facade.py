@@ -8,6 +8,7 @@ import pytest
 from sfsl.errors import InputError, ParameterError, TooFewClients
 from sfsl.secagg import aggregate, aggregate_rows, facade
 from sfsl.secagg.graph import GraphPlan, default_min_contributors
+from sfsl.secagg.messages import Keys
 from sfsl.testing import SeededRandomness
 from world import graph_of
 
@@ -76,6 +77,24 @@ def test_a_cohort_above_the_largest_complete_one_gets_a_sparse_graph_by_itself(
     assert (result.params.neighbours, result.params.threshold, asked) == (8, 5, [31])
     assert result.total.tolist() == [30 * 31 // 2 - 5]
     assert aggregate({f"c{i}": [i] for i in range(30)}).params.neighbours is None
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "given", "degree", "threshold"),
+    [
+        (None, None, None, 5),  # two thirds of seven, and one more
+        (6, None, None, 5),  # all the others are its neighbours: the graph is complete
+        (7, None, None, 5),
+        (6, 4, None, 4),
+        (2, None, 2, 3),  # a ring: two thirds of three who hold shares, and one more
+        (2, 2, 2, 2),
+    ],
+)
+def test_which_graph_and_threshold_so_many_neighbours_make(
+    neighbours: int | None, given: int | None, degree: int | None, threshold: int
+) -> None:
+    keys = [Keys(f"c{number}", bytes(32), (bytes(32),), (bytes(32),), None) for number in range(7)]
+    assert facade.choose_graph(keys, neighbours, given, bytes(16)) == (degree, threshold)
 
 
 @pytest.mark.slow

@@ -193,6 +193,28 @@ def test_keys_under_which_anyone_can_sign_are_none() -> None:
     assert len(client_id(ADA.public)) == 32
 
 
+# Of Ed25519, as keys are written.
+SMALL_ORDER = (
+    "0100000000000000000000000000000000000000000000000000000000000000",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "0000000000000000000000000000000000000000000000000000000000000080",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc85",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac03fa",
+)
+
+
+@pytest.mark.parametrize("point", SMALL_ORDER)
+def test_the_eight_points_of_small_order_are_no_keys(point: str) -> None:
+    with pytest.raises(InvalidMessage, match="small order"):
+        require_public(bytes.fromhex(point))
+    height = int.from_bytes(bytes.fromhex(point), "little") & (2**255 - 1)
+    for near in {height - 1, height + 1} - {-1, 0, 1, 2**255 - 20, 2**255 - 19}:
+        require_public(near.to_bytes(32, "little"))
+
+
 def test_an_enrolment_is_signed_by_its_own_key() -> None:
     taker = verifier()
     given = ("POST", "/v1/enrol", NO_BODY, NOW)

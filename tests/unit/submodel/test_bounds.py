@@ -216,6 +216,26 @@ def test_commits_that_cannot_be(commit: Commit, error: type[Exception], says: st
     assert store.touched("goods").rows.tolist() == [0, 9]
 
 
+@pytest.mark.parametrize("kind", ["memory", "lmdb"])
+@pytest.mark.parametrize(
+    ("dense", "error"),
+    [
+        (np.zeros(2, np.float32), InputError),
+        (np.zeros(4, np.float32), InputError),
+        (np.zeros((1, 3), np.float32), InputError),
+        (np.zeros(3), InputError),
+        (np.array([0, math.nan, 0], np.float32), NotFinite),
+        (np.array([0, math.inf, 0], np.float32), NotFinite),
+    ],
+)
+def test_no_store_begins_with_a_dense_part_that_cannot_be(
+    tmp_path: Path, kind: str, dense: Any, error: type[Exception]
+) -> None:
+    with pytest.raises(error, match="the dense part"):
+        MemoryStore(SPEC, dense) if kind == "memory" else LmdbStore.create(tmp_path / "store", SPEC, dense)
+    assert not (tmp_path / "store").exists()
+
+
 def test_the_largest_selection(monkeypatch: pytest.MonkeyPatch) -> None:
     assert kept.MAX_SELECTION == 1 << 28
     monkeypatch.setattr(kept, "MAX_SELECTION", 5)

@@ -155,6 +155,22 @@ def test_domains_and_sets() -> None:
         checked_sum(np.zeros(4, np.uint32), Identity.ring, 5)
 
 
+@pytest.mark.parametrize("chunk", [1, 5, 16, 33])
+@pytest.mark.parametrize("domain", [97, 98, 104, 111, 112])
+def test_what_is_tested_ends_with_the_domain(
+    monkeypatch: pytest.MonkeyPatch, domain: int, chunk: int
+) -> None:
+    """Seven partitions of sixteen indices, of which the last has one at the least: none is tested beyond."""
+    monkeypatch.setattr("sfsl.union.bloom.BLOOM_TESTS", 64)
+    monkeypatch.setattr("sfsl.union.bloom.CHUNK", chunk)
+    bloom = Bloom(domain, 4, SEED)
+    assert (bloom.size.partitions, bloom.size.width) == (7, 16)
+    for hit in ([0, 1, 2, 3, 4, 5, 6], [0, 6], [6], [2]):
+        tested = np.sort(np.concatenate(list(bloom._candidates(np.array(hit)))))
+        expected = [one for at in hit for one in range(16 * at, 16 * at + 16) if one < domain]
+        assert tested.tolist() == expected
+
+
 def test_hashes_at_their_bounds() -> None:
     function = KeyedHash(SEED, "bloom")
     numbers = np.arange(1000)

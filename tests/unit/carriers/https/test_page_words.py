@@ -196,6 +196,16 @@ def test_lines_for_programs() -> None:
     assert "sfsl_certificate_expiry_timestamp_seconds 7.0\n" in quiet
 
 
+def test_what_a_status_says_where_nobody_says() -> None:
+    assert (BARE.scheme, BARE.kind, BARE.epsilon, BARE.delta, BARE.hot_rows) == ("sfsl", "", None, None, 0)
+    assert (BARE.certificate_ends, BARE.clock_off_seconds, BARE.clock_refused) == (None, 0.0, 0)
+    assert (BARE.degraded, BARE.seconds_left, BARE.steps, BARE.wanted, BARE.least) == ("", None, (), 0, 0)
+    assert (BARE.exposures, BARE.rounds_allowed, BARE.had_turn, BARE.period_ends) == ((), None, 0, None)
+    fresh = Totals()
+    assert (fresh.committed, fresh.aborted, fresh.left_out, fresh.listed) == (0, 0, 0, ())
+    assert (fresh.refused, fresh.tally) == ({}, RoundTally())
+
+
 def test_nobody_is_named() -> None:
     who = "0123456789abcdef" * 2
     assert nameless(f"client {who} and client '{who}'", "one") == "one and one"

@@ -138,6 +138,7 @@ def unseen() -> int:
     return 1 + 1
 """
     (room / "box.py").write_text(source)
+    (tmp_path / "pyproject.toml").touch()
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_box.py").write_text(
         "from sfsl.crypto.box import endless, least\n"
@@ -161,3 +162,4 @@ def unseen() -> int:
         "constant|1|survived|",
     ]
     assert (room / "box.py").read_text() == source
+    assert (tmp_path / "copy" / "pyproject.toml").is_file()  # a clone, as the tree is
