@@ -10,6 +10,7 @@ from torch import Tensor
 
 from sfsl.arrays import Indices
 from sfsl.submodel import Averaging, Commit, Quantization, RowSet, RowStore, ServerStep, Table, UpdateParams
+from sfsl.submodel.update import LOUDEST
 from sfsl.training.task import Parameters, Task
 
 _LEAST = 1e-30  # as ``ServerStep`` has it
@@ -158,10 +159,11 @@ def row_moves(values: Tensor, weights: Tensor, update: UpdateParams) -> Tensor:
     """Return what ``UpdateParams.row_moves`` does; rows that do not count have no weight."""
     if update.row_step.kind != "heat":
         return averaged(values, weights, update.averaging)
-    there = (weights > 0).unsqueeze(1)
-    known = torch.where(there, values, 0.0)
-    square = known.square().sum() / weights.sum().clamp_min(1)
-    return known / (square / values.shape[1]).sqrt().clamp_min(_LEAST)
+    known = torch.where((weights > 0).unsqueeze(1), values, 0.0)
+    squares = known.square().mean(dim=1) / weights.clamp_min(1)
+    usual = torch.minimum(squares, LOUDEST * torch.where(squares > 0, squares, torch.nan).nanquantile(0.5))
+    square = (torch.where(squares > 0, usual, 0.0) * weights).sum() / weights.sum().clamp_min(1)
+    return known / square.sqrt().clamp_min(_LEAST)
 
 
 def stepped(step: ServerStep, values: Tensor, state: Tensor, moves: Tensor) -> tuple[Tensor, Tensor]:

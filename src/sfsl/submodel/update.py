@@ -79,6 +79,8 @@ PAPER = Averaging(weights="samples", kappa=1)
 _SLOTS = {"add": 0, "adagrad": 1, "adam": 2, "heat": 1}
 # What keeps a quotient from being that of two zeros.
 _LEAST = 1e-30
+# Honest rows are hardly ever that far above the median (decision 17).
+LOUDEST = 16.0
 
 
 def evidence(sums: WeightedSums) -> Reals:
@@ -89,12 +91,21 @@ def evidence(sums: WeightedSums) -> Reals:
     known to have said, and they are shrunk to what is to be believed of them (``row_trust``).
     """
     there, said = sums.weights > 0, sums.said
-    if said is None:
-        owners = max(1.0, float(sums.weights[there].sum()))
-        said = np.square(sums.values[there]).sum(axis=0) / owners
-    found = sums.values / max(math.sqrt(said.mean()), _LEAST)
+    square = _usual_square(sums) if said is None else float(said.mean())
+    found = sums.values / max(math.sqrt(square), _LEAST)
     found[~there] = 0
     return found * row_trust(sums) if sums.noise else found
+
+
+def _usual_square(sums: WeightedSums) -> float:
+    """Return the mean square of one owner's move. A row counts ``LOUDEST`` times the median row at the most:
+    else a liar who shouts in its rows makes everybody's evidence small, and no other row moves."""
+    weights = sums.weights[sums.weights > 0]
+    squares = np.square(sums.values[sums.weights > 0]).mean(axis=1) / weights
+    if not squares.any():
+        return 0.0
+    usual = np.minimum(squares, LOUDEST * np.median(squares[squares > 0]))
+    return float((usual * weights).sum() / max(1.0, float(weights.sum())))
 
 
 def row_trust(sums: WeightedSums) -> Reals:

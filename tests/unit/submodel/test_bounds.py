@@ -392,6 +392,16 @@ def test_evidence_counts_in_moves_of_one_owner() -> None:
     assert not evidence(sums([[0.0]], [0])).any()
 
 
+def test_no_row_counts_for_more_than_sixteen_usual_ones_in_the_unit() -> None:
+    """The median is of rows that say something: 1, 4 and 4,000 here, 4 its middle one."""
+    found = evidence(sums([[1.0], [4.0], [200.0], [0.0]], [1, 4, 10, 5]))
+    unit = math.sqrt((1 * 1 + 4 * 4 + 10 * 16 * 4) / 20)
+    np.testing.assert_allclose(found[:, 0], [1 / unit, 4 / unit, 200 / unit, 0])
+    within = evidence(sums([[1.0], [4.0], [math.sqrt(640.0)]], [1, 4, 10]))  # sixteen times it, and no more
+    unit = math.sqrt((1 * 1 + 4 * 4 + 10 * 64) / 15)
+    np.testing.assert_allclose(within[:, 0], np.array([1, 4, math.sqrt(640)]) / unit)
+
+
 def test_noise_of_two_cohorts_adds_up_in_squares() -> None:
     both = sums([[1.0]], [1], noise=3.0) + sums([[2.0]], [2], noise=4.0)
     assert (both.values.tolist(), both.weights.tolist(), both.noise) == ([[3.0]], [3], 5.0)
