@@ -198,6 +198,25 @@ def test_a_poll_takes_no_longer_than_either_says(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_cohort_is_waited_for_to_the_last_moment(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path, cohort=5, min_cohort=3, check_in_seconds=1000.0) as world:
+            guests = world.clients(3)
+            guests[0].check_in()
+            await asyncio.sleep(0.01)  # who is first sets the deadline
+            world.advance(999.5)
+            for guest in guests:
+                guest.fresh()
+                guest.check_in()
+            await asyncio.sleep(0.02)
+            assert not world.coordinator.under_way
+            world.advance(0.6)
+            await until(lambda: world.coordinator.under_way)
+            assert world.coordinator.status().cohort == 3
+
+    run(scenario())
+
+
 def test_who_has_just_asked_or_answered_is_not_silent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Deployment(tmp_path, cohort=3, poll_seconds=5.0) as world:
