@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sfsl.crypto.ring import RINGS
 from sfsl.errors import InputError, ParameterError, TooFewClients
 from sfsl.secagg import aggregate, aggregate_rows, facade
 from sfsl.secagg.graph import GraphPlan, default_min_contributors
@@ -95,6 +96,11 @@ def test_which_graph_and_threshold_so_many_neighbours_make(
 ) -> None:
     keys = [Keys(f"c{number}", bytes(32), (bytes(32),), (bytes(32),), None) for number in range(7)]
     assert facade.choose_graph(keys, neighbours, given, bytes(16)) == (degree, threshold)
+
+
+def test_masking_is_measured_by_the_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facade, "cpu_seconds", lambda work, times: work() or 3.0 * times * 2**18)
+    assert facade.mask_seconds(RINGS["z32"]) == 3.0
 
 
 @pytest.mark.slow

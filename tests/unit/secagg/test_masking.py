@@ -79,3 +79,30 @@ def test_shares_beyond_the_threshold_are_not_looked_at_where_the_first_ones_fit(
     shares[2] += 1
     with pytest.raises(KeyMismatch, match="no shares to spare"):
         Rebuilding(3).secret("dealer", shares, checked)
+
+
+def test_lies_beyond_what_can_be_corrected_are_the_dealers_as_are_those_of_a_dealer() -> None:
+    """Five shares of a secret that three rebuild: one of them may be wrong."""
+    holders = [2, 3, 5, 7, 8]
+    dealt = split(KEY, 3, [point(one) for one in holders], SeededRandomness("shares"))
+    sound = {holder: int.from_bytes(share, "big") for holder, share in zip(holders, dealt, strict=True)}
+
+    def checked(secret: Secret) -> bytes:
+        if secret.reveal() != KEY.reveal():
+            raise KeyMismatch("not the one that was published")
+        return secret.reveal()
+
+    def never(secret: Secret) -> bytes:
+        raise KeyMismatch("not the one that was published")
+
+    rebuilding = Rebuilding(3)
+    assert rebuilding.secret("ann", sound | {3: sound[3] + 1}, checked) == KEY.reveal()
+    assert rebuilding.doubted == {3}
+    for shares, check, says in (
+        (sound | {3: sound[3] + 1, 5: sound[5] + 7}, checked, "the shares do not belong to one secret"),
+        (sound, never, "not the one that was published"),
+    ):
+        with pytest.raises(KeyMismatch, match=f"^{says}$") as caught:
+            rebuilding.secret("ann", shares, check)
+        assert caught.value.clients == ("ann",)
+        assert rebuilding.doubted == {3}

@@ -21,7 +21,7 @@ from sfsl.errors import (
     WrongPhase,
     WrongRound,
 )
-from sfsl.privacy import PeriodSelection
+from sfsl.privacy import PeriodSelection, epsilon_of
 from sfsl.rounds import ScoreBins
 from sfsl.rounds.hot import HotState
 from sfsl.rounds.record import RoundTally
@@ -254,6 +254,28 @@ def test_what_a_service_begins_with(tmp_path: Path) -> None:
     assert str(service.told) == "submodels"
     assert service.members.first_rest == 600.0
     assert service.next_plan(3).number == 1  # type: ignore[union-attr]
+
+
+def test_what_a_round_over_hot_rows_costs_is_told_by_its_kind() -> None:
+    """Two surveys first, at a price of their own; then rounds that train."""
+    rules = SimpleNamespace(
+        scheme="hot", hot=SimpleNamespace(surveys=2, survey_rho=0.02, rho=0.5, delta=1e-6)
+    )
+    found = SimpleNamespace(rows={"a": bytes(16), "b": bytes(24)})  # each row is named in eight bytes
+    told, rho = (getattr(Service, name).fget for name in ("told", "rho"))
+    for surveys, hot, kind, costs, rows in (
+        (0, None, "survey", 0.02, 0),
+        (1, found, "survey", 0.02, 5),
+        (2, found, "train", 0.5, 5),
+        (3, None, "train", 0.5, 0),
+    ):
+        state = SimpleNamespace(surveys=surveys, hot_set=lambda hot=hot: hot)
+        world = SimpleNamespace(rules=rules, _journal=SimpleNamespace(kept=SimpleNamespace(hot=state)))
+        said = told(world)
+        assert (said.scheme, said.kind, said.delta) == ("hot", kind, 1e-6)
+        assert said.epsilon == epsilon_of(costs, 1e-6)
+        assert rho(world) == costs
+        assert said.hot_rows == rows
 
 
 def test_as_many_are_chosen_as_are_wanted_or_there(tmp_path: Path) -> None:

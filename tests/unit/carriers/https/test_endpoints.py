@@ -299,6 +299,20 @@ def test_a_body_has_at_most_what_is_allowed_announced_or_not(tmp_path: Path) -> 
     scenario(tmp_path, act)
 
 
+def test_where_no_body_belongs_none_is_taken(tmp_path: Path) -> None:
+    async def act(world: Deployment, wires: list[Wire], server: Server) -> None:
+        wire = wires[0]
+        await wire.check_in()
+        for target, otherwise in (
+            (f"/v1/next/{wire.guest.ticket.hex()}?after=0", 204),
+            ("/v1/published/" + "0" * 64, 404),
+        ):
+            assert (await wire.send("GET", target, b"x")).status_code == 413
+            assert (await wire.send("GET", target)).status_code == otherwise
+
+    scenario(tmp_path, act, poll_seconds=0.01)
+
+
 def test_no_body_is_larger_than_all_may_be(tmp_path: Path) -> None:
     async def act(world: Deployment, wires: list[Wire], server: Server) -> None:
         for size, status in ((300, 400), (301, 413)):

@@ -4,6 +4,7 @@ who waits how long; and in which order things end."""
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -198,6 +199,25 @@ def test_a_poll_takes_no_longer_than_either_says(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_a_cohort_is_waited_for_to_the_last_moment(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path, cohort=5, min_cohort=3, check_in_seconds=1000.0) as world:
+            guests = world.clients(3)
+            guests[0].check_in()
+            await asyncio.sleep(0.01)  # who is first sets the deadline
+            world.advance(999.5)
+            for guest in guests:
+                guest.fresh()
+                guest.check_in()
+            await asyncio.sleep(0.02)
+            assert not world.coordinator.under_way
+            world.advance(0.6)
+            await until(lambda: world.coordinator.under_way)
+            assert world.coordinator.status().cohort == 3
+
+    run(scenario())
+
+
 def test_who_has_just_asked_or_answered_is_not_silent(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Deployment(tmp_path, cohort=3, poll_seconds=5.0) as world:
@@ -334,6 +354,32 @@ def test_who_waits_when_a_server_ends_hears_why(tmp_path: Path) -> None:
     run(scenario())
 
 
+def test_what_is_being_written_is_written_before_rounds_are_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for them closes the store and the registry next."""
+    begun, done = threading.Event(), []
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path) as world:
+
+            def slow(*_: Any) -> None:
+                begun.set()
+                time.sleep(0.1)
+                done.append(1)
+
+            monkeypatch.setattr(world.coordinator, "_begin", slow)
+            for guest in world.clients(3):
+                guest.check_in()
+            await until(begun.is_set)
+            assert done == []
+            world.task.cancel()
+            await asyncio.gather(world.task, return_exceptions=True)
+            assert done == [1]
+
+    run(scenario())
+
+
 def test_a_store_that_cannot_say_where_it_is_has_no_round() -> None:
     def stands(store: Any) -> bool:
         return Coordinator._stands(SimpleNamespace(_service=SimpleNamespace(store=store)), 3)  # type: ignore[arg-type]
@@ -392,8 +438,6 @@ def test_a_job_is_done_again_until_the_registry_is_free(
 
 
 def test_clocks_count_milliseconds() -> None:
-    import time
-
     before, steady = time.time() * 1000, time.monotonic() * 1000
     assert before - 1 <= now_ms() <= time.time() * 1000 + 1
     assert steady - 1 <= steady_ms() <= time.monotonic() * 1000 + 1
