@@ -200,8 +200,10 @@ def _problems(data: Path) -> list[str]:
     """Return what is wrong with the structure of a file. Raise where it is not even one of LMDB's."""
     try:
         return list(verify(str(data)))  # type: ignore[no-untyped-call]
-    except (VerifyError, OSError) as error:
+    except VerifyError as error:
         raise _damaged(data, [str(error)]) from None
+    except OSError as error:
+        raise _from_errno(error.errno or 0, error.strerror or str(error), data, _READ) from None
     except (ValueError, IndexError) as error:
         return [str(error)]
 

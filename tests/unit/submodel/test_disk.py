@@ -14,7 +14,7 @@ import lmdb
 import numpy as np
 import pytest
 
-from sfsl.durable import FileLock
+from sfsl.durable import FileLock, room_for
 from sfsl.errors import StoreCorrupt, StoreError, StoreFull, WrongModel
 from sfsl.submodel import (
     Commit,
@@ -109,7 +109,7 @@ def test_by_how_much_a_file_may_grow(
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, resource.RLIM_INFINITY))
     if stored is not None:
         (tmp_path / "data.mdb").write_bytes(bytes(stored))
-    assert lmdb_file._room(tmp_path) == room
+    assert room_for(tmp_path / "data.mdb") == room
 
 
 def test_room_is_what_the_disk_of_the_store_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_room_is_what_the_disk_of_the_store_has(tmp_path: Path, monkeypatch: pyt
         return SimpleNamespace(free=0)
 
     monkeypatch.setattr("shutil.disk_usage", usage)
-    assert lmdb_file._room(tmp_path / "not there yet") == 0
+    assert room_for(tmp_path / "not there yet" / "data.mdb") == 0
     assert asked == [tmp_path]
 
 
@@ -130,7 +130,6 @@ def test_of_many_damages_three_are_shown(tmp_path: Path, monkeypatch: pytest.Mon
         lmdb_file._require_sound(tmp_path)
     for found in (
         lmdb_file.VerifyError("cut short"),
-        OSError("gone"),
         ValueError("odd"),
         IndexError("beyond"),
     ):
@@ -141,6 +140,14 @@ def test_of_many_damages_three_are_shown(tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(lmdb_file, "verify", fails)
         with pytest.raises(StoreCorrupt, match=f"damaged in 1 places: {found}. Restore"):
             lmdb_file._require_sound(tmp_path)
+
+    def gone(_: str) -> list[str]:
+        raise FileNotFoundError(errno.ENOENT, "it is gone")
+
+    monkeypatch.setattr(lmdb_file, "verify", gone)
+    with pytest.raises(StoreError, match="cannot read .*: it is gone") as said:
+        lmdb_file._require_sound(tmp_path)
+    assert not isinstance(said.value, StoreCorrupt)
     monkeypatch.setattr(lmdb_file, "verify", lambda _: [])
     lmdb_file._require_sound(tmp_path)
 
@@ -364,7 +371,7 @@ def test_whoever_copies_beside_an_owner_opens_nothing_for_writing(
     assert (tmp_path / "copy/data.mdb").stat().st_size < 0.8 * (path / "data.mdb").stat().st_size
     with LmdbStore.open(tmp_path / "copy", wide) as copy:
         assert copy.round == 3
-    with pytest.raises(StoreError, match=r"copy .*nowhere"):
+    with pytest.raises(StoreError, match=r"cannot read .*nowhere.*No such file"):
         copy_beside(tmp_path / "nowhere", tmp_path / "other")
     assert not (tmp_path / "other").exists()
 

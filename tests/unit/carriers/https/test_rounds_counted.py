@@ -176,13 +176,15 @@ def test_while_a_round_is_committed_that_is_said(tmp_path: Path) -> None:
 
 def test_what_keeps_a_server_from_working_is_said_first() -> None:
     registry = SimpleNamespace(locked=False)
-    world = SimpleNamespace(_degraded="", registry=registry)
+    world = SimpleNamespace(_degraded="", registry=registry, _disk=SimpleNamespace(why=""))
     degraded = Coordinator.degraded.fget  # type: ignore[attr-defined]
     assert degraded(world) == ""
     registry.locked = True
     assert degraded(world) == "another process holds the registry"
     world._degraded = "something else"
     assert degraded(world) == "something else"
+    world._disk.why = "the disk"
+    assert degraded(world) == "the disk"
 
 
 # -- who waits how long --------------------------------------------------------------------------------
@@ -396,7 +398,7 @@ def test_a_store_that_cannot_say_where_it_is_has_no_round() -> None:
 def test_a_job_is_done_again_until_the_registry_is_free(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sfsl.carriers.https.coordinator._LOCKED_SECONDS", 0.001)
+    monkeypatch.setattr("sfsl.carriers.https.coordinator._PAUSE_SECONDS", 0.001)
     caplog.set_level(logging.INFO)
 
     async def scenario() -> None:
