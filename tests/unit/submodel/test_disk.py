@@ -145,7 +145,7 @@ def test_of_many_damages_three_are_shown(tmp_path: Path, monkeypatch: pytest.Mon
         raise FileNotFoundError(errno.ENOENT, "it is gone")
 
     monkeypatch.setattr(lmdb_file, "verify", gone)
-    with pytest.raises(StoreError, match="cannot read .*: it is gone") as said:
+    with pytest.raises(StoreError, match=r"cannot read .*: it is gone") as said:
         lmdb_file._require_sound(tmp_path)
     assert not isinstance(said.value, StoreCorrupt)
     monkeypatch.setattr(lmdb_file, "verify", lambda _: [])
