@@ -37,7 +37,8 @@ import torch
 
 from chaos_checks import Evidence, quarters, verdicts
 from chaos_plan import KINDS as STRIKES
-from chaos_plan import SmallDisk, Strike, as_json, draw, false_clock, harm, read_strikes, set_clock, shrink
+from chaos_plan import SmallDisk, Strike, as_json, draw, harm, read_strikes, shrink
+from false_clock import false_clock, set_clock
 from sfsl.arrays import Indices
 from sfsl.client.events import Event
 from sfsl.client.link import trusted
@@ -93,8 +94,9 @@ class Processes:
 
     def __init__(self, folder: Path, *, false_clocks: bool) -> None:
         self.log, self._clock = folder / "log.txt", folder / "clock"
-        # Only where it is needed: to look at such a clock takes long.
         self.clock = false_clock(self._clock) if false_clocks else {}
+        if self.clock:
+            self.set_clock(0)
         self.starts = 0
         self.memory: list[list[tuple[float, float]]] = []
         self.kills: list[float] = []

@@ -5,7 +5,6 @@ a verdict fails, ``shrink`` looks for the fewest strikes with which it still doe
 """
 
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -20,7 +19,6 @@ KINDS = ("kill", "disk", "damage", "clock")
 HARMS = ("cut", "flip", "gone")
 HOUR, DAY = 3600, 86400
 STEPS = (HOUR, -HOUR, 10 * DAY, -10 * DAY, 4000 * DAY, -4000 * DAY)
-_FAKETIME = ("/usr/lib/x86_64-linux-gnu/faketime", "/usr/lib/aarch64-linux-gnu/faketime", "/usr/lib/faketime")
 
 
 @dataclass(frozen=True)
@@ -144,27 +142,3 @@ def harm(metrics: Path, strike: Strike) -> bool:
             return True
     metrics.write_bytes(data)
     return True
-
-
-def false_clock(file: Path) -> dict[str, str]:
-    """Environment of a process whose clock is wrong by what ``file`` says; empty where that cannot be. The
-    library is that of the system, or in the folder that FAKETIME_FOLDER names."""
-    named = os.environ.get("FAKETIME_FOLDER")
-    found = [Path(place) / "libfaketimeMT.so.1" for place in ((named,) if named else _FAKETIME)]
-    library = next((one for one in found if one.exists()), None)
-    if library is None:
-        return {}
-    set_clock(file, 0)
-    return {
-        "LD_PRELOAD": str(library),
-        "FAKETIME_TIMESTAMP_FILE": str(file),
-        "FAKETIME_CACHE_DURATION": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "DONT_FAKE_MONOTONIC": "1",
-    }
-
-
-def set_clock(file: Path, seconds: int) -> None:
-    aside = file.with_suffix(".new")
-    aside.write_text(f"{seconds:+d}\n")
-    aside.rename(file)

@@ -29,6 +29,7 @@ from typing import Any
 
 import httpx
 
+from false_clock import false_clock, library, set_clock
 from sfsl.carriers.https.authority import create_authority, issue_server
 from sfsl.crypto.secret import Identity, SystemRandomness
 from sfsl.privacy.state import StateRecord, read_state
@@ -41,19 +42,10 @@ from sfsl.settings.terms import PERIODS_FROM
 HOUR, DAY = 3600, 86_400
 STEPS = {"1h": HOUR, "10d": 10 * DAY, "4000d": 4000 * DAY}
 SCENES = ("server", "restart", "client", "start", "everybody", "drift", "midnight")
-LIBRARIES = (
-    Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1"),
-    Path("/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"),
-    Path("/usr/local/lib/faketime/libfaketimeMT.so.1"),
-)
 _LOOK_SECONDS = 0.1
 _PATIENCE_SECONDS = 180.0  # for a busy machine; a fault that is mended takes a fraction of it
 _FAULT_SECONDS = 6.0
 _CLIENTS = 4
-
-
-def library() -> Path | None:
-    return next((path for path in LIBRARIES if path.exists()), None)
 
 
 class Machine:
@@ -66,21 +58,11 @@ class Machine:
         self.set(0)
 
     def set(self, seconds: float) -> None:
-        """Set its clock so much off the true time. The file is replaced, since it is read all the time."""
-        aside = self._clock.with_suffix(".new")
-        aside.write_text(f"{seconds:+.1f}\n")
-        aside.rename(self._clock)
+        """Set its clock so much off the true time."""
+        set_clock(self._clock, seconds)
 
     def start(self) -> None:
-        own = {
-            "LD_PRELOAD": str(library()),
-            "FAKETIME_TIMESTAMP_FILE": str(self._clock),
-            "FAKETIME_CACHE_DURATION": "1",  # seconds until a clock that was set is noticed
-            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-            "DONT_FAKE_MONOTONIC": "1",
-            "NO_FAKE_STAT": "1",
-            "OMP_NUM_THREADS": "1",
-        }
+        own = false_clock(self._clock) | {"OMP_NUM_THREADS": "1"}
         with open(self.log, "ab") as log:
             command = [sys.executable, "-m", "sfsl", *self._words]
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | own)

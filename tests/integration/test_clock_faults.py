@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
-from clock_faults import library
+from false_clock import library
 
 _SECONDS = 3600.0  # ends a test that hangs; a part takes some minutes
 
