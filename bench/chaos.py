@@ -165,6 +165,7 @@ class Chaos:
         self._fleet = build_fleet(self._config.run)
         self._names = sorted(self._fleet.devices)[: plan.clients]
         self.told: dict[str, list[tuple[float, str, int | None]]] = {name: [] for name in self._names}
+        self.waits: dict[str, list[tuple[float, float]]] = {name: [] for name in self._names}
         randomness = SystemRandomness()
         self.identities = {name: Identity.generate(randomness) for name in self._names}
 
@@ -296,6 +297,8 @@ grace_seconds = 2
         def seen(name: str, event: Event) -> None:
             if event.kind in _KEPT:
                 self.told[name].append((time.time(), event.kind, event.round))
+            if event.seconds is not None:
+                self.waits[name].append((time.time(), time.time() + event.seconds))
 
         def memory(name: str) -> CountedMemory:
             home = self.folder / "clients" / name
@@ -362,6 +365,7 @@ grace_seconds = 2
             lines=self._lines(state / "metrics.jsonl"),
             store_round=store_round,
             told=self.told,
+            waits=self.waits,
             whole=self._whole(report),
             exposed={name: memory.exposed for name, memory in self.memories.items()},
             ledgers=ledgers,

@@ -34,7 +34,8 @@ class Begun:
 
 @dataclass
 class Evidence:
-    """``told``: what each client said, as (when, kind, round). ``exposed``: how often its memory was asked
+    """``told``: what each client said, as (when, kind, round). ``waits``: from when until when it said that it
+    waits before it tries again. ``exposed``: how often its memory was asked
     for its set. ``acknowledged``: the server's count. ``server``: memory of each of its processes, and
     ``swarm`` of the clients', as (when, MiB). ``seen``: when a round, by its id, was seen to begin by a clock
     that is right. ``damaged``: starts of the server, from 1, before which its metrics were damaged."""
@@ -52,6 +53,7 @@ class Evidence:
     server: Sequence[Sequence[tuple[float, float]]]
     swarm: Sequence[tuple[float, float]]
     seen: Mapping[str, float] = field(default_factory=dict)
+    waits: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     damaged: Sequence[int] = ()
     unhandled: Sequence[str] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -117,18 +119,22 @@ def explained(found: Evidence) -> list[str]:
 
 
 def in_step(found: Evidence) -> list[str]:
-    """A client checks in once for each round: no two rounds begin without it noticing the first."""
-    wrong, begun = [], [one.at for one in found.begun()]
+    """A client checks in once for each round: no two rounds begin without it noticing the first, but those
+    that begin while it waits, as it says, before it tries again."""
+    wrong, begun = [], found.begun()
     for name, events in found.told.items():
         times = [at for at, kind, _ in events if kind == "checked-in"]
+        waits = found.waits.get(name, ())
         if not times:
             wrong.append(f"{name} never checked in")
             continue
         for early, late in zip(times, [*times[1:], float("inf")], strict=True):
+            between = [one for one in begun if early < one.at < late]
             # One round it was in, and one that it missed.
-            missed = sum(early < at < late for at in begun) - 1
-            if missed > 1:
-                wrong.append(f"{name} slept through {missed} rounds")
+            missed = [one for one in between[1:] if not any(start < one.at < end for start, end in waits)]
+            if len(missed) > 1:
+                numbers = ", ".join(str(one.number) for one in missed)
+                wrong.append(f"{name} slept through {len(missed)} rounds ({numbers})")
     return wrong
 
 

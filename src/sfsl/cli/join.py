@@ -105,7 +105,7 @@ def join(
     start_logging(logging.WARNING, verbose=verbose, level=log_level, as_json=log_json)
 
     def told(event: "Event") -> None:
-        say(event.kind, event.text, round=event.round, until=event.until)
+        say(event.kind, event.text, round=event.round, until=event.until, seconds=event.seconds)
 
     with told_as_json(json):
         try:

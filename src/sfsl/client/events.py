@@ -103,7 +103,7 @@ class Event:
     """What a client does or hears, as it happens.
 
     ``kind`` is for programs, ``text`` for people. ``round`` is the round's number once it is known; ``until``
-    is the day to which a client sits out.
+    is the day to which a client sits out, ``seconds`` how long it waits before it tries again.
 
     >>> import sfsl
     >>> print(sfsl.Event("invited", "Invited to round 7 with 9 others", round=7))
@@ -114,6 +114,7 @@ class Event:
     text: str
     round: int | None = None
     until: date | None = None
+    seconds: float | None = None
 
     def __str__(self) -> str:
         return self.text

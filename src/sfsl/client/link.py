@@ -386,7 +386,8 @@ class Link:
                 raise final
             more = f", for {spell(round(1000 * left))} more" if math.isfinite(left) else ""
         delay = self.backoff.delay(tries, wait)
-        self.notify(Event("offline", f"{why}; trying again in {delay:.0f} s{more}"))
+        text = f"{why}; trying again in {delay:.0f} s{more}"
+        self.notify(Event("offline", text, seconds=round(delay, 3)))
         await self.sleep(delay)
 
     async def _once(self, request: _Request) -> _Reply:

@@ -135,6 +135,7 @@ def test_a_retry_sends_identical_bytes_under_a_fresh_signature() -> None:
         target = request.url.raw_path.decode()
         verifier.check(request.headers, "POST", target, sha256(request.content).digest(), signed)
     assert [event.kind for event in wire.events] == ["offline"] * 3
+    assert [event.seconds for event in wire.events] == pytest.approx(wire.slept, abs=0.001)
 
 
 def test_waits_grow_with_jitter_up_to_a_bound() -> None:

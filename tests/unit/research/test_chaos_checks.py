@@ -189,6 +189,15 @@ def test_each_wrong_is_found(what: str) -> None:
     assert getattr(checks, check)(tamper(evidence()))
 
 
+def test_rounds_that_begin_while_a_client_waits_as_it_says_are_not_slept_through() -> None:
+    found = without_check_ins(evidence(), "c2", slice(10, 13))
+    assert checks.in_step(found) == ["c2 slept through 3 rounds (10, 11, 12)"]
+    tenth, twelfth = (next(one.at for one in found.begun() if one.number == number) for number in (10, 12))
+    assert checks.in_step(replace(found, waits={"c2": [(tenth - 1, twelfth + 1)]})) == []
+    some = checks.in_step(replace(found, waits={"c2": [(tenth - 1, tenth + 1)]}))
+    assert some == ["c2 slept through 2 rounds (11, 12)"]
+
+
 def test_damage_that_is_mended_and_told_is_fine() -> None:
     found = evidence()
     lines = [RoundRecord.of_lost(one.round) if one.round in (5, 6) else one for one in found.lines]
