@@ -1,13 +1,13 @@
 """What scores of samples are worth: AUC, log loss, rankings and calibration, beside what needs no model."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sfsl.arrays import Indices, Reals, find
-from sfsl.correction import SUREST, Correction, fit_correction, sigmoid
+from sfsl.correction import SUREST, Correction, Parts, fit_correction, sigmoid
 from sfsl.errors import InputError
 
 _SMALLEST = 1e-12
@@ -23,13 +23,15 @@ CALIBRATION_BINS = 15
 @dataclass(frozen=True)
 class Scored:
     """Samples with a model's scores. ``users`` and ``items`` are those of each sample; None where they have
-    none. ``chances``: whether a score is the chance of a click, and not only larger where one is likelier."""
+    none. ``chances``: whether a score is the chance of a click, and not only larger where one is likelier.
+    ``parts`` are those of the log-odds, by name, of a model whose log-odds have any."""
 
     scores: Reals
     labels: Reals
     users: Indices | None = None
     items: Indices | None = None
     chances: bool = True
+    parts: Parts = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def evaluate(
     on the same samples."""
     scores, labels = scored.scores, scored.labels
     if correction is not None:
-        scores = correction.chances(scores)
+        scores = correction.chances(scores, scored.parts)
     ndcg, recall, ranked = rank(scores, labels, scored.users)
     found = {"auc": auc(scores, labels), "ndcg": ndcg, "recall": recall}
     if scored.chances:
@@ -130,7 +132,7 @@ def evaluate(
 
 def correction_of(scored: Scored) -> Correction | None:
     """Return the correction that these samples fit; None where scores are no chances."""
-    return fit_correction(scored.scores, scored.labels) if scored.chances else None
+    return fit_correction(scored.scores, scored.labels, scored.parts) if scored.chances else None
 
 
 def unbeaten(found: Evaluation) -> list[str]:

@@ -85,3 +85,74 @@ def test_an_evaluation_is_of_corrected_scores_and_says_so() -> None:
     assert found.auc == raw.auc
     for part in found.calibration:
         assert part.score == pytest.approx(part.rate, abs=0.1)
+
+
+PARTS = ("tower", "user", "item", "match")
+
+
+def drawn_parts(
+    samples: int, weights: tuple[float, ...], *, shift: float = 0.0, seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    """Draw scores whose log-odds have parts, each of which counts times one of ``weights`` in truth."""
+    rng = np.random.default_rng(seed)
+    parts = {name: rng.normal(size=samples) for name in PARTS}
+    odds = sum(weight * part for weight, part in zip(weights, parts.values(), strict=True)) + shift
+    labels = rng.random(samples) < 1 / (1 + np.exp(-odds))
+    return 1 / (1 + np.exp(-np.asarray(sum(parts.values())))), labels.astype(np.float64), parts
+
+
+def test_many_samples_find_what_each_part_counts() -> None:
+    found = fit_correction(*drawn_parts(40_000, (0.0, 0.4, 0.8, 1.2), shift=-0.3))
+    assert found is not None
+    assert [found.scale * found.parts[name] for name in PARTS] == pytest.approx([0, 0.4, 0.8, 1.2], abs=0.05)
+    assert np.mean(list(found.parts.values())) == pytest.approx(1.0)
+    assert found.shift == pytest.approx(-0.3, abs=0.05)
+
+
+def test_few_samples_leave_parts_alike() -> None:
+    few = fit_correction(*drawn_parts(20, (0.0, 1.0, 1.0, 1.0), seed=3))
+    many = fit_correction(*drawn_parts(4000, (0.0, 1.0, 1.0, 1.0), seed=3))
+    assert few is not None
+    assert many is not None
+    assert many.parts["tower"] < 0.15
+    assert few.parts["tower"] > 0.4
+
+
+def test_a_part_that_is_wrong_counts_nothing_and_the_others_what_they_are_worth() -> None:
+    found = fit_correction(*drawn_parts(20_000, (-0.5, 1.0, 1.0, 1.0)))
+    assert found is not None
+    assert found.parts["tower"] == 0
+    assert [found.scale * found.parts[name] for name in PARTS[1:]] == pytest.approx([1, 1, 1], abs=0.1)
+
+
+def test_scores_that_are_all_wrong_count_next_to_nothing() -> None:
+    found = fit_correction(*drawn_parts(20_000, (-1.0, -1.0, -1.0, -1.0)))
+    assert found is not None
+    assert (found.scale, found.parts) == (0.05, {})
+
+
+def test_what_a_part_memorized_is_taken_out_of_the_order() -> None:
+    weights = (0.0, 1.0, 1.0, 0.2)
+    correction = fit_correction(*drawn_parts(1000, weights, seed=1))
+    scores, labels, parts = drawn_parts(5000, weights, seed=2)
+    assert correction is not None
+    scored = Scored(scores, labels, parts=parts)
+    raw, found = evaluate(scored), evaluate(scored, correction=correction)
+    assert found.auc is not None
+    assert raw.auc is not None
+    assert found.auc > raw.auc + 0.03
+    assert found.log_loss == pytest.approx(log_loss(correction.chances(scores, parts), labels))
+
+
+def test_parts_that_are_not_finite_stay_so_and_fit_nothing() -> None:
+    scores, labels, parts = drawn_parts(50, (1.0, 1.0, 1.0, 1.0))
+    parts["user"][7] = scores[7] = np.nan
+    assert fit_correction(scores, labels, parts) is None
+    chances = Correction(1.0, 0.0, dict.fromkeys(PARTS, 1.0)).chances(scores, parts)
+    assert np.flatnonzero(np.isnan(chances)).tolist() == [7]
+
+
+def test_parts_that_all_count_alike_are_the_line() -> None:
+    scores, _, parts = drawn_parts(50, (1.0, 1.0, 1.0, 1.0))
+    alike = Correction(0.4, -0.1, dict.fromkeys(PARTS, 1.0))
+    assert alike.chances(scores, parts) == pytest.approx(Correction(0.4, -0.1).chances(scores))

@@ -1,6 +1,6 @@
 """The scores of a model on a device, on a central test set that lies there too."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -49,7 +49,6 @@ class ResidentTest:
             columns = data.local_columns({})
             parts.append({name: _on(torch.from_numpy(one), device) for name, one in columns.items()})
         self._columns = _joined(parts)
-        self._device = device
 
     def __len__(self) -> int:
         return len(next(iter(self._columns.values()), ()))
@@ -65,23 +64,31 @@ class ResidentTest:
         """Return the samples with the model's scores."""
         if not len(self):
             return Scored(np.zeros(0), np.zeros(0))
-        scores = self._scores(model).cpu().numpy().astype(np.float64)
+        task, parts = model.task, np.zeros((0, len(self)))
+        if task.parts:
+            apart = torch.cat(list(self._outputs(model, apart=True)))
+            scores, parts = task.score(apart.sum(dim=-1)), apart.T.cpu().numpy().astype(np.float64)
+        else:
+            scores = self._scores(model)
+        found = scores.cpu().numpy().astype(np.float64)
         labels, users, items = (self._columns[name].cpu().numpy() for name in ("label", "user", "item"))
-        return Scored(scores, labels, users, items, model.task.chances)
+        named = dict(zip(task.parts, parts, strict=True))
+        return Scored(found, labels, users, items, task.chances, named)
 
     def _scores(self, model: ResidentModel) -> Tensor:
+        return model.task.score(torch.cat(list(self._outputs(model))))
+
+    def _outputs(self, model: ResidentModel, **asked: bool) -> Iterator[Tensor]:
+        """Yield what the module makes of the samples, some at a time."""
         task = model.task
         parameters = model.dense_parameters() | {
             parameter_of(table): model.tables[table.name] for table in task.tables
         }
         task.module.eval()
-        scores = torch.zeros(len(self), device=self._device)
         with torch.no_grad():
             for start in range(0, len(self), _AT_ONCE):
                 batch = {name: _wide(one[start : start + _AT_ONCE]) for name, one in self._columns.items()}
-                output = functional_call(task.module, parameters, (batch,))
-                scores[start : start + _AT_ONCE] = task.score(output)
-        return scores
+                yield functional_call(task.module, parameters, (batch,), asked)
 
 
 def _auc(scores: Tensor, clicked: Tensor) -> Tensor:

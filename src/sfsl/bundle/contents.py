@@ -51,7 +51,8 @@ class Architecture(Struct, frozen=True):
     """``kind`` is one of ours, or "own"; ``arguments`` are those of its ``network``, a class in ``model.py``.
     ``person`` is the width of a personal row, 0 where there are none; ``history`` how many clicks or
     words before a sample the model was trained with at most. ``dense``: parameters outside the tables. The
-    log-odds of a click count times ``scale`` and plus ``shift``, by which validation devices correct them."""
+    log-odds of a click count times ``scale`` and plus ``shift``, by which validation devices correct them;
+    with ``parts``, each part of the log-odds counts times its number before that."""
 
     kind: str
     network: str
@@ -62,6 +63,7 @@ class Architecture(Struct, frozen=True):
     dense: tuple[tuple[str, tuple[int, ...]], ...]
     scale: float = 1.0
     shift: float = 0.0
+    parts: dict[str, float] = {}
 
 
 class Provenance(Struct, frozen=True):

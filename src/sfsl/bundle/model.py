@@ -90,7 +90,8 @@ class Bundle:
     @property
     def correction(self) -> Correction | None:
         """What its scores are corrected by; None where nobody corrected them."""
-        found = Correction(self.manifest.architecture.scale, self.manifest.architecture.shift)
+        about = self.manifest.architecture
+        found = Correction(about.scale, about.shift, about.parts)
         return None if found == Correction(1.0, 0.0) else found
 
     @property

@@ -90,6 +90,7 @@ class ClickScorer(nn.Module):
     """
 
     follows: Tensor | None
+    parts: Tensor | None
 
     def __init__(
         self,
@@ -107,6 +108,11 @@ class ClickScorer(nn.Module):
         dense = {name: tensors[name] for name, _ in about["dense"]}
         self.net.load_state_dict({**self.net.state_dict(), **dense})
         self.register_buffer("follows", follows)
+        named: tuple[str, ...] = getattr(self.net, "logit_parts", ())
+        if about["parts"] and set(named) != set(about["parts"]):
+            raise KeyError(f"parts {sorted(about['parts'])} of the log-odds")
+        counts = torch.tensor([about["parts"][name] for name in named]) if about["parts"] else None
+        self.register_buffer("parts", counts)
         self.width, self.scale, self.shift = int(about["person"]), about["scale"], about["shift"]
         self.eval().requires_grad_(False)
 
@@ -115,7 +121,11 @@ class ClickScorer(nn.Module):
         if self.follows is not None:
             batch["item_category"] = self.follows[item]
             batch["history_category"] = self.follows[history.clamp_min(0)]
-        return torch.sigmoid(self.scale * self.net(batch) + self.shift)
+        if self.parts is None:
+            odds = self.net(batch)
+        else:
+            odds = (self.net(batch, apart=True) * self.parts).sum(dim=-1)
+        return torch.sigmoid(self.scale * odds + self.shift)
 
 
 class WordScorer(nn.Module):

@@ -135,5 +135,8 @@ def _write_state(model: "Model", file: Path, max_gib: float, json: bool) -> None
     result = {"file": str(file), "round": model.round, "which": model.which, "parameters": size}
     if (one := model.correction) is not None:
         said += f"; chances of a click are sigmoid({one.scale:.4g} * logit {one.shift:+.4g})"
+        if one.parts:
+            each = " + ".join(f"{times:.4g} {name}" for name, times in one.parts.items())
+            said += f", where logit is {each}"
         result["correction"] = msgspec.to_builtins(one)
     present(result, json, said)

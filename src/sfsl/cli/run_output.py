@@ -183,6 +183,9 @@ def _best_facts(best: Best | None) -> Facts:
     facts = [(f"best model: round {best.round}, test set", test), ("… validation devices", valid)]
     if (line := best.correction) is not None:
         facts.append(("… by whom log-odds count", f"× {line.scale:.2f} {line.shift:+.2f}"))
+        if line.parts:
+            each = ", ".join(f"{name} × {times:.2f}" for name, times in line.parts.items())
+            facts.append(("… and before, their parts", each))
     return facts
 
 

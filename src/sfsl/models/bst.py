@@ -54,14 +54,14 @@ class BST(ItemModel):
     are DIN's: user, item, the history pooled, and item x that.
     """
 
-    parts = 5
+    vectors = 5
 
     def add_layers(self, size: int, inputs: int) -> None:
         self.position = nn.Parameter(0.05 * torch.randn(POSITIONS, size))
         self.block = Block(size)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """The logit of a click."""
+    def forward(self, batch: Batch, apart: bool = False) -> Tensor:
+        """The logit of a click, or its parts."""
         item = self.items(batch, "item")
         held = batch["history"] >= 0
         # The item at hand comes last and is always there; the click before it has distance 1.
@@ -74,4 +74,4 @@ class BST(ItemModel):
         interest = interest / held.sum(dim=-1, keepdim=True).clamp_min(1)
         user, whole = self.user(batch["user"]), self.pooled(past, held)
         entry = torch.cat([user, item, whole, item * whole, after[..., -1, :], interest], dim=-1)
-        return self.click_logit(entry, user, item, whole)
+        return self.click_logit(entry, user, item, whole, apart=apart)

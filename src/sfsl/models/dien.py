@@ -52,8 +52,8 @@ class DIEN(ItemModel):
         self.relevance = nn.Linear(size, size, bias=False)
         self.evolution = GatedUnit(size, size)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """The logit of a click."""
+    def forward(self, batch: Batch, apart: bool = False) -> Tensor:
+        """The logit of a click, or its parts."""
         item = self.items(batch, "item")
         held = batch["history"] >= 0
         present = held.unsqueeze(-1)
@@ -64,4 +64,4 @@ class DIEN(ItemModel):
         interest, whole = self.evolution(interests, share)[..., -1, :], self.pooled(past, held)
         user = self.user(batch["user"])
         entry = torch.cat([user, item, whole, item * whole, interest], dim=-1)
-        return self.click_logit(entry, user, item, whole)
+        return self.click_logit(entry, user, item, whole, apart=apart)

@@ -38,8 +38,8 @@ class DIN(ItemModel):
         self.scale = nn.Parameter(torch.ones(inputs))
         self.shift = nn.Parameter(torch.zeros(inputs))
 
-    def forward(self, batch: Batch) -> Tensor:
-        """The logit of a click."""
+    def forward(self, batch: Batch, apart: bool = False) -> Tensor:
+        """The logit of a click, or its parts."""
         item = self.items(batch, "item")
         held = batch["history"] >= 0
         present = held.unsqueeze(-1)
@@ -50,7 +50,7 @@ class DIN(ItemModel):
         interest, whole = (share * past).sum(dim=-2), self.pooled(past, held)
         user = self.user(batch["user"])
         entry = torch.cat([user, item, whole, item * whole, interest], dim=-1)
-        return self.click_logit(entry * self.scale + self.shift, user, item, whole)
+        return self.click_logit(entry * self.scale + self.shift, user, item, whole, apart=apart)
 
     def _compared(self, item: Tensor, past: Tensor) -> Tensor:
         """The first layer of the attention, on (item, past, item - past, item x past).

@@ -30,6 +30,7 @@ class Dice(nn.Module):
 
 WIDTH = 18
 TOWER = (200, 80)
+PARTS = ("tower", "user", "item", "match")
 
 Slopes = Literal["dice", "prelu"]
 Layout = Literal["wide", "paper"]
@@ -39,16 +40,18 @@ class ItemModel(nn.Module):
     """An item is the embeddings of its row and of its category's side by side, ``size`` numbers in all.
 
     ``device`` is that of the tables; on ``meta`` they have a shape and no values. A model of this kind adds
-    its own layers in ``add_layers``; its tower reads a user and ``parts`` vectors as wide as an item.
+    its own layers in ``add_layers``; its tower reads a user and ``vectors`` as wide as an item.
 
     The ``layout`` "paper" gives the tower the sum of a history. That grows with the history: each client's
     dense part moves at a scale of its own then, and the average of these moves is worth little. The layout
     "wide" is fit for averaging: the tower reads the mean, and three things reach the logit without passing
     the dense part, so that rows learn them from the first round on: the first number of the user's row and
     of the item's and category's rows, as biases, and the product of the item with the mean of the history.
+    With the tower they are the ``logit_parts``, which ``forward`` gives side by side where it is asked for
+    them ``apart``.
     """
 
-    parts = 4
+    vectors = 4
 
     def __init__(
         self,
@@ -67,7 +70,8 @@ class ItemModel(nn.Module):
         self.category = nn.Embedding(categories, width, device=device) if categories else None
         self.size = 2 * width if categories else width
         self.width, self.slopes, self.layout = width, slopes, layout
-        inputs = width + self.parts * self.size
+        self.logit_parts = PARTS if layout == "wide" else ()
+        inputs = width + self.vectors * self.size
         self.add_layers(self.size, inputs)
         layers: list[nn.Module] = []
         for before, units in pairwise((inputs, *TOWER)):
@@ -79,14 +83,17 @@ class ItemModel(nn.Module):
         """Make the layers below the tower, for items of ``size`` numbers and a tower of ``inputs``."""
         raise NotImplementedError
 
-    def click_logit(self, entry: Tensor, user: Tensor, item: Tensor, whole: Tensor) -> Tensor:
-        """The logit of a click. The softmax over the tower's two outputs, of which the second is for a click,
-        is the sigmoid of their difference. ``whole`` is the pooled history."""
+    def click_logit(
+        self, entry: Tensor, user: Tensor, item: Tensor, whole: Tensor, *, apart: bool = False
+    ) -> Tensor:
+        """The logit of a click, or its parts. The softmax over the tower's two outputs, of which the second
+        is for a click, is the sigmoid of their difference. ``whole`` is the pooled history."""
         pair: Tensor = self.tower(entry)
         logit = pair[..., 1] - pair[..., 0]
         if self.layout == "paper":
-            return logit
-        return logit + user[..., 0] + item[..., :: self.width].sum(dim=-1) + (item * whole).sum(dim=-1)
+            return logit.unsqueeze(-1) if apart else logit
+        others = user[..., 0], item[..., :: self.width].sum(dim=-1), (item * whole).sum(dim=-1)
+        return torch.stack([logit, *others], dim=-1) if apart else logit + others[0] + others[1] + others[2]
 
     def items(self, batch: Batch, name: str) -> Tensor:
         """The items of a column. Fillers are some item or other: whoever asks masks them."""

@@ -17,7 +17,7 @@ from sfsl.rounds.record import RoundRecord, RoundTally
 from sfsl.scores import Baselines, Evaluation, Scored, correction_of, evaluate
 from sfsl.simulate.rebuilt import Rebuilt
 from sfsl.submodel import Commit, RowSet, RowStore
-from sfsl.training import score_samples
+from sfsl.training import score_parts
 from sfsl.training.task import ClientData, Task
 
 _SAMPLES_AT_ONCE = 4096
@@ -102,6 +102,7 @@ def score_pool(task: Task, pool: Pool, store: RowStore, rebuilt: Rebuilt | None 
     """
     dense = store.read_dense().values
     scores, kept = [np.zeros(0)], list[Mapping[str, NDArray[Any]]]()
+    parts = [np.zeros((0, len(task.parts)))]
     for start in range(0, len(pool), _SAMPLES_AT_ONCE):
         samples = pool.samples(np.arange(start, min(start + _SAMPLES_AT_ONCE, len(pool))))
         if rebuilt is not None:
@@ -115,12 +116,19 @@ def score_pool(task: Task, pool: Pool, store: RowStore, rebuilt: Rebuilt | None 
             else rebuilt[name][1][np.searchsorted(rebuilt[name][0], one)]
             for name, one in rows.items()
         }
-        scores.append(score_samples(task, dense, rows, values, samples))
+        found, apart = score_parts(task, dense, rows, values, samples)
+        scores.append(found)
+        parts.append(apart)
         kept.append(samples.local_columns({}))
     item = item_column(task, pool)
     labels, users, items = (_joined(kept, name) for name in ("label", "user", item))
     return Scored(
-        np.concatenate(scores), np.zeros(0) if labels is None else labels, users, items, task.chances
+        np.concatenate(scores),
+        np.zeros(0) if labels is None else labels,
+        users,
+        items,
+        task.chances,
+        dict(zip(task.parts, np.concatenate(parts).T, strict=True)),
     )
 
 

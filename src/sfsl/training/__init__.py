@@ -6,6 +6,7 @@ from sfsl.training.local import (
     LocalUpdate,
     rebuild_client,
     reference_score,
+    score_parts,
     score_samples,
     train_client,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "reference_score",
     "relative_scores",
     "score_histograms",
+    "score_parts",
     "score_samples",
     "train_client",
     "train_cohort",

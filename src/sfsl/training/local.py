@@ -4,7 +4,7 @@ A step is a pure function of parameters and batch. One client runs it as it is; 
 under ``torch.func.vmap`` (``cohort``).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -188,15 +188,33 @@ def score_samples(
     task: Task, dense: Values, rows: Rows, values: Mapping[str, Values], data: ClientData
 ) -> Reals:
     """Score each sample. ``values`` are those of ``rows``; of tables not named there, all rows."""
+    found = [task.score(one) for one in _outputs(task, dense, rows, values, data)]
+    return torch.cat([torch.zeros(0), *found]).numpy().astype(np.float64)
+
+
+def score_parts(
+    task: Task, dense: Values, rows: Rows, values: Mapping[str, Values], data: ClientData
+) -> tuple[Reals, Reals]:
+    """Score each sample; return the parts of its log-odds too, [samples, parts], if the model has any."""
+    if not task.parts:
+        scores = score_samples(task, dense, rows, values, data)
+        return scores, np.zeros((len(scores), 0))
+    apart = _outputs(task, dense, rows, values, data, apart=True)
+    parts = torch.cat([torch.zeros(0, len(task.parts)), *apart])
+    return task.score(parts.sum(dim=-1)).numpy().astype(np.float64), parts.numpy().astype(np.float64)
+
+
+def _outputs(
+    task: Task, dense: Values, rows: Rows, values: Mapping[str, Values], data: ClientData, **asked: bool
+) -> Iterator[Tensor]:
+    """Yield what the module makes of the samples, some at a time."""
     parameters = task.parameters(dense, values)
     columns = {name: torch.from_numpy(one) for name, one in data.local_columns(rows).items()}
     task.module.eval()
-    scores = [torch.zeros(0)]
     with torch.no_grad():
         for start in range(0, len(data), CHUNK):
             batch = {name: column[start : start + CHUNK] for name, column in columns.items()}
-            scores.append(task.score(functional_call(task.module, parameters, (batch,))))
-    return torch.cat(scores).numpy().astype(np.float64)
+            yield functional_call(task.module, parameters, (batch,), asked)
 
 
 def reference_score(task: Task, dense: Values, data: ClientData) -> float:

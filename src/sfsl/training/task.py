@@ -116,6 +116,12 @@ class Task:
         return self.loss is click_loss and self.score is torch.sigmoid
 
     @cached_property
+    def parts(self) -> tuple[str, ...]:
+        """The parts of the module's log-odds, which it gives side by side if its forward pass is asked for
+        them ``apart``; none of a module that has no ``logit_parts``, or whose scores are no chances."""
+        return tuple(getattr(self.module, "logit_parts", ())) if self.chances else ()
+
+    @cached_property
     def spec(self) -> ModelSpec:
         return ModelSpec(tables=self.tables, dense=sum(one.numel() for one in self.dense_shapes.values()))
 

@@ -105,6 +105,7 @@ def rewritten(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
         ("arguments", {"users": 10**12, "items": 1, "categories": 1}, "larger than any"),
         ("arguments", {"items": 1, "surprise": 1}, "do not make a model"),
         ("kind", "lstm", "do not make a model"),
+        ("parts", {"tower": 1.0}, "do not make a model"),
     ],
 )
 def test_an_architecture_that_cannot_be_is_refused(folder: Path, key: str, value: Any, said: str) -> None:

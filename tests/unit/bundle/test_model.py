@@ -22,7 +22,7 @@ from sfsl.data.catalogue import Catalogue
 from sfsl.errors import InputError
 from sfsl.submodel import RowSet, Table
 from sfsl.submodel.store import initial_rows
-from sfsl.training import ClientWork, LocalSettings, rebuild_client, score_samples
+from sfsl.training import ClientWork, LocalSettings, rebuild_client, score_parts
 
 CLICKS = [kind for kind in KINDS if kind != "lstm"]
 PAST, ASKED = [1, 4, 5], np.array([0, 2, 7, 11])
@@ -42,8 +42,8 @@ def clicks(history: list[int], items: np.ndarray, labels: np.ndarray | None = No
     return Samples(columns, tables, {"item_category": "item", "history_category": "history"})
 
 
-@pytest.mark.parametrize("kind", CLICKS)
-def test_scores_are_those_of_the_model_in_the_store(kind: str, tmp_path: Path) -> None:
+def in_the_store(kind: str) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """What the model scores that no bundle has been made of, and the parts of its log-odds."""
     task, store, _ = trained(kind)
     data = clicks(PAST, ASKED)
     rows = task.needed_rows(data)[0]
@@ -53,7 +53,13 @@ def test_scores_are_those_of_the_model_in_the_store(kind: str, tmp_path: Path) -
         else store.read_rows(name, RowSet(one)).values
         for name, one in rows.items()
     }
-    expected = score_samples(task, store.read_dense().values, rows, values, data)
+    scores, parts = score_parts(task, store.read_dense().values, rows, values, data)
+    return scores, dict(zip(task.parts, parts.T, strict=True))
+
+
+@pytest.mark.parametrize("kind", CLICKS)
+def test_scores_are_those_of_the_model_in_the_store(kind: str, tmp_path: Path) -> None:
+    expected, _ = in_the_store(kind)
     found = sfsl.load(write(kind, tmp_path / "b")).score(
         [NAMES[row] for row in ASKED], [NAMES[row] for row in PAST]
     )
@@ -70,6 +76,23 @@ def test_scores_are_corrected_as_validation_devices_said(tmp_path: Path) -> None
     )
     printed = without_sfsl(tmp_path / "b", f"print(model.load().score({NAMES}, {past}))")
     np.testing.assert_allclose(json.loads(printed), corrected.score(NAMES, past), atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CLICKS if kind != "logistic"])
+def test_parts_of_the_log_odds_count_as_validation_devices_said(kind: str, tmp_path: Path) -> None:
+    raw, parts = in_the_store(kind)
+    odds = np.log(raw) - np.log1p(-raw)
+    np.testing.assert_allclose(sum(parts.values()), odds, atol=1e-4)
+    correction = Correction(0.8, 0.1, {"tower": 0.2, "user": 1.0, "item": 1.8, "match": 1.0})
+    expected = correction.chances(raw, parts)
+    assert np.abs(expected - Correction(0.8, 0.1).chances(raw)).max() > 0.01
+    bundle = sfsl.load(write(kind, tmp_path / "b", correction=correction))
+    assert isinstance(bundle, Bundle)
+    assert bundle.correction == correction
+    asked, past = [NAMES[row] for row in ASKED], [NAMES[row] for row in PAST]
+    np.testing.assert_allclose(bundle.score(asked, past), expected, atol=1e-6)
+    printed = without_sfsl(tmp_path / "b", f"print(model.load().score({asked}, {past}))")
+    np.testing.assert_allclose(json.loads(printed), expected, atol=1e-6)
 
 
 def test_words_have_chances_that_sum_to_one(tmp_path: Path) -> None:

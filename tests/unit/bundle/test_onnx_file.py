@@ -14,6 +14,7 @@ from bundles import HISTORY, KINDS, NAMES, write
 from sfsl.bundle import pack
 from sfsl.bundle.file import read_bundle
 from sfsl.bundle.onnx_file import onnx_bytes
+from sfsl.correction import Correction
 from sfsl.errors import InputError
 
 
@@ -22,7 +23,8 @@ from sfsl.errors import InputError
     [kind if kind in ("din", "logistic") else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
 )
 def test_every_kind_scores_alike(kind: str, tmp_path: Path) -> None:
-    folder = write(kind, tmp_path / "b")
+    parts = {"tower": 0.2, "user": 1.0, "item": 1.8, "match": 1.0} if kind == "din" else {}
+    folder = write(kind, tmp_path / "b", correction=None if kind == "lstm" else Correction(0.7, 0.1, parts))
     session = runtime.InferenceSession(onnx_bytes(*read_bundle(folder), str(folder)))
     bundle, past = sfsl.load(folder), [1, 4]
     for count in (1, 7, len(NAMES)):  # any number of pairs

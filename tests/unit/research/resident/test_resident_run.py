@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 
 from sfsl.arrays import Indices
 from sfsl.errors import InputError
+from sfsl.models.items import PARTS
 from sfsl.run import start
 from sfsl.run.load import load
 from sfsl.scores import evaluate
@@ -64,12 +65,15 @@ def test_validation_and_test_devices_are_scored_on_the_device_as_elsewhere(
         summary = run.run(stop=lambda: False, seen=lambda line: None)
         assert rebuilt == ([80, 80] if rebuild else []), "once a round, for both pools"
         task, line, rows = run.fleet.task, run.lines[-1], run._engine.rebuilt()
+        assert line.correction is not None
         assert {name: len(pool) for name, pool in run.pools.items()}.keys() == {"test", "valid"}
         for name, measured in (("test", line.auc), ("valid", line.auc_valid)):
             scored = score_pool(task, run.pools[name], run.store, rows)
             # Elsewhere rebuilding leaves out samples without a history.
             assert len(run.pools[name]) - len(scored.scores) <= (2 if rebuild else 0)
-            assert evaluate(scored).auc == pytest.approx(measured, abs=0.02 if rebuild else 1e-6)
+            assert set(scored.parts) == set(line.correction.parts) == set(PARTS)
+            found = evaluate(scored, correction=line.correction).auc
+            assert found == pytest.approx(measured, abs=0.02 if rebuild else 1e-6)
     assert summary.best is not None
     assert load(tmp_path / "run").which == "best"
 
