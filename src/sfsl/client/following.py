@@ -205,9 +205,9 @@ def build_device(
 ) -> tuple[Device, LoadReport | None]:
     """Build the device that trains on what was frozen; also say what a file held that could not be used.
     ``rows``: how many of each shared table count (``KnownModel.settle``); ``layout``: what the columns of a
-    file mean; ``fresh``: which samples are new, where old ones are left out. A client without new ones trains
-    on none: staying away would tell. The last share ``held_out`` of the samples, those of a file in its order
-    or in time, is for testing only."""
+    file mean; ``fresh``: which samples are new, where old ones are left out. A client without new ones, or
+    without any that the model has rows for, trains on none: staying away would tell. The last share
+    ``held_out`` of the samples, those of a file in its order or in time, is for testing only."""
     news = _News(fresh)
     train, test, report = _parted(
         served, rows, frozen, source, held_out, layout or Layout(), None if fresh is None else news.found
@@ -282,7 +282,8 @@ def _without_rows_beyond(rows: Mapping[str, int], samples: Samples) -> Samples:
 
 
 def _require_fits(task: Task, samples: Samples) -> None:
-    """Score one sample: what the model misses in it shows here, and not once a round was entered."""
+    """Score one sample: what the model misses in it shows here, and not once a round was entered. That none
+    has a row of the model is no reason to stay away: which rows there are is the server's choice."""
     held = set(samples.tables.values())
     for table in task.tables:
         if table.kind != "derived" and table.name not in held:
@@ -294,7 +295,7 @@ def _require_fits(task: Task, samples: Samples) -> None:
         raise InputError("there are no samples to take part with")
     kept = samples.keep(task.needed_rows(samples)[0])  # a first sample may have newer rows only
     if not len(kept):
-        raise InputError("no sample has rows that the model has; they are numbered from 0 as in the model")
+        return
     one = kept.at(np.zeros(1, np.int64))
     rows = task.needed_rows(one)[0]
     zeros = {table.name: np.zeros((len(rows[table.name]), table.width), np.float32) for table in task.tables}
