@@ -7,7 +7,7 @@ because it has one, would betray that it has it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from sfsl.arrays import Bits
+from sfsl.arrays import Bits, Indices
 from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.client.device import Device
 from sfsl.client.events import About, Hex32
@@ -245,10 +245,13 @@ def _parted(
     """Return the samples to train on and those to test with."""
     task, content = served.task, frozen.read_bytes()
     if content.startswith(_MAGIC):
-        samples = _without_rows_beyond(rows, _decoded(content))
+        given = _decoded(content)
+        samples = _without_rows_beyond(rows, given)
         _require_fits(task, samples)
         if fresh is not None:
-            samples = samples.at(np.flatnonzero(fresh(_named(samples))))
+            # Called as they were given: one whose history gains a row when the model grows is not new.
+            usable = _usable(task, samples)
+            samples = samples.at(usable[fresh(_named(given.at(usable)))])
         cut = len(samples) - int(held_out * len(samples) + 1e-9)
         first, last = np.split(np.arange(len(samples)), [cut])
         return samples.at(first), samples.at(last), None
@@ -261,6 +264,13 @@ def _parted(
     own, report = load_own(frozen, catalogue, known=rows[ITEM], name=name, layout=layout, fresh=fresh)
     train, test = hold_out_last(own, held_out)
     return train.client(0), test.client(0), report
+
+
+def _usable(task: Task, samples: Samples) -> Indices:
+    """Return the places of the samples that can be trained with the rows that the model has."""
+    place = "place of a sample"
+    placed = replace(samples, columns={**samples.columns, place: np.arange(len(samples))})
+    return placed.keep(task.needed_rows(samples)[0]).columns[place]
 
 
 def _named(samples: Samples) -> list[bytes]:
