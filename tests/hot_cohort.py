@@ -14,7 +14,7 @@ from sfsl.rounds.exchanges import CODEC, Exchange, course_of
 from sfsl.rounds.hot import HotSet, HotState
 from sfsl.rounds.hot_client import HotClient
 from sfsl.rounds.hot_server import HotRound, HotServer, plan_hot
-from sfsl.rounds.params import HotLimits, HotRules, RoundRules, plan_session
+from sfsl.rounds.params import ANYTHING, ExactLimits, HotLimits, HotRules, RoundRules, plan_session
 from sfsl.secagg import Policy
 from sfsl.submodel import Averaging, MemoryStore, Quantization, RowSet, StoreSpec, TrainedRows, UpdateParams
 from sfsl.testing import SeededRandomness
@@ -106,6 +106,7 @@ class HotCohort:
         seed: str = "hot",
         real: Mapping[str, Sequence[int]] | None = None,
         limits: HotLimits | None = None,
+        exact: ExactLimits = ANYTHING,
         drop: Mapping[str, set[str]] | None = None,
         meddle: Callable[[str, str, Any], Any] | None = None,
         planned: HotRound | None = None,
@@ -123,6 +124,7 @@ class HotCohort:
             max_clip=2.0,
             max_rows=1000,
             hot=limits or HotLimits(max_rho=math.inf, corruption=0.0),
+            limits=exact,
         )
         identities = {name: Identity.generate(self.randomness) for name in self.names} if active else {}
         self.pinned = {name: one.public for name, one in identities.items()} if active else None

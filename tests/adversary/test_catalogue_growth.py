@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,18 @@ import pytest
 pytest.importorskip("torch")
 
 from cohort import Cohort, Stepper
+from sfsl.client import following
 from sfsl.client.events import About
 from sfsl.client.following import KnownModel, ServedModel, build_device, fetch_model, source_of
 from sfsl.client.home import Home
 from sfsl.client.round import DurableMemory
-from sfsl.data import Samples
+from sfsl.data import NO_ROW, Samples
 from sfsl.data.catalogue import Catalogue
 from sfsl.errors import InvalidMessage, PeriodFrozen, StateError, UnionFailed, WrongModel
 from sfsl.models import din, logistic_regression
 from sfsl.models.package import describe, package_digest
-from sfsl.privacy import PRESETS, Budget, Calendar
+from sfsl.privacy import PRESETS, Budget, Calendar, Tables
+from sfsl.settings.terms import Terms
 from sfsl.testing import SeededRandomness
 from sfsl.training.task import Task
 
@@ -31,6 +34,7 @@ CALENDAR = Calendar(start=date(2026, 1, 1), days=7)
 DAY = date(2026, 2, 3)
 NEXT = DAY + timedelta(days=7)
 BUDGET = Budget(1e6, 1e6, 1000)
+EXACT, WEEKS = Terms(exact_sums=True), 6
 SECRET = "secret-item"  # noqa: S105 -- what the server wants to find out about
 
 
@@ -253,3 +257,56 @@ def test_a_server_that_never_says_the_same_twice_is_left() -> None:
     liar = Liar()
     asyncio.run(main())
     assert liar.downloads == 4
+
+
+def unions_of_rows(folder: Path) -> list[set[int]]:
+    """What a client that uses new samples only submits, week after week, of an app that hands over the same
+    ones each time, at a server whose catalogue grows by one item a week: the last in a sample's history."""
+    home = Home(folder, SeededRandomness("home"))
+    columns = {
+        "user": np.zeros(WEEKS, np.int64),
+        "item": np.arange(WEEKS),
+        "history": np.stack([np.arange(WEEKS), 20 + np.arange(WEEKS)], axis=1),
+        "label": np.ones(WEEKS, np.float32),
+    }
+    source = source_of(Samples(columns, {"user": "user", "item": "item", "history": "item"}))
+    seen = []
+    for week in range(WEEKS):
+        model = served(Catalogue.sized(1, item=20 + week))
+        day = date(2026, 1, 1) + timedelta(days=7 * week)
+        with home.state("me", EXACT.calendar, EXACT.budget) as state:
+            copy, _ = home.samples(source, state, day)
+            fresh = partial(home.exposed.fresh, state=state, today=day)
+            device, _ = build_device(model, model.shared_rows, copy, source, 0.2, None, fresh)
+            state.begin(
+                day,
+                EXACT.index_privacy,
+                Tables(shared=("item",)),
+                {"item": device.needed["item"]},
+                acknowledged=None,
+                randomness=SeededRandomness(str(week)),
+            )
+            seen.append(set(state.expose(bytes([week]))["item"].tolist()))
+    return seen
+
+
+def test_a_catalogue_that_grows_makes_no_sample_new(tmp_path: Path) -> None:
+    first, *later = unions_of_rows(tmp_path / "me")
+    assert first == {0, 1, 2, 3, 4}  # the sixth is held out
+    assert not any(later)
+
+
+def test_where_samples_are_told_by_the_rows_that_a_model_has_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [20 + week for week in range(WEEKS)]
+
+    def as_it_was(samples: Samples) -> list[bytes]:
+        history, known = samples.columns["history"], told.pop(0)
+        masked = {**samples.columns, "history": np.where(history < known, history, NO_ROW)}
+        return honest(replace(samples, columns=masked))
+
+    honest = following._named
+    monkeypatch.setattr(following, "_named", as_it_was)
+    first, *later = unions_of_rows(tmp_path / "me")
+    assert any(first & one for one in later)

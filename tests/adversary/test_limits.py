@@ -1,5 +1,6 @@
 """Knobs of a round that a server turns to learn about one client, and where each stops (spec limits)."""
 
+import math
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -11,11 +12,13 @@ import pytest
 from attacks import Attack, assert_gains_when_weakened, assert_stopped, collector, remove
 
 from cohort import GOODS, WIDTH, Cohort, Stepper
+from hot_cohort import HotCohort
 from sfsl.client.device import DeviceTrainer, TrainingLimits
 from sfsl.codec import read_bits
 from sfsl.errors import InputError, Refused
 from sfsl.rounds import RoundClient, RoundPolicy, ScoreBins, Trained
-from sfsl.rounds.params import ANYTHING, ExactLimits
+from sfsl.rounds.hot import SAMPLE_SHARE, HotParams
+from sfsl.rounds.params import ANYTHING, ExactLimits, HotLimits
 from sfsl.secagg.client import Client
 from sfsl.union import UnionParams
 
@@ -115,7 +118,7 @@ def who_falls_silent_has_more_rows_than_there_is_room_for() -> bool:
 
 def one_bin_per_sample(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ExactLimits, "scores", lambda self, told: told)
-    patch.setattr(RoundClient, "_counted", lambda self, params, trained: trained.scores)
+    patch.setattr(ExactLimits, "counted", lambda self, told, scores: scores)
 
 
 @attack(refusal=None, weaken=one_bin_per_sample)
@@ -141,6 +144,46 @@ def bins_that_are_put_where_one_client_has_its_scores() -> bool:
 def counting_the_scores_of_clients_that_have_very_few() -> bool:
     step = told(careful(bins=8, least_samples=1000), scores=ScoreBins(bins=8))
     return bool(np.sum(step.finish().scores))
+
+
+def counted_under(**rules: Any) -> bool:
+    """Whether clients that come as they are, but allow rounds over hot rows without noise, count scores."""
+    one = HotCohort(6, exact=ExactLimits(), limits=HotLimits(max_rho=math.inf, corruption=0.0), **rules)
+    one.finish()
+    params = one.params
+    counts = one.server.sums.words[-1 - 2 * params.bins : -1] / (SAMPLE_SHARE * params.levels)
+    return bool(np.abs(counts).max() > 5)
+
+
+def in_every_round_over_hot_rows(patch: pytest.MonkeyPatch) -> None:
+    one_bin_per_sample(patch)
+    patch.setattr(HotParams, "hides_samples", lambda *_: True)
+
+
+@attack(refusal=None, weaken=in_every_round_over_hot_rows)
+def counting_scores_over_hot_rows_without_noise() -> bool:
+    """An owner who allows rounds without noise (hot-epsilon inf) has not allowed scores in exact sums."""
+    return counted_under()
+
+
+@attack(refusal=None, weaken=in_every_round_over_hot_rows)
+def counting_scores_over_hot_rows_with_next_to_no_noise() -> bool:
+    """Noise that has a price, and in which each sample is seen."""
+    return counted_under(rho=2000.0)
+
+
+def test_under_noise_scores_are_counted() -> None:
+    """Of noise that hides them there is no need to ask; at a rho of 1,000, one sample is nearly the noise."""
+    one = HotCohort(6, exact=ExactLimits(), limits=HotLimits(max_rho=math.inf, corruption=0.0), rho=1000.0)
+    one.finish()
+    assert all(trained.scores is not None for trained in one.trained.values())
+
+
+def test_histograms_that_are_none_are_an_error_of_the_trainer() -> None:
+    for bad in (["many"], [object()]):
+        with pytest.raises(InputError, match="score histograms"):
+            ANYTHING.counted(ScoreBins(bins=1), (bad, bad))
+    assert ANYTHING.counted(ScoreBins(bins=1), ([math.nan], [1.0])) is None
 
 
 @attack(refusal=Refused, weaken=remove(Client, "_require_company"))

@@ -7,7 +7,7 @@ because it has one, would betray that it has it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
-from sfsl.arrays import Bits
+from sfsl.arrays import Bits, Indices
 from sfsl.checksums import with_json_sum, without_json_sum
 from sfsl.client.device import Device
 from sfsl.client.events import About, Hex32
@@ -205,9 +205,9 @@ def build_device(
 ) -> tuple[Device, LoadReport | None]:
     """Build the device that trains on what was frozen; also say what a file held that could not be used.
     ``rows``: how many of each shared table count (``KnownModel.settle``); ``layout``: what the columns of a
-    file mean; ``fresh``: which samples are new, where old ones are left out. A client without new ones trains
-    on none: staying away would tell. The last share ``held_out`` of the samples, those of a file in its order
-    or in time, is for testing only."""
+    file mean; ``fresh``: which samples are new, where old ones are left out. A client without new ones, or
+    without any that the model has rows for, trains on none: staying away would tell. The last share
+    ``held_out`` of the samples, those of a file in its order or in time, is for testing only."""
     news = _News(fresh)
     train, test, report = _parted(
         served, rows, frozen, source, held_out, layout or Layout(), None if fresh is None else news.found
@@ -245,10 +245,13 @@ def _parted(
     """Return the samples to train on and those to test with."""
     task, content = served.task, frozen.read_bytes()
     if content.startswith(_MAGIC):
-        samples = _without_rows_beyond(rows, _decoded(content))
+        given = _decoded(content)
+        samples = _without_rows_beyond(rows, given)
         _require_fits(task, samples)
         if fresh is not None:
-            samples = samples.at(np.flatnonzero(fresh(_named(samples))))
+            # Called as they were given: one whose history gains a row when the model grows is not new.
+            usable = _usable(task, samples)
+            samples = samples.at(usable[fresh(_named(given.at(usable)))])
         cut = len(samples) - int(held_out * len(samples) + 1e-9)
         first, last = np.split(np.arange(len(samples)), [cut])
         return samples.at(first), samples.at(last), None
@@ -261,6 +264,13 @@ def _parted(
     own, report = load_own(frozen, catalogue, known=rows[ITEM], name=name, layout=layout, fresh=fresh)
     train, test = hold_out_last(own, held_out)
     return train.client(0), test.client(0), report
+
+
+def _usable(task: Task, samples: Samples) -> Indices:
+    """Return the places of the samples that can be trained with the rows that the model has."""
+    place = "place of a sample"
+    placed = replace(samples, columns={**samples.columns, place: np.arange(len(samples))})
+    return placed.keep(task.needed_rows(samples)[0]).columns[place]
 
 
 def _named(samples: Samples) -> list[bytes]:
@@ -282,7 +292,8 @@ def _without_rows_beyond(rows: Mapping[str, int], samples: Samples) -> Samples:
 
 
 def _require_fits(task: Task, samples: Samples) -> None:
-    """Score one sample: what the model misses in it shows here, and not once a round was entered."""
+    """Score one sample: what the model misses in it shows here, and not once a round was entered. That none
+    has a row of the model is no reason to stay away: which rows there are is the server's choice."""
     held = set(samples.tables.values())
     for table in task.tables:
         if table.kind != "derived" and table.name not in held:
@@ -294,7 +305,7 @@ def _require_fits(task: Task, samples: Samples) -> None:
         raise InputError("there are no samples to take part with")
     kept = samples.keep(task.needed_rows(samples)[0])  # a first sample may have newer rows only
     if not len(kept):
-        raise InputError("no sample has rows that the model has; they are numbered from 0 as in the model")
+        return
     one = kept.at(np.zeros(1, np.int64))
     rows = task.needed_rows(one)[0]
     zeros = {table.name: np.zeros((len(rows[table.name]), table.width), np.float32) for table in task.tables}

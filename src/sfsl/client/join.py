@@ -289,10 +289,15 @@ class _Client:
             fresh if self.terms.exact_sums else None,
         )
         said = f"{len(device.train):,} samples to train on" if report is None else str(report)
-        if not len(device.train):
+        if not len(device.train) and (report is None or report.samples):
             said = (
                 "None of its samples is new since it last took part, so that it does with none: staying away "
                 "would tell the server. --repeat-samples uses old ones again"
+            )
+        elif not any(len(device.needed[name]) for name in served.shared_rows):
+            said += (
+                ". The server's model has none of its rows, so that it takes part with nothing: staying away "
+                "would tell the server. Are they called otherwise there?"
             )
         self.notify(Event("data", said))
         return KeepingTrainer(

@@ -7,6 +7,7 @@ import numpy as np
 
 from sfsl.bundle.model import Bundle, Person
 from sfsl.client.home import read_personal
+from sfsl.data.assemble import require_usable
 from sfsl.data.catalogue import WORD
 from sfsl.data.own import Layout, load_own, load_own_words
 from sfsl.errors import InputError
@@ -19,9 +20,11 @@ def person_of_client(bundle: Bundle, home: Path, layout: Layout) -> Person:
     if not frozen.is_file():
         raise InputError(f"{home} has no samples: it is no client's folder, or the client never took part")
     if bundle.catalogue.rows(WORD) is not None:
-        speech, _ = load_own_words(frozen, bundle.catalogue)
+        speech, report = load_own_words(frozen, bundle.catalogue)
+        require_usable(report, speech.spoken)
         return Person(np.asarray(speech.spoken, np.int64))
-    data, _ = load_own(frozen, bundle.catalogue, layout=layout)
+    data, report = load_own(frozen, bundle.catalogue, layout=layout)
+    require_usable(report, data.item)
     kept = read_personal(home / "rows", bundle.spec) if (home / "rows").exists() else {}
     rows, values = next(iter(kept.values()), (np.zeros(0, np.int64), np.zeros((0, 1), np.float32)))
     person = Person(data.clicks.astype(np.int64), values[0] if len(rows) and rows[0] == 0 else None)

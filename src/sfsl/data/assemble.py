@@ -1,6 +1,6 @@
 """From events to interactions: histories, and sampled negatives where only clicks are recorded."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sized
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -95,7 +95,7 @@ def category_map(
     return category_of, categories
 
 
-def require_usable(report: LoadReport, samples: Sequence[object] | Indices) -> None:
+def require_usable(report: LoadReport, samples: Sized) -> None:
     """Raise if nothing was usable, with the first reason; else note how much was."""
     report.samples = len(samples)
     if not len(samples):

@@ -68,13 +68,15 @@ def load_own(
         report.note(problem, f"line {found.lines[first]}: {problem}: {text}", int(lost.sum()))
     row = rows[found.ids[ITEM]]
     kept = row >= 0
-    require_usable(report, row[kept])
+    report.samples = int(kept.sum())
     if fresh is not None:
         items_of, at = found.names[ITEM].tolist(), found.time[kept].tolist()
         told = zip(found.ids[ITEM][kept].tolist(), at, strict=True)
         used = fresh([f"{items_of[one]}\t{time!r}".encode() for one, time in told])
         _leave_out(report, used, found.lines[kept])
         kept[kept] = used
+    if not kept.any():
+        return _no_interactions(catalogue), report
     if category is not None and category_of is not None and CATEGORY in found.names:
         own = found.names[CATEGORY][found.ids[CATEGORY][kept]]
         expected = np.array([category.name_of(int(one)) for one in category_of[row[kept]]])
@@ -84,6 +86,12 @@ def load_own(
     label = np.ones(int(kept.sum()), np.int8) if found.label is None else found.label[kept]
     one = np.zeros(int(kept.sum()), np.int64)
     return in_rows(catalogue, one, row[kept], label, found.time[kept]), report
+
+
+def _no_interactions(catalogue: Catalogue) -> Interactions:
+    """Return the interactions of one user who has none."""
+    one, time = np.zeros(1, np.int64), np.zeros(1)
+    return in_rows(catalogue, one, one, one, time).select(np.zeros(1, np.bool_))
 
 
 def in_rows(catalogue: Catalogue, user: Column, row: Indices, label: Column, time: Column) -> Interactions:
@@ -146,11 +154,11 @@ def load_own_words(
 ) -> tuple[Speech, LoadReport]:
     """Read what one client says: lines of text, or lines of JSON of which each has a list ``lines``.
 
-    A word that is not in the catalogue, or not among its first ``known`` rows, is left out and counted.
-    ``fresh`` is asked about each line.
+    A word that is not in the catalogue, or not among its first ``known`` rows, is left out and counted; no
+    word may be left, as in ``load_own``. ``fresh`` is asked about each line.
     """
     report = LoadReport(str(path if name is None else name))
-    vocabulary, spoken = catalogue.table(WORD), array("i")
+    vocabulary, spoken, said = catalogue.table(WORD), array("i"), False
     lines_read = list(numbered_lines(Path(path), report))
     if fresh is not None:
         used = fresh([line.encode(errors="replace") for _, line in lines_read])
@@ -163,11 +171,14 @@ def load_own_words(
             report.note('JSON without a list of texts "lines"', f"line {number}: {shown(line)}")
             continue
         for word in words_of(lines):
+            said = True
             try:
                 spoken.append(_row(vocabulary, known, word))
             except BadField as bad:
                 report.note(bad.problem, f"line {number}: {bad}")
-    require_usable(report, spoken)
+    if not said:
+        require_usable(report, spoken)
+    report.samples = len(spoken)
     words = tuple(vocabulary.names())
     return Speech(words, np.array([0, len(spoken)], np.int64), np.array(spoken, np.int32)), report
 

@@ -20,7 +20,7 @@ from sfsl.errors import InputError, InvalidMessage, Refused
 from sfsl.rounds import states
 from sfsl.rounds.commitment import require_committed, update_context
 from sfsl.rounds.exchanges import SUMS, Invitation, Request, Submodel
-from sfsl.rounds.params import IndexSpace, RoundParams, RoundPolicy, ScoreBins
+from sfsl.rounds.params import IndexSpace, RoundPolicy, ScoreBins
 from sfsl.rounds.states import Phase as Phase
 from sfsl.secagg import messages
 from sfsl.secagg.client import Client, Start
@@ -260,20 +260,14 @@ class RoundClient(AnyClient[Answers]):
             trained=trained.rows,
             randomness=self._rounding,
         )
-        scores = histogram_words(self._counted(state.params, trained), state.params.bins, words.dense.dtype)
+        counted = self._own.policy.limits.counted(state.params.scores, trained.scores)
+        scores = histogram_words(counted, state.params.bins, words.dense.dtype)
         tables = words.over([state.asked[table.name] for table in self._model.summed])
         answer = self.session.create_masked(state.start, np.concatenate([words.dense, scores]), tables)
         self._enter(states.Uploaded())
         return answer
 
     # ------------------------------------------------------------------------------------------
-
-    def _counted(self, params: RoundParams, trained: Trained) -> tuple[ArrayLike, ArrayLike] | None:
-        """Return the histograms that leave: none where they are finer than allowed, or of few samples."""
-        limits, scores = self._own.policy.limits, trained.scores
-        if scores is None or limits.scores(params.scores) is None:
-            return None
-        return scores if sum(int(np.sum(one)) for one in scores) >= limits.least_samples else None
 
     def _require_size(self, asked: Mapping[str, RowSet]) -> None:
         """Decline too large a submodel, never trim it: what is left out would depend on the client's data."""

@@ -99,6 +99,11 @@ class HotParams(Checked, frozen=True):
             return self.levels * math.sqrt(self.marks)
         return self.levels + math.sqrt(self.length)
 
+    def hides_samples(self, rho: float) -> bool:
+        """Whether noise that costs ``rho`` is at least one sample in each count of a histogram. Under less,
+        histograms are exact sums, whatever the round is called."""
+        return self.sensitivity >= SAMPLE_SHARE * self.levels * math.sqrt(2 * rho)
+
     def rho(self, honest: int) -> float:
         """What taking part costs, as zero-concentrated differential privacy, if ``honest`` survivors at the
         least add their noise."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
@@ -84,11 +85,16 @@ class HotClient(AnyClient[HotMemory]):
         download = open_published(state.params, published)
         start = self.session.handle_inbound(inbound, state.params.context(self._own.names))
         self._enter(states.HotTraining(state.params, state.round_id, state.rho, start, download.asked))
+        if not state.params.hides_samples(state.rho):
+            download = replace(download, scores=self._own.policy.limits.scores(download.scores))
         return download
 
     def create_update(self, trained: Trained) -> messages.MaskedVector:
         """Send what was learned, under noise and masks; debited before it leaves."""
         state = self._due(Start, states.HotTraining)
+        if not state.params.hides_samples(state.rho):
+            counted = self._own.policy.limits.counted(state.params.scores, trained.scores)
+            trained = replace(trained, scores=counted)
         return self._leave(learned_vector(state.params, state.sets, trained, self._rounding))
 
     def _leave(self, vector: NDArray[np.int64]) -> messages.MaskedVector:

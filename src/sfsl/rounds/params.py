@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfsl.arrays import LARGEST_DOMAIN, Indices
 from sfsl.codec import Checked
 from sfsl.crypto.secret import digest
-from sfsl.errors import ParameterError, Refused
+from sfsl.errors import InputError, ParameterError, Refused
 from sfsl.secagg import SessionParams, default_threshold
 from sfsl.secagg.graph import GraphPlan, default_graph
 from sfsl.secagg.messages import MAX_COMPLETE, Layout, Policy, SumParams, TableShape
@@ -172,6 +172,18 @@ class ExactLimits(Checked, frozen=True):
         """Return the bins that it counts scores in, if any: what it leaves out is zero in its words."""
         fits = told is not None and told.bins <= self.bins and told.scale >= self.least_scale
         return told if fits else None
+
+    def counted(
+        self, told: ScoreBins | None, scores: tuple[ArrayLike, ArrayLike] | None
+    ) -> tuple[ArrayLike, ArrayLike] | None:
+        """Return the histograms that leave: none where they are finer than allowed, or of few samples."""
+        if scores is None or self.scores(told) is None:
+            return None
+        try:
+            samples = sum(float(np.sum(np.asarray(one, np.float64))) for one in scores)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"score histograms are two arrays of counts ({error})") from None
+        return scores if samples >= self.least_samples else None
 
 
 # Where server and clients are one program, as in a simulation, there is nobody to beware of.

@@ -69,7 +69,8 @@ class Terms(Checked, frozen=True, rename="kebab"):
     least_threshold: Decline rounds that fewer can open; 0: than a little over two thirds of the cohort.
     least_contributors: Exact sums: decline rounds that open rows of fewer clients.
     least_set: Exact sums: decline unions without room for so many rows of each client.
-    score_bins: Exact sums: count held-out scores in at most so many bins; 0: no scores leave this client.
+    score_bins: Exact sums, and hot rows without noise: count held-out scores in at most so many bins; 0: no
+        scores leave this client.
     dataset_weights: Exact sums: allow weights that tell the server how many samples this client has.
     max_clip: Decline updates clipped at more than this.
     max_rows: Exact sums: decline submodels of more rows.

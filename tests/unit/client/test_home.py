@@ -207,7 +207,7 @@ def test_a_file_with_other_columns_and_stars(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "it is empty"), ("item,time\n1,2\n", "label"), ("item,label,time\n9,1,1\n", "nothing in it")],
+    [("", "it is empty"), ("item,time\n1,2\n", "label"), ("item,label,time\n1,x,1\n", "nothing in it")],
 )
 def test_a_file_without_samples_is_called_as_its_owner_does(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "data").write_text(text)
@@ -236,7 +236,7 @@ def test_control_characters_of_a_file_are_not_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("", "it is empty"), ("item,time\n1,2\n", "label"), ("item,label,time\n9,1,1\n", "nothing in it")],
+    [("", "it is empty"), ("item,time\n1,2\n", "label"), ("item,label,time\n1,x,1\n", "nothing in it")],
 )
 def test_a_file_without_samples(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "mine.csv").write_text(text)

@@ -120,9 +120,23 @@ def test_own_words(tmp_path: Path) -> None:
     assert speech.spoken.tolist() == [2, 0, 2, 2, 1, 1]
     assert report.problems == {"word is not in the model": 1, 'JSON without a list of texts "lines"': 1}
     assert load_own_words(file, words, known=2)[0].spoken.tolist() == [0, 1, 1]
-    file.write_text("nothing known\n")
+    file.write_text("nothing known\n")  # which is for the server to choose, and no reason to stay away
+    speech, report = load_own_words(file, words)
+    assert (len(speech.spoken), report.samples, len(speech.windows(0.2)[0])) == (0, 0, 0)
+    file.write_text("1 2 3\n")
     with pytest.raises(InputError, match="nothing in it can be used"):
         load_own_words(file, words)
+
+
+def test_own_samples_of_which_none_is_in_a_catalogue(tmp_path: Path) -> None:
+    file = tmp_path / "mine.csv"
+    file.write_text("item,label,time,category\nnew,1,1,x\nnewer,0,2,x\n")
+    data, report = load_own(file, SMALL)
+    assert (len(data), len(data.client(0)), report.samples) == (0, 0, 0)
+    assert report.problems == {"item is not in the model": 2}
+    assert str(report).endswith(
+        "0 samples from 3 lines; 2 x item is not in the model (line 2: item is not in the model: 'new')"
+    )
 
 
 # -- growth ------------------------------------------------------------------------------------

@@ -3,20 +3,33 @@
 import re
 import typing
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import msgspec
 
+from sfsl.carriers.flower.messages import Call
 from sfsl.client.device import DeviceTrainer
+from sfsl.client.events import About
+from sfsl.data.catalogue import Catalogue, CatalogueTable
 from sfsl.errors import Refused
+from sfsl.models.package import Package, WordPackage
 from sfsl.rounds.hot import HotParams
 from sfsl.rounds.params import RoundParams
 from sfsl.secagg import SessionParams
+from sfsl.service.messages import CheckedIn
 from sfsl.settings.rounds import round_rules
 from sfsl.settings.run import RunConfig
 
 PAGE = (Path(__file__).parents[3] / "docs/spec/limits.md").read_text()
-LINES = re.findall(r"^\| `([\w.]+)` \| (.+) \| *(.*)\|$", PAGE, re.MULTILINE)
+BEFORE = "## 8 "
+
+
+def lines(text: str) -> list[tuple[str, str, str]]:
+    return re.findall(r"^\| `([\w.]+)` \| (.+) \| *(.*)\|$", text, re.MULTILINE)
+
+
+LINES = lines(PAGE.partition(BEFORE)[0])
 
 
 def structs(kind: typing.Any) -> Iterator[type[msgspec.Struct]]:
@@ -29,16 +42,30 @@ def structs(kind: typing.Any) -> Iterator[type[msgspec.Struct]]:
             yield from structs(field.type)
 
 
-def test_every_parameter_of_a_round_has_a_line() -> None:
-    roots = (RoundParams, HotParams, SessionParams)
-    fields = {
+def named(*roots: type) -> set[str]:
+    """Return all fields that values of these types are made of."""
+    return {
         f"{kind.__name__}.{field.name}"
         for root in roots
         for kind in structs(root)
         for field in msgspec.structs.fields(kind)
     }
-    assert {name for name, *_ in LINES if "." in name} == fields
-    assert all(gain.strip() for _, gain, _ in LINES)
+
+
+OF_ROUNDS = named(RoundParams, HotParams, SessionParams)
+
+
+def test_every_parameter_of_a_round_has_a_line() -> None:
+    assert {name for name, *_ in LINES if "." in name} == OF_ROUNDS
+    assert all(gain.strip() for _, gain, _ in lines(PAGE))
+
+
+def test_so_has_all_that_is_said_before_a_round() -> None:
+    said = named(About, CheckedIn, Call, Package, WordPackage)
+    said |= {
+        f"{kind.__name__}.{field.name}" for kind in (Catalogue, CatalogueTable) for field in fields(kind)
+    }
+    assert {name for name, *_ in lines(PAGE.partition(BEFORE)[2])} == said - OF_ROUNDS
 
 
 def test_every_hyperparameter_has_a_line() -> None:

@@ -314,12 +314,18 @@ def device_member(
 ) -> Iterator[Member]:
     """Open a node's client. ``load`` gives the samples to train on and those held out, which a period
     freezes: it is handed the client's state, so that it can tell whether a new period has begun
-    (``Home.samples`` does)."""
+    (``Home.samples`` does). In exact sums it has to ask which of them are new (``ExposedSamples.fresh``)."""
     terms, home, randomness = node.terms, node.home, node.randomness
     model = model_of(task)
     home.note_terms(terms.loosened())
     with home.state(node.label, terms.calendar, terms.budget) as state, home.personal(task.spec) as personal:
         train, held_out = load(state)
+        if terms.exact_sums and not (terms.repeat_samples or node.simulated or state.exposed):
+            raise InputError(
+                "this app takes samples into a period without asking which of them an earlier one has "
+                "exposed (node.home.exposed.fresh, as films/data.py does); this node's operator can allow "
+                "that with repeat-samples=true"
+            )
         device = Device(task, train, held_out)
 
         real = {name: device.needed[name] for name in model.tables.shared}
