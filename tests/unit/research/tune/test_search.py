@@ -46,7 +46,7 @@ BASE = config(
 )
 ARMS: dict[str, dict[str, Value]] = {
     DEFAULT: {},
-    "fast": {"training.learning_rate": 0.2, "server.row_rate": 0.3, "server.dense_rate": 0.003},
+    "fast": {"training.learning_rate": 0.2, "server.row_rate": 10.0, "server.dense_rate": 0.5},
     "kept": {"training.rebuild": 0.0},
     "slow": {"server.row_rate": 1e-7},
 }
@@ -156,7 +156,7 @@ def test_validation_and_test_devices_are_different_ones(whole: tuple[Path, Searc
 def test_test_devices_judge_the_best_round_and_not_the_last(fleet: Fleet, tmp_path: Path) -> None:
     wild: dict[str, dict[str, Value]] = {
         DEFAULT: {},
-        "wild": {"training.learning_rate": 0.5, "server.row_rate": 2.0, "server.dense_rate": 0.01},
+        "wild": {"training.learning_rate": 0.5, "server.row_rate": 10.0, "server.dense_rate": 0.5},
     }
 
     def after(rounds: int) -> ArmState:
