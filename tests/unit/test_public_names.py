@@ -55,7 +55,7 @@ PUBLIC = {
     "sfsl.training": {
         "ClientData", "ClientWork", "LocalSettings", "LocalUpdate", "Task", "auc", "auc_error_bound",
         "auc_from_histograms", "click_loss", "rebuild_client", "rebuild_cohort", "reference_score",
-        "relative_scores", "score_histograms", "score_samples", "train_client", "train_cohort",
+        "relative_scores", "score_histograms", "score_parts", "score_samples", "train_client", "train_cohort",
     },
     "sfsl.union": {
         "Encoding", "UnionClient", "UnionParams", "UnionResult", "UnionServer", "choose", "hash_strings",
