@@ -367,6 +367,8 @@ def test_a_model_that_is_not_ours_learns_under_every_scheme(tmp_path: Path) -> N
     assert found["samples"] == 1500 - 15 * 5, "five devices chose the model"
     line, said = found["correction"], done("evaluate", tmp_path / "sfsl").stdout
     assert f"× {line['scale']:.2f} {line['shift']:+.2f}" in said
+    assert "your own class" in (told := done("export", tmp_path / "sfsl", tmp_path / "own.zip").stdout)
+    assert "Try it" not in told, "a bundle without the code of its model makes no predictions"
     done("export", tmp_path / "sfsl", tmp_path / "model.pt")
     assert torch.load(tmp_path / "model.pt", weights_only=True)["film.weight"].shape == (300, 4)
 

@@ -99,6 +99,7 @@ def export(
     run has the simulated users' rows in it.
     """
     require_torch()
+    from sfsl.bundle.contents import OWN
     from sfsl.bundle.file import require_free
     from sfsl.run.load import Model, load
 
@@ -124,7 +125,11 @@ def export(
     result = {"file": str(file), "round": about.round, "which": about.which, "trained": about.trained}
     result |= {"kind": manifest.architecture.kind, "rows": rows, "files": [*manifest.files]}
     said = f"Wrote {file}: round {about.round} ({about.which}), {manifest.architecture.kind}, {rows:,} rows"
-    present(result, json, f"{said}. Try it: sfsl predict {file} --history … --top 10")
+    if manifest.architecture.kind == OWN:
+        said += ". Load its weights into your own class; sfsl predict has no code for it"
+    else:
+        said += f". Try it: sfsl predict {file} --history … --top 10"
+    present(result, json, said)
 
 
 def _write_state(model: "Model", file: Path, max_gib: float, json: bool) -> None:
