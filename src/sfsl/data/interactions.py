@@ -13,6 +13,8 @@ from sfsl.errors import InputError
 
 # The last fifty clicks say what a user is after; longer histories cost time in proportion.
 MAX_HISTORY = 50
+# Users who clicked nearly everything may have fewer drawn items than others.
+_ALIKE = 0.99
 # The columns that hold rows, and of which table; those of categories stand in step with others.
 TABLES = {"user": "user", "item": "item", "history": "item"}
 CATEGORY_TABLES = {"item_category": "category", "history_category": "category"}
@@ -54,6 +56,14 @@ class Interactions:
     def clients(self) -> Indices:
         """The users that have samples."""
         return np.flatnonzero(np.diff(self.offsets)).astype(np.int64)
+
+    @property
+    def drawn_beside(self) -> bool:
+        """Whether what was not clicked was drawn beside what was, as ``with_negatives`` does: of every user
+        there is the same whole number of it for each click, or of nearly every one."""
+        sizes, clicks = np.diff(self.offsets), np.bincount(self.user, self.label == 1, len(self.users))
+        each = round(len(self) / max(1.0, clicks.sum()))
+        return each > 1 and bool((sizes == each * clicks)[sizes > 0].mean() >= _ALIKE)
 
     @property
     def user(self) -> Indices:

@@ -124,7 +124,7 @@ class Fleet:
     ``train`` and ``test`` are everyone's samples, for what only a simulation can do: centralized training,
     and the AUC of a central test set; a run may split the second (``split_held_out``). ``report`` says what
     a file held that could not be used; synthetic data has none. ``catalogue`` says what rows are called; a
-    fleet of your own has none.
+    fleet of your own has none. ``drawn_beside``: whether items were drawn beside clicks, which nobody saw.
 
     >>> import numpy as np, sfsl, torch
     >>> class Rating(torch.nn.Module):
@@ -146,6 +146,7 @@ class Fleet:
     test: Pool
     report: LoadReport | None = None
     catalogue: Catalogue | None = None
+    drawn_beside: bool = False
 
     @classmethod
     def of(cls, task: Task, train: Mapping[str, Samples], held_out: Mapping[str, Samples]) -> Self:
@@ -218,7 +219,8 @@ def fleet_of_clicks(
         len(train.users),
         lambda user: Device(task, train.client(user, history), test.client(user, history)),
     )
-    return Fleet(task, devices, Interacted(train, history), Interacted(test, history), report, catalogue)
+    pools = Interacted(train, history), Interacted(test, history)
+    return Fleet(task, devices, *pools, report, catalogue, drawn_beside=data.drawn_beside)
 
 
 def _require_learnable(config: RunConfig, data: Interactions) -> None:

@@ -54,7 +54,17 @@ def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
             raise InputError(_too_few(config, fleet, planned))
         chosen = msgspec.structs.replace(chosen, min_contributors=planned)
     config = msgspec.structs.replace(config, round=chosen, server=with_halving(config, len(fleet.devices)))
+    config = msgspec.structs.replace(config, server=_with_weights(config, fleet))
     return with_turns(config, len(fleet.devices))
+
+
+def _with_weights(config: RunConfig, fleet: Fleet) -> ServerSettings:
+    """Let rows weigh by samples where items were drawn beside clicks (decision 31), unless told otherwise."""
+    server = config.server
+    exact = config.round.scheme in ("sfsl", "fsl") and config.small_steps
+    if server.weights != "auto" or server.row_step != "heat" or not (exact and fleet.drawn_beside):
+        return server
+    return msgspec.structs.replace(server, weights="samples")
 
 
 def with_halving(config: RunConfig, clients: int) -> ServerSettings:

@@ -25,7 +25,7 @@ def round_rules(config: RunConfig, *, active: bool = False, threshold: int | Non
     averaging = Averaging(weights=config.weights, kappa=server.kappa, max_move=_longest_move(config))
     rows, dense = (
         Quantization.finest(one.ring, cohort=one.clients, clip=one.clip, max_weight=weight)
-        for weight in (averaging.largest_weight(one.max_samples), one.max_samples)
+        for weight in (averaging.largest_weight(config.row_samples), one.max_samples)
     )
     return RoundRules(
         update=UpdateParams(

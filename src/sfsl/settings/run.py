@@ -289,8 +289,11 @@ class ServerSettings(Checked, frozen=True):
     """What the server makes of the sums.
 
     weights: A row's average counts each client that trained it once ("owners"), or by its "samples" that
-        touch the row, or every client by the size of its "dataset". "auto": dataset for the full model,
-        owners for submodels.
+        touch the row, or every client by the size of its "dataset". "auto": dataset for the full model; for
+        submodels owners, and samples in exact sums over clicks beside which items were drawn, which a
+        simulation sees in its data and a server is told.
+    row_samples: Where rows weigh by samples, a client weighs at most so many on one. "auto": with heat 2,
+        else round.max_samples.
     kappa: Least divisor of a row's average; 1 (with samples) is the paper.
     kappa_rounds: Over so many first rounds that divisor rises from 1 to kappa.
     max_move: Longest move of a row in one round; 0 sets no limit. "auto": where rows of submodels, or hot
@@ -311,6 +314,7 @@ class ServerSettings(Checked, frozen=True):
     """
 
     weights: Literal["auto", "owners", "samples", "dataset"] = "auto"
+    row_samples: Annotated[int, Meta(ge=1, le=2**20)] | Literal["auto"] = "auto"
     kappa: Annotated[float, Meta(ge=1, le=1e6)] = 10.0
     kappa_rounds: Annotated[int, Meta(ge=0, le=10**7)] = 110
     max_move: Annotated[float, Meta(ge=0, le=1e6)] | Literal["auto"] = "auto"
@@ -578,6 +582,14 @@ class RunConfig(Checked, frozen=True):
         if self.server.weights != "auto":
             return self.server.weights
         return "dataset" if self.round.scheme in ("sfl", "fl") else "owners"
+
+    @property
+    def row_samples(self) -> int:
+        """How many of its samples a client weighs on a row at the most, where rows weigh by samples."""
+        most, own = self.round.max_samples, self.server.row_samples
+        if self.weights != "samples":
+            return most
+        return min(most, own if own != "auto" else 2 if self.server.row_step == "heat" else most)
 
 
 def from_sections(sections: Mapping[str, object]) -> RunConfig:

@@ -115,6 +115,28 @@ def test_negatives_end_even_where_everything_was_clicked() -> None:
         with_negatives(data, per_click=0, seed=1)
 
 
+@pytest.mark.parametrize("per_click", [1, 3])
+def test_items_that_were_drawn_beside_clicks_are_seen(per_click: int) -> None:
+    data = clicks_only()
+    assert not data.drawn_beside, "there is nothing but clicks"
+    full = with_negatives(data, per_click=per_click, seed=1)
+    assert full.drawn_beside
+    assert full.at(np.arange(0), np.zeros(31, np.int64)).drawn_beside is False
+
+
+def test_ratings_are_not_taken_for_items_that_were_drawn() -> None:
+    rng, user = np.random.default_rng(5), np.repeat(np.arange(200), 40)
+    liked = rng.random(len(user)) < 0.5
+    rated = assemble(user, rng.integers(0, 500, len(user)), liked, rng.random(len(user)))
+    assert not rated.drawn_beside
+    full = with_negatives(clicks_only(users=100), seed=1)
+    first = np.flatnonzero(full.label == 0)[:1]
+    full.label[first] = 1
+    assert full.drawn_beside, "one user of a hundred may be an exception"
+    full.label[np.flatnonzero((full.label == 0) & (full.user == 7))[0]] = 1
+    assert not full.drawn_beside
+
+
 def test_chunks_cover_everything_once() -> None:
     data = clicks_only()
     items = np.concatenate([chunk.columns["item"] for chunk in data.chunks(size=101)])

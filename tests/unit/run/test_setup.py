@@ -13,6 +13,7 @@ pytest.importorskip("torch")
 from sfsl.errors import InputError
 from sfsl.run import setup, start
 from sfsl.run.fleet import build_fleet
+from sfsl.settings.rounds import round_rules
 from sfsl.settings.run import RunConfig, from_sections
 
 SECTIONS: dict[str, dict[str, dict[str, object]]] = {
@@ -106,6 +107,45 @@ def test_the_rate_of_rows_stays_for_exact_sums_of_clicks() -> None:
     assert setup.with_halving(from_sections({}), 1025).row_halving == 0
     asked = from_sections({"server": {"row_halving": 7}})
     assert setup.with_halving(asked, 1025).row_halving == 7
+
+
+CLICKS = "user,item,time\n" + "".join(
+    f"{user},{(3 * user + time) % 40},{time}\n" for user in range(12) for time in range(5)
+)
+
+
+def weights_of(path: Path, sections: dict[str, dict[str, object]]) -> tuple[str, int]:
+    """Return by what rows weigh in a run on these data, and the largest weight of a client on one."""
+    own = sections.get("round", {})
+    config = from_sections(
+        sections
+        | {
+            "data": {"source": "file", "path": str(path)},
+            "round": {"clients": 4, "min_contributors": 2} | own,
+        }
+    )
+    chosen = setup.resolved(config, build_fleet(config))
+    return chosen.weights, round_rules(chosen).update.rows.max_weight
+
+
+def test_rows_weigh_by_two_samples_where_items_were_drawn_beside_clicks(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(CLICKS)
+    assert weights_of(path, {}) == ("samples", 2)
+    assert weights_of(path, {"server": {"row_samples": 5}}) == ("samples", 5)
+    assert weights_of(path, {"round": {"max_samples": 1}}) == ("samples", 1)
+    assert weights_of(path, {"server": {"weights": "owners"}}) == ("owners", 1)
+    assert weights_of(path, {"round": {"scheme": "fl"}}) == ("dataset", 1000)
+    assert weights_of(path, {"server": {"row_step": "adagrad"}}) == ("owners", 1)
+    assert weights_of(path, {"server": {"row_step": "add", "weights": "samples"}}) == ("samples", 1000)
+    hot = {"round": {"scheme": "hot"}, "privacy": {"participations": 2}}
+    assert weights_of(path, hot)[0] == "owners"
+    rated = tmp_path / "rated.csv"
+    lines = CLICKS.replace("time\n", "time,label\n").splitlines()
+    rated.write_text(
+        "\n".join(lines[:1] + [f"{one},{int(place % 3 > 0)}" for place, one in enumerate(lines[1:])])
+    )
+    assert weights_of(rated, {}) == ("owners", 1)
 
 
 def test_a_cohort_that_is_too_small_is_told_how_many_it_takes(tmp_path: Path) -> None:
