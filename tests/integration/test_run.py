@@ -365,6 +365,10 @@ def test_a_model_that_is_not_ours_learns_under_every_scheme(tmp_path: Path) -> N
     found = json.loads(done("evaluate", tmp_path / "sfsl", "--json").stdout)
     assert (found["round"], found["which"], found["users"]) == (3, "best", 100)
     assert found["samples"] == 1500 - 15 * 5, "five devices chose the model"
+    line, said = found["correction"], done("evaluate", tmp_path / "sfsl").stdout
+    assert f"× {line['scale']:.2f} {line['shift']:+.2f}" in said
+    assert "your own class" in (told := done("export", tmp_path / "sfsl", tmp_path / "own.zip").stdout)
+    assert "Try it" not in told, "a bundle without the code of its model makes no predictions"
     done("export", tmp_path / "sfsl", tmp_path / "model.pt")
     assert torch.load(tmp_path / "model.pt", weights_only=True)["film.weight"].shape == (300, 4)
 
@@ -739,6 +743,26 @@ def test_evaluate_gives_the_auc_of_the_last_line(finished: Path) -> None:
     assert result["base_log_loss"] == summary["baselines"]["base_rate"]["log_loss"]
     assert result["calibration"] == summary["calibration"]
     assert summary["verdict"] in " ".join(done("evaluate", finished).stdout.split())
+
+
+def test_a_file_for_onnx_is_asked_for_otherwise(finished: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    assert "--onnx puts model.onnx into it" in refused(InputError, "export", finished, file)
+    assert not file.exists()
+
+
+def test_where_every_line_is_a_click_the_run_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "clicks.csv"
+    lines = [f"{user},{(user + 3 * one) % 17},{one}" for user in range(20) for one in range(8)]
+    flags = ("--data", file, "--rounds", 1, "--clients", 10, "--sums", "plain")
+    for head, label in (("user,item,time", ""), ("user,item,time,label", ",1")):
+        file.write_text("\n".join([head, *(line + label for line in lines)]) + "\n")
+        said = done("run", *flags, "--out", tmp_path / str(len(head))).stderr
+        assert "160 samples from 161 lines; every one is a click: beside each" in said
+    file.write_text(
+        "\n".join(["user,item,time,label", *(f"{line},{len(line) % 2}" for line in lines)]) + "\n"
+    )
+    assert "every one is a click" not in done("run", *flags, "--out", tmp_path / "both").stderr
 
 
 def test_an_exported_model_scores_as_the_run_does(finished: Path, tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ class ResidentTest:
         with torch.no_grad():
             for start in range(0, len(self), _AT_ONCE):
                 batch = {name: _wide(one[start : start + _AT_ONCE]) for name, one in self._columns.items()}
+                if asked and not start:
+                    task.require_parts(parameters, batch)
                 yield functional_call(task.module, parameters, (batch,), asked)
 
 

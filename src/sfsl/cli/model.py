@@ -8,6 +8,7 @@ from typer import Argument, Option
 
 from sfsl.cli.output import Json, facts, present, progress_console
 from sfsl.cli.run import require_torch
+from sfsl.cli.run_output import correction_facts
 from sfsl.cli.tables import Columns, Label, table_flags
 from sfsl.durable import written_whole
 from sfsl.errors import InputError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 Folder = Annotated[Path, Argument(metavar="FOLDER", help="The folder of a run, a server or a Flower server.")]
 Last = Annotated[bool, Option("--last", help="The model of the last round, not the best on validation.")]
 Named = Annotated[str | None, Option(help="Samples to look at, as for sfsl run; see --columns and --label.")]
-_STATE = ".pt"
+_STATE, _ONNX = ".pt", ".onnx"
 
 
 def evaluate(
@@ -57,7 +58,8 @@ def evaluate(
             found, fleet = evaluate_on(model, settings)
             counts = {"samples": len(fleet.test), "users": len(fleet.devices)}
     result = {"round": model.round, "which": model.which, **msgspec.to_builtins(found), **counts}
-    shown = {name: one for name, one in result.items() if name != "calibration"}
+    shown = {name: one for name, one in result.items() if name not in ("calibration", "correction")}
+    shown |= dict(correction_facts(found.correction, "log-odds count"))
     present(result, json, facts("Central test set", shown), verdict(found, model.round))
 
 
@@ -97,10 +99,15 @@ def export(
     run has the simulated users' rows in it.
     """
     require_torch()
+    from sfsl.bundle.contents import OWN
     from sfsl.bundle.file import require_free
     from sfsl.run.load import Model, load
 
     require_free(file)
+    if file.suffix == _ONNX:
+        raise InputError(
+            f"{file}: a bundle is a zip or a folder; name one, and --onnx puts model.onnx into it"
+        )
     model = load(folder, last=last, version=version)
     if not isinstance(model, Model):
         raise InputError(f"{folder} is a bundle already")
@@ -118,7 +125,11 @@ def export(
     result = {"file": str(file), "round": about.round, "which": about.which, "trained": about.trained}
     result |= {"kind": manifest.architecture.kind, "rows": rows, "files": [*manifest.files]}
     said = f"Wrote {file}: round {about.round} ({about.which}), {manifest.architecture.kind}, {rows:,} rows"
-    present(result, json, f"{said}. Try it: sfsl predict {file} --history … --top 10")
+    if manifest.architecture.kind == OWN:
+        said += ". Load its weights into your own class; sfsl predict has no code for it"
+    else:
+        said += f". Try it: sfsl predict {file} --history … --top 10"
+    present(result, json, said)
 
 
 def _write_state(model: "Model", file: Path, max_gib: float, json: bool) -> None:

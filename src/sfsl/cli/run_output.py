@@ -7,6 +7,7 @@ from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainin
 from rich.table import Table
 
 from sfsl.cli.output import table
+from sfsl.correction import Correction
 from sfsl.errors import NotFinite
 from sfsl.rounds.exchanges import ORDER, Exchange
 from sfsl.rounds.record import RoundRecord
@@ -181,12 +182,16 @@ def _best_facts(best: Best | None) -> Facts:
     both = ((best.auc, best.log_loss), (best.auc_valid, best.log_loss_valid))
     test, valid = (f"AUC {_said(auc)}, log loss {_said(loss)}" for auc, loss in both)
     facts = [(f"best model: round {best.round}, test set", test), ("… validation devices", valid)]
-    if (line := best.correction) is not None:
-        facts.append(("… by whom log-odds count", f"× {line.scale:.2f} {line.shift:+.2f}"))
-        if line.parts:
-            each = ", ".join(f"{name} × {times:.2f}" for name, times in line.parts.items())
-            facts.append(("… and before, their parts", each))
-    return facts
+    return facts + correction_facts(best.correction, "… by whom log-odds count")
+
+
+def correction_facts(line: Correction | None, title: str) -> Facts:
+    """Say how much log-odds and their parts count; nothing where nobody corrected them."""
+    if line is None:
+        return []
+    each = ", ".join(f"{name} × {times:.2f}" for name, times in line.parts.items())
+    parts = [("… and before, their parts", each)] if each else []
+    return [(title, f"× {line.scale:.2f} {line.shift:+.2f}"), *parts]
 
 
 def _baseline_facts(found: BaselineFigures | None) -> Facts:

@@ -27,6 +27,7 @@ class LoadReport:
     problems: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
     rows: int = 0
+    drawn: str = ""
 
     def note(self, problem: str, example: str, count: int = 1) -> None:
         self.problems[problem] = self.problems.get(problem, 0) + count
@@ -35,7 +36,7 @@ class LoadReport:
     def __str__(self) -> str:
         head = f"{self.source}: {self.samples:,} samples from {self.lines:,} lines"
         kinds = (f"{count:,} x {kind} ({self.examples[kind]})" for kind, count in self.problems.items())
-        return "; ".join([head, *kinds])
+        return "; ".join([head, *kinds, *([self.drawn] if self.drawn else [])])
 
 
 GZIP_MAGIC = b"\x1f\x8b"

@@ -10,7 +10,18 @@ from numpy.typing import NDArray
 from sfsl.arrays import Indices, Reals
 from sfsl.data.assemble import assemble, category_map
 from sfsl.data.catalogue import CATEGORY, ITEM, Catalogue
-from sfsl.data.fields import EVERY, IdColumn, LabelRule, Words, Wrong, reals, shown_word, times, words_of
+from sfsl.data.fields import (
+    EVERY,
+    NOTHING,
+    IdColumn,
+    LabelRule,
+    Words,
+    Wrong,
+    reals,
+    shown_word,
+    times,
+    words_of,
+)
 from sfsl.data.guess import FIELDS, guessed_by_name, telling_column
 from sfsl.data.interactions import Interactions
 from sfsl.data.lines import LoadReport
@@ -285,7 +296,10 @@ def _stars(rule: LabelRule | None, wrong: Wrong) -> str:
     words = next(iter(wrong.values()))[1]
     numbers = reals(words)
     if np.isnan(numbers).mean() > 0.5:
-        example = shown_word(words[0])[1:-1]
+        telling = [word for word in words if word not in NOTHING]
+        if not telling:
+            return "every line needs a 0 or a 1; or name another column in --label"
+        example = shown_word(telling[0])[1:-1]
         return f'say which values are clicks: --label "{rule.column}={example}"'
     low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
     limit = np.ceil(min(low, 1.0) + 0.75 * (high - min(low, 1.0)))

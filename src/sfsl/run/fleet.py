@@ -323,4 +323,8 @@ def load_interactions(settings: DataSettings, seed: int) -> tuple[Interactions, 
         )
     if (data.label == 1).all():  # clicks only: nothing could be learned from them
         data = with_negatives(data, settings.negatives, seed=seed)
+        report.drawn = (
+            "every one is a click: beside each, others that were not are drawn at random "
+            f"(data.negatives = {settings.negatives})"
+        )
     return data, report

@@ -214,6 +214,8 @@ def _outputs(
     with torch.no_grad():
         for start in range(0, len(data), CHUNK):
             batch = {name: column[start : start + CHUNK] for name, column in columns.items()}
+            if asked and not start:
+                task.require_parts(parameters, batch)
             yield functional_call(task.module, parameters, (batch,), asked)
 
 

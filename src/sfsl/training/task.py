@@ -1,5 +1,6 @@
 """What a user brings: a model whose embeddings are declared as tables, and data that know their rows."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from sfsl.arrays import Indices, Values
@@ -18,6 +20,10 @@ from sfsl.submodel.tables import ModelSpec, RowMap, RowMaps, Table
 Rows = Mapping[str, Indices]
 Batch = Mapping[str, Tensor]
 Parameters = dict[str, Tensor]
+
+# By so many samples, parts of log-odds are held against what they are parts of; they add up to within so
+# much of their absolute sum.
+_FEW, _ADDS_UP = 8, 1e-3
 
 
 class ClientData(Protocol):
@@ -106,6 +112,23 @@ class Task:
                     f"layer {name!r} keeps running statistics: they are not part of any sum, and would mix "
                     "the clients of a simulation; build it with track_running_stats=False"
                 )
+        if self.chances and (named := getattr(self.module, "logit_parts", ())):
+            self._require_names(named)
+
+    def _require_names(self, named: object) -> None:
+        if not isinstance(named, tuple | list) or not all(isinstance(one, str) for one in named):
+            raise ParameterError(
+                f"logit_parts of the module are names, such as ('user', 'item'), not {named!r}"
+            )
+        if len(set(named)) < len(named):
+            raise ParameterError(f"logit_parts of the module name one part twice: {', '.join(named)}")
+        try:
+            inspect.signature(self.module.forward).bind({}, apart=True)
+        except TypeError as error:
+            raise ParameterError(
+                "the module has logit_parts, and its forward(batch, apart=True) cannot be called: "
+                f"{error}; give it that argument, or leave logit_parts out"
+            ) from None
 
     @property
     def chances(self) -> bool:
@@ -120,6 +143,24 @@ class Task:
         """The parts of the module's log-odds, which it gives side by side if its forward pass is asked for
         them ``apart``; none of a module that has no ``logit_parts``, or whose scores are no chances."""
         return tuple(getattr(self.module, "logit_parts", ())) if self.chances else ()
+
+    def require_parts(self, parameters: Parameters, batch: Batch) -> None:
+        """Refuse a module whose parts of the log-odds, of these samples, are not those of its log-odds."""
+        few = {name: one[:_FEW] for name, one in batch.items()}
+        whole = functional_call(self.module, parameters, (few,))
+        apart = functional_call(self.module, parameters, (few,), {"apart": True})
+        if apart.shape != (*whole.shape, len(self.parts)):
+            raise ParameterError(
+                f"the module has {len(self.parts)} logit_parts, so of {len(whole)} samples its "
+                f"forward(batch, apart=True) returns {[len(whole), len(self.parts)]} numbers, not "
+                f"{list(apart.shape)}"
+            )
+        away, sizes = (apart.sum(dim=-1) - whole).abs(), apart.abs().sum(dim=-1)
+        if (away > _ADDS_UP * (1 + sizes)).any():  # which what is not finite never is
+            raise ParameterError(
+                f"logit_parts of the module, {', '.join(self.parts)}, as forward(batch, apart=True) returns "
+                "them, do not add up to what forward(batch) returns"
+            )
 
     @cached_property
     def spec(self) -> ModelSpec:

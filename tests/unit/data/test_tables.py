@@ -247,6 +247,15 @@ def test_nothing_is_guessed(tmp_path: Path) -> None:
     assert sorted(data.time) == list(range(2, 52))
 
 
+def test_a_label_that_is_missing_is_not_taken_for_a_click(tmp_path: Path) -> None:
+    path = tmp_path / "c.csv"
+    for first, said in (("NaN", "every line needs a 0 or a 1"), ("maybe", '--label "label=maybe"')):
+        lines = (f"{n % 9},{n},{n},{('NaN', 'NaN', first)[n % 3] if n % 2 else 1}\n" for n in range(60))
+        path.write_text("user,item,time,label\n" + "".join(lines))
+        with pytest.raises(InputError, match=said):
+            load_table(path)
+
+
 def test_too_many_unusable_lines_are_refused_with_what_would_help(tmp_path: Path) -> None:
     path = tmp_path / "c.csv"
     good = "".join(f"{n % 9},{n},1,{n}\n" for n in range(95))

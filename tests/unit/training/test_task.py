@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sfsl.data import Samples
 from sfsl.errors import InputError, ParameterError
 from sfsl.submodel import Table
-from sfsl.training import Task
+from sfsl.training import Task, score_parts
+from sfsl.training.task import Batch
 
 
 class Factors(nn.Module):
@@ -85,3 +86,62 @@ def test_unknown_rows_are_left_out_and_counted() -> None:
 def test_derived_rows_follow_the_succinct_set() -> None:
     rows = task().with_derived({"user": np.array([2]), "film": np.array([4, 8])})
     assert rows["genre"].tolist() == [0]
+
+
+class Parted(nn.Module):
+    """Log-odds that are the sum of three parts, or are said to be."""
+
+    def __init__(self, named: object, wrong: str = "") -> None:
+        super().__init__()
+        self.film, self.bias = nn.Embedding(10, 1, device="meta"), nn.Parameter(torch.ones(1))
+        self.logit_parts, self.wrong = named, wrong
+
+    def forward(self, batch: Batch, apart: bool = False) -> Tensor:
+        film: Tensor = self.film(batch["film"])[..., 0]
+        whole, parts = film + 2 * self.bias, [film, self.bias.expand_as(film), self.bias.expand_as(film)]
+        if not apart:
+            return whole
+        if self.wrong == "flat":
+            return whole
+        if self.wrong == "sum":
+            parts[0] = 3 * film
+        return torch.stack(parts[: 2 if self.wrong == "fewer" else 3], dim=-1)
+
+
+class Silent(Parted):
+    def forward(self, batch: Batch) -> Tensor:  # type: ignore[override]
+        whole: Tensor = super().forward(batch)
+        return whole
+
+
+FILMS = Table(name="film", rows=10, width=1)
+
+
+@pytest.mark.parametrize("named", ["abc", (1, 2, 3), 3, ("a", "b", "a")])
+def test_parts_have_names(named: object) -> None:
+    with pytest.raises(ParameterError, match="logit_parts of the module"):
+        Task(Parted(named), (FILMS,))
+    assert Task(Parted(()), (FILMS,)).parts == ()
+    assert Task(Parted(["a", "b", "c"]), (FILMS,)).parts == ("a", "b", "c")
+
+
+def test_a_module_with_parts_can_be_asked_for_them() -> None:
+    with pytest.raises(ParameterError, match=r"forward\(batch, apart=True\) cannot be called: got an unexp"):
+        Task(Silent(("a", "b", "c")), (FILMS,))
+    Task(Silent(()), (FILMS,))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [("fewer", r"\[5, 3\] numbers, not \[5, 2\]"), ("flat", r"not \[5\]"), ("sum", "add up")],
+)
+def test_parts_are_those_of_the_log_odds(wrong: str, said: str) -> None:
+    data = Samples({"film": np.arange(5), "label": np.zeros(5, np.float32)}, {"film": "film"})
+    rows, values = {"film": np.arange(5)}, {"film": np.arange(1, 6, dtype=np.float32)[:, None]}
+    dense = np.ones(1, np.float32)
+    _, parts = score_parts(Task(Parted(("a", "b", "c")), (FILMS,)), dense, rows, values, data)
+    assert parts.tolist() == [[one, 1, 1] for one in range(1, 6)]
+    with pytest.raises(ParameterError, match=said):
+        score_parts(Task(Parted(("a", "b", "c"), wrong), (FILMS,)), dense, rows, values, data)
+    values["film"][2] = np.inf  # a model that has diverged is no wrong module
+    score_parts(Task(Parted(("a", "b", "c")), (FILMS,)), dense, rows, values, data)
