@@ -34,8 +34,8 @@ class Begun:
 
 @dataclass
 class Evidence:
-    """``told``: what each client said, as (when, kind, round). ``waits``: the stretches in which it waits before
-    it tries again, as it said. ``exposed``: how often its memory was asked for its set. ``acknowledged``: the
+    """``told``: what each client said, as (when, kind, round). ``waits``: from when until when it waited to
+    try again, as it said. ``exposed``: how often its memory was asked for its set. ``acknowledged``: the
     server's count. ``server``: memory of each of its processes, and ``swarm`` of the clients', as (when,
     MiB). ``seen``: when a round, by its id, was seen to begin by a clock
     that is right. ``damaged``: starts of the server, from 1, before which its metrics were damaged."""

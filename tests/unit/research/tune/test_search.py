@@ -46,7 +46,7 @@ BASE = config(
 )
 ARMS: dict[str, dict[str, Value]] = {
     DEFAULT: {},
-    "fast": {"training.learning_rate": 0.2, "server.row_rate": 10.0, "server.dense_rate": 0.5},
+    "fast": {"training.learning_rate": 0.2, "server.row_rate": 0.3, "server.dense_rate": 0.003},
     "kept": {"training.rebuild": 0.0},
     "slow": {"server.row_rate": 1e-7},
 }
