@@ -365,6 +365,7 @@ grace_seconds = 2
             lines=self._lines(state / "metrics.jsonl"),
             store_round=store_round,
             told=self.told,
+            vanished=report.vanished,
             waits=self.waits,
             whole=self._whole(report),
             exposed={name: memory.exposed for name, memory in self.memories.items()},

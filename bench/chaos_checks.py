@@ -34,11 +34,12 @@ class Begun:
 
 @dataclass
 class Evidence:
-    """``told``: what each client said, as (when, kind, round). ``waits``: from when until when it waited to
-    try again, as it said. ``exposed``: how often its memory was asked for its set. ``acknowledged``: the
-    server's count. ``server``: memory of each of its processes, and ``swarm`` of the clients', as (when,
-    MiB). ``seen``: when a round, by its id, was seen to begin by a clock
-    that is right. ``damaged``: starts of the server, from 1, before which its metrics were damaged."""
+    """``told``: what each client said, as (when, kind, round). ``vanished``: when it went away by plan, to
+    begin anew. ``waits``: from when until when it waited to try again, as it said. ``exposed``: how often its
+    memory was asked for its set. ``acknowledged``: the server's count. ``server``: memory of each of its
+    processes, and ``swarm`` of the clients', as (when, MiB). ``seen``: when a round, by its id, was seen to
+    begin by a clock that is right. ``damaged``: starts of the server, from 1, before which its metrics were
+    damaged."""
 
     rounds: int
     log: str
@@ -53,6 +54,7 @@ class Evidence:
     server: Sequence[Sequence[tuple[float, float]]]
     swarm: Sequence[tuple[float, float]]
     seen: Mapping[str, float] = field(default_factory=dict)
+    vanished: Mapping[str, Sequence[float]] = field(default_factory=dict)
     waits: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
     damaged: Sequence[int] = ()
     unhandled: Sequence[str] = ()
@@ -120,12 +122,14 @@ def explained(found: Evidence) -> list[str]:
 
 def in_step(found: Evidence) -> list[str]:
     """A client checks in once for each round: no two rounds begin without it noticing the first, but those
-    that begin while it waits, as it says, before it tries again."""
+    that begin while it waits, as it says, before it tries again. One that vanishes while it checks in, when
+    the server knows of it and it does not, begins anew from there."""
     wrong, begun = [], found.begun()
     for name, events in found.told.items():
-        times = [at for at, kind, _ in events if kind == "checked-in"]
+        checked_in = [at for at, kind, _ in events if kind == "checked-in"]
+        times = sorted([*checked_in, *found.vanished.get(name, ())])
         waits = found.waits.get(name, ())
-        if not times:
+        if not checked_in:
             wrong.append(f"{name} never checked in")
             continue
         for early, late in zip(times, [*times[1:], float("inf")], strict=True):

@@ -77,7 +77,7 @@ class SwarmReport:
     """``ended``: rounds by number and how they ended. ``attempts``: check-ins by how they ended.
     ``errors``: what clients met and said, by kind. ``failed``: clients that had to give up, and why.
     ``whole``: committed rounds that a client went through. ``work``: committed rounds by number, their
-    exchanges in order and then their end."""
+    exchanges in order and then their end. ``vanished``: when a client went away by plan."""
 
     ended: dict[int, str] = field(default_factory=dict)
     attempts: Counter[str] = field(default_factory=Counter)
@@ -87,6 +87,7 @@ class SwarmReport:
     traffic: Traffic = field(default_factory=Traffic)
     whole: Counter[str] = field(default_factory=Counter)
     work: dict[int, list[Exchange]] = field(default_factory=dict)
+    vanished: dict[str, list[float]] = field(default_factory=dict)
 
     def note_work(self, attempt: Attempt, now: float) -> None:
         """Of a client that went through a committed round."""
@@ -228,6 +229,7 @@ class Swarm:
                 attempt = await participant.take_part()
             except Vanished:
                 self.report.attempts["vanished"] += 1
+                self.report.vanished.setdefault(name, []).append(time.time())
                 continue
             except AuthenticationFailed:
                 strange += 1

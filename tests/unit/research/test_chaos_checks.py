@@ -198,6 +198,15 @@ def test_rounds_that_begin_while_a_client_waits_as_it_says_are_not_slept_through
     assert some == ["c2 slept through 2 rounds (11, 12)"]
 
 
+def test_a_client_that_vanished_at_its_check_in_begins_anew_from_there() -> None:
+    found = without_check_ins(evidence(), "c2", slice(10, 12))
+    assert checks.in_step(found) == ["c2 slept through 2 rounds (10, 11)"]
+    tenth = next(one.at for one in found.begun() if one.number == 10)
+    assert checks.in_step(replace(found, vanished={"c2": [tenth - 0.5]})) == []
+    gone = without_check_ins(found, "c2", slice(None))
+    assert checks.in_step(replace(gone, vanished={"c2": [tenth]})) == ["c2 never checked in"]
+
+
 def test_damage_that_is_mended_and_told_is_fine() -> None:
     found = evidence()
     lines = [RoundRecord.of_lost(one.round) if one.round in (5, 6) else one for one in found.lines]
