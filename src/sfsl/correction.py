@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sfsl.arrays import Bits, Reals
+from sfsl.errors import InputError
 
 # By name, a part of the log-odds of every sample.
 Parts = Mapping[str, Reals]
@@ -39,7 +40,12 @@ class Correction:
         """Return the chances of a click that these scores are worth, whose log-odds are the sum of ``parts``
         where these are known; what is not finite stays so."""
         finite = np.isfinite(scores)
-        if self.parts and parts is not None:
+        if self.parts and parts is not None and len(scores):
+            if set(parts) != set(self.parts):
+                raise InputError(
+                    f"the scores are corrected by parts of the log-odds ({', '.join(self.parts)}), and the "
+                    f"model that gave them has {', '.join(parts) or 'none'}; its code has changed since"
+                )
             odds = np.asarray(sum(times * _bounded(parts[name]) for name, times in self.parts.items()))
         else:
             odds = log_odds(np.where(finite, scores, 0.5))

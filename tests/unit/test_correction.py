@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from sfsl.correction import Correction, fit_correction
+from sfsl.errors import InputError
 from sfsl.scores import Scored, auc, correction_of, evaluate, log_loss
 
 
@@ -156,3 +157,11 @@ def test_parts_that_all_count_alike_are_the_line() -> None:
     scores, _, parts = drawn_parts(50, (1.0, 1.0, 1.0, 1.0))
     alike = Correction(0.4, -0.1, dict.fromkeys(PARTS, 1.0))
     assert alike.chances(scores, parts) == pytest.approx(Correction(0.4, -0.1).chances(scores))
+
+
+def test_scores_of_a_model_with_other_parts_are_refused() -> None:
+    scores, labels, parts = drawn_parts(50, (1.0, 1.0, 1.0, 1.0))
+    correction = Correction(0.4, -0.1, {"tower": 1.2, "bias": 0.8})
+    for other, said in ((parts, "has tower, user, item, match"), ({}, "has none")):
+        with pytest.raises(InputError, match=f"tower, bias.*{said}"):
+            evaluate(Scored(scores, labels, parts=other), correction=correction)
