@@ -65,7 +65,7 @@ _SAMPLE_SECONDS = 0.5
 _STALL_SECONDS = 600.0  # without a line about a round, which takes minutes where others have the machine
 _AGAIN_SECONDS = 1.0  # until a server that ended by itself is started again, as a supervisor would
 _MOST_ENDS = 50
-_KEPT = ("checked-in", "committed", "aborted")
+_KEPT = ("checked-in", "invited", "committed", "aborted")
 _BUDGET = Budget(math.inf, math.inf, 10**6)  # made-up devices; a person's is asked once
 _CALENDAR = Calendar(start=date(2026, 1, 1), days=3650)
 
@@ -356,7 +356,8 @@ grace_seconds = 2
             counted = {name: registry.acknowledged(client) for name, client in ids.items()}
         with LmdbStore.open(state / "store") as store:
             store_round = store.round
-        return Evidence(
+        waits = {name: sorted([*waits, *report.paused.get(name, ())]) for name, waits in self.waits.items()}
+        found = Evidence(
             rounds=self.plan.rounds,
             log=self.server.log.read_text(),
             kills=self.server.kills,
@@ -366,7 +367,7 @@ grace_seconds = 2
             store_round=store_round,
             told=self.told,
             vanished=report.vanished,
-            waits=self.waits,
+            waits=waits,
             whole=self._whole(report),
             exposed={name: memory.exposed for name, memory in self.memories.items()},
             ledgers=ledgers,
@@ -376,6 +377,14 @@ grace_seconds = 2
             unhandled=self.unhandled,
             failed=report.failed,
         )
+        self._keep_told(found)
+        return found
+
+    def _keep_told(self, found: Evidence) -> None:
+        """What every client said and when, for who asks how a verdict came about."""
+        begun = [asdict(one) for one in found.begun()]
+        said = {"begun": begun, "told": found.told, "vanished": found.vanished, "waits": found.waits}
+        (self.folder / "told.json").write_text(json.dumps(said) + "\n")
 
     def _lines(self, path: Path) -> list[RoundRecord]:
         try:
