@@ -208,14 +208,15 @@ grace_seconds = 2
         await asyncio.sleep(0.5)
         swarm = self._swarm()
         playing = asyncio.create_task(swarm.run())
-        measuring = asyncio.create_task(self._measure())
+        watching = [asyncio.create_task(one) for one in (self._measure(), self._watch())]
         try:
             await self._torment(playing)
         finally:
             await self.server.close()
-            for task in (playing, measuring):
+            await asyncio.sleep(0.1)  # for the last line of the log
+            for task in (playing, *watching):
                 task.cancel()
-            for ended in await asyncio.gather(playing, measuring, return_exceptions=True):
+            for ended in await asyncio.gather(playing, *watching, return_exceptions=True):
                 if isinstance(ended, Exception):
                     self.unhandled.append(repr(ended))
             for memory in self.memories.values():
@@ -237,7 +238,6 @@ grace_seconds = 2
                     if begun := _INVITED.search(line):
                         took = [*took[-9:], changed - since]
                         latest, since = int(begun[1]), changed
-                        self.begun[begun[2]] = time.time()
                 if latest in left and not self.server.ended:
                     await self._strike(left.pop(latest), statistics.median(took))
                     since = changed = time.monotonic()
@@ -257,6 +257,15 @@ grace_seconds = 2
                 if playing.done() or time.monotonic() - changed > _STALL_SECONDS:
                     self.unhandled.append("the clients stopped, or nothing went on for long")
                     return
+                await asyncio.sleep(0.02)
+
+    async def _watch(self) -> None:
+        """Note when rounds begin, by a clock that is right, also while something is struck."""
+        with open(self.server.log) as log:
+            while True:
+                for line in log.readlines():
+                    if begun := _INVITED.search(line):
+                        self.begun[begun[2]] = time.time()
                 await asyncio.sleep(0.02)
 
     async def _strike(self, strike: Strike, usual: float) -> None:
