@@ -275,6 +275,25 @@ def test_a_plan_is_the_smallest_that_holds() -> None:
         assert 2 <= plan.threshold <= plan.neighbours < clients
 
 
+@pytest.mark.parametrize(
+    ("clients", "wishes", "largest"),
+    [
+        (7, {"corruption": 0.2, "failure": 0.7}, "split"),
+        (40, {"corruption": 0.1, "failure": 0.1}, "opened"),
+        (40, {"dropout": 0.3, "failure": 0.1}, "stuck"),
+    ],
+)
+def test_what_can_go_wrong_may_be_exactly_as_likely_as_is_allowed(
+    clients: int, wishes: dict[str, float], largest: str
+) -> None:
+    plan = plan_graph(clients, **USUAL | wishes)
+    chance = getattr(plan, largest)
+    assert chance == max(plan.opened, plan.split, plan.stuck) > 0
+    assert plan_graph(clients, **USUAL | wishes | {"failure": chance}) == plan
+    less = float(np.nextafter(chance, 0))
+    assert plan_graph(clients, **USUAL | wishes | {"failure": less}) != plan
+
+
 def test_rows_opened_alone_at_the_edge() -> None:
     for wrong in (-0.01, 1.0):
         with pytest.raises(ParameterError, match="fraction"):
