@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sfsl.crypto.ring import Z64
-from sfsl.errors import InvalidMessage, ParameterError, Refused, TooFewClients
+from sfsl.errors import InvalidMessage, ParameterError, Refused, TooFewClients, WrongPhase
 from sfsl.secagg import Client, Policy, default_graph, plan_graph
 from sfsl.secagg.facade import Session
 from sfsl.secagg.graph import around, peers, peers_of
@@ -154,6 +154,19 @@ def test_a_client_of_a_sparse_graph_that_is_put_away_between_messages() -> None:
     passed()
     world.requests = world.close()
     assert world.unmask().tolist() == world.plain_sum(set(world.names) - {"c3"}).tolist()
+
+
+def test_a_client_that_waits_for_nothing_is_not_put_away() -> None:
+    """It has made no keys yet, or has answered all there was to answer."""
+    world = World(n=10, threshold=3, neighbours=4, least_survivors=9)
+    for client in world.clients.values():
+        with pytest.raises(WrongPhase, match="that is NEW waits for no message"):
+            snapshot(client.state)
+    world.to_unmask()
+    world.unmask()
+    for client in world.clients.values():
+        with pytest.raises(WrongPhase, match="that is FINISHED waits for no message"):
+            snapshot(client.state)
 
 
 def test_default_graphs() -> None:
