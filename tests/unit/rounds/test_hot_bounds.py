@@ -337,6 +337,15 @@ def test_a_noisy_sum_is_listened_to() -> None:
     assert outcome.noise == pytest.approx(3.0 * 2 / (100 * 0.02))
 
 
+def test_noise_is_in_units_of_the_clip() -> None:
+    """The words of a sum are multiples of clip / levels, and so is the deviation: said in clips, it is the
+    same."""
+    noise = 3.0 * math.sqrt(4) / 100
+    for clip in (0.5, 1.0, 3.0):
+        said = moved(noise=3.0, clip=clip).hot.said["goods"].squares
+        assert said == pytest.approx([20 * (0.08**2 - noise**2)] * 3)
+
+
 # -- the machine ---------------------------------------------------------------------------------------
 
 

@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sfsl.codec import Message
 from sfsl.crypto.ring import RINGS
-from sfsl.errors import InputError, ParameterError, TooFewClients
+from sfsl.errors import InputError, ParameterError, Refused, TooFewClients
 from sfsl.secagg import aggregate, aggregate_rows, facade
 from sfsl.secagg.graph import GraphPlan, default_min_contributors
-from sfsl.secagg.messages import Keys
+from sfsl.secagg.messages import CODEC, Keys
 from sfsl.testing import SeededRandomness
 from world import graph_of
 
@@ -108,6 +109,22 @@ def test_a_cohort_above_512_gets_a_sparse_graph_by_itself() -> None:
     result = aggregate({f"c{i}": [i] for i in range(513)}, dropped_before_upload={"c5"})
     assert result.params.neighbours is not None
     assert result.total.tolist() == [512 * 513 // 2 - 5]
+
+
+def test_a_client_that_declines_is_a_dropout_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    meter = facade.Meter(["ada"], CODEC, 1000)
+
+    def decline() -> Message:
+        raise Refused("too few are left")
+
+    class Server:
+        def receive(self, name: str, message: Message) -> None:
+            raise AssertionError("nothing was said")
+
+    with caplog.at_level("DEBUG"):
+        meter.answer(Server(), "ada", decline)
+    assert caplog.messages == ["client ada declined: too few are left"]
+    assert meter.cost.client_bytes_up == {"ada": 0}
 
 
 def test_a_dropout_all_of_whose_neighbours_are_gone_needs_no_opening() -> None:

@@ -264,6 +264,31 @@ def test_starts_and_lists_that_cannot_be() -> None:
         assert frozen(client) == before
 
 
+@pytest.mark.parametrize(
+    ("survivors", "dropped"),
+    [
+        ((3, 2, 1, 0), ()),
+        ((0, 1, 2), ()),  # one is in neither
+        ((0, 1, 2, 3), (3,)),  # and in both
+        ((1, 2, 3), (0,)),  # this client answered
+        ((0, 1), (2, 3)),  # too few
+    ],
+)
+def test_in_active_mode_lists_that_cannot_be_are_not_even_signed(
+    survivors: tuple[int, ...], dropped: tuple[int, ...]
+) -> None:
+    """A signature under them would help a server that shows others the same."""
+    client = client_in(ClientPhase.MASKED, active=True)
+    before = frozen(client)
+    _, sent = messages(active=True)
+    with pytest.raises(Refused):
+        client.handle_survivors(
+            msgspec.structs.replace(sent["survivors"], survivors=survivors, dropped=dropped)
+        )
+    assert frozen(client) == before
+    client.handle_survivors(sent["survivors"])
+
+
 def test_a_finished_client_has_forgotten_its_secrets() -> None:
     world = World(n=3, threshold=2).to_unmask()
     client = world.clients["c0"]
