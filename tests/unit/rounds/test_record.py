@@ -210,8 +210,8 @@ def test_a_line_counts_what_was_opened_and_moved() -> None:
     )
 
 
-@pytest.mark.parametrize(("count", "sound"), [(0, True), (2**31 - 1, True), (-1, False)])
-def test_histograms_that_count_below_nothing_are_no_numbers_of_samples(count: int, sound: bool) -> None:
+@pytest.mark.parametrize(("count", "sound"), [(0, True), (2**40 - 1, True), (2**40, False), (-1, False)])
+def test_histograms_that_count_below_nothing_or_too_much_are_not_read(count: int, sound: bool) -> None:
     params = Cohort(3).params
     end, unions = params.model.dense_words, {"goods": RowSet.of([]), "category": RowSet.of([])}
     dense = np.zeros(end + 16, np.int64)

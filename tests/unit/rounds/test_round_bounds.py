@@ -461,6 +461,12 @@ def test_snapshots_that_were_damaged(exchange: str) -> None:
             revive(type(client), changed(kept, positions=(bytes(9),)), client._own)
 
 
+def test_what_was_kept_is_not_read_beyond_its_bound() -> None:
+    """These bytes take no room: nobody looks at them."""
+    with pytest.raises(StateError, match=f"message of {2**30 + 1} bytes where at most {2**30} are"):
+        decode_client(bytes(2**30 + 1))
+
+
 def test_who_waits_for_no_message_is_not_put_away() -> None:
     step = Stepper(Cohort(4)).until("submodel")
     client = step.clients[NAME]

@@ -111,6 +111,15 @@ def test_a_cohort_above_512_gets_a_sparse_graph_by_itself() -> None:
     assert result.total.tolist() == [512 * 513 // 2 - 5]
 
 
+@pytest.mark.parametrize(("ring", "says"), [("z32", "take ring='z64', smaller"), ("z64", "; take smaller")])
+def test_what_helps_where_sums_wrap_around(ring: str, says: str) -> None:
+    """A wider ring, where there is one."""
+    most = RINGS[ring].modulus - 1
+    with pytest.raises(InputError, match=says):
+        aggregate({"c1": [most], "c2": [1], "c3": [0]}, ring=ring, threshold=2)
+    assert aggregate({"c1": [most], "c2": [0], "c3": [0]}, ring=ring, threshold=2).total.tolist() == [most]
+
+
 def test_a_client_that_declines_is_a_dropout_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
     meter = facade.Meter(["ada"], CODEC, 1000)
 

@@ -11,9 +11,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from sfsl.errors import InputError, ParameterError, Refused, RemoteError, TooFewClients, WrongPhase
+from sfsl.errors import (
+    InputError,
+    InvalidMessage,
+    ParameterError,
+    Refused,
+    RemoteError,
+    TooFewClients,
+    WrongPhase,
+)
 from sfsl.secagg import Client, Layout, Policy, Server, Start, SumParams
-from sfsl.secagg.messages import Consistency, Survivors, UnmaskRequest
+from sfsl.secagg.messages import Consistency, Survivors, TableShape, UnmaskRequest
 from sfsl.secagg.states import Phase as ClientPhase
 from sfsl.secagg.states import ServerPhase
 from sfsl.testing import SeededRandomness
@@ -262,6 +270,29 @@ def test_starts_and_lists_that_cannot_be() -> None:
         with pytest.raises(Refused):
             client.handle_unmask(UnmaskRequest(world.params.round_id, 0, survivors, dropped, ()))
         assert frozen(client) == before
+
+
+def test_starts_with_rows_that_their_requesters_do_not_match() -> None:
+    table = SumParams(
+        label="sum", ring="z32", min_contributors=1, layout=Layout(dense=0, tables=(TableShape(4, 2),))
+    )
+    policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=100)
+    world = World(n=3, threshold=2, sums=(table,), policy=policy)
+    world.share(rows={"c0": [[0, 3]], "c1": [[0]], "c2": [[0, 1]]})
+    client, values = world.clients["c0"], [np.ones((2, 2), np.uint32)]
+    start = world.starts()["c0"]
+    (told,) = start.requesters
+    before = frozen(client)
+    for bad in (
+        replace(start, rows=(), requesters=()),  # of no table, where the sum has one
+        replace(start, rows=(*start.rows, *start.rows), requesters=(told, told)),
+        replace(start, requesters=(told[:1],)),  # of fewer clients
+        replace(start, requesters=(told[:, :1],)),  # of fewer rows
+    ):
+        with pytest.raises(InvalidMessage, match="requesters do not match"):
+            client.create_masked(bad, [], values)
+        assert frozen(client) == before
+    client.create_masked(start, [], values)
 
 
 @pytest.mark.parametrize(
