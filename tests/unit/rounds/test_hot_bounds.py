@@ -13,8 +13,25 @@ from hot_cohort import HOT, HOT_GOODS, HotCohort, new_store, plan, rules
 from sfsl.errors import Deceived, InvalidMessage, ParameterError, Refused, WrongPhase
 from sfsl.rounds import Trained
 from sfsl.rounds import hot as hot_rows
-from sfsl.rounds.hot import HotParams, HotSet, HotState, Published, Said, blocks_of, choose_hot, listen
-from sfsl.rounds.hot_client import open_published, require_hot, survey_vector, update_vector, with_noise
+from sfsl.rounds.hot import (
+    UPDATE_SHARE,
+    HotParams,
+    HotSet,
+    HotState,
+    Published,
+    Said,
+    blocks_of,
+    choose_hot,
+    listen,
+)
+from sfsl.rounds.hot_client import (
+    _within,
+    open_published,
+    require_hot,
+    survey_vector,
+    update_vector,
+    with_noise,
+)
 from sfsl.rounds.hot_server import HotServer, HotSums, plan_hot
 from sfsl.rounds.params import HotLimits
 from sfsl.submodel import ModelSpec, RowMaps, RowSet, Table, TrainedRows
@@ -189,6 +206,16 @@ def test_what_may_be_noise_alone_is_not_seen() -> None:
     np.testing.assert_allclose(Said((9.0,), 0.5, 2.0).seen(0.5), [7.5])  # of one owner at the least
 
 
+def test_a_vector_of_exactly_the_norm_that_is_allowed_was_not_cut() -> None:
+    vector = np.array([3.0, -4.0])
+    kept, was = _within(vector, 5.0)
+    assert kept is vector
+    assert not was
+    cut, was = _within(vector, 4.999)
+    assert was
+    np.testing.assert_allclose(cut, vector * 4.999 / 5)
+
+
 def test_blocks_of_the_dense_part() -> None:
     assert blocks_of(3).tolist() == [[0], [1], [2]]
     assert blocks_of(64).shape == (64, 1)
@@ -335,6 +362,21 @@ def test_a_noisy_sum_is_listened_to() -> None:
     assert said["goods"].owners == float(outcome.contributors["goods"].sum())
     assert (said[""].owners, said[""].rows) == (4 * DENSE, DENSE)
     assert outcome.noise == pytest.approx(3.0 * 2 / (100 * 0.02))
+
+
+@pytest.mark.parametrize("survivors", [1, 2])
+def test_a_sum_is_bounded_by_what_its_survivors_can_have_said(survivors: int) -> None:
+    """Loud words, which are cut to one clip for each of them, also where there is only one."""
+    one = plan_hot(rules(), MODEL, new_store(), clients=4, state=TRAINING)
+    words = np.zeros(one.params.length, np.int64)
+    words[:DENSE] = 10**6 * one.params.levels
+    names = tuple(f"c{i}" for i in range(survivors))
+    before = np.arange(DENSE)
+    after = one.conclude(new_store(), MAPS, HotSums(words, names)).applied.commit.dense.values
+    said = UPDATE_SHARE + math.sqrt(DENSE) / one.params.levels
+    together = math.sqrt(survivors) * (UPDATE_SHARE + math.sqrt(one.params.length) / one.params.levels)
+    longest = min(survivors * said, math.sqrt(survivors) * together)
+    np.testing.assert_allclose(np.linalg.norm(after - before), longest / survivors, rtol=1e-4)
 
 
 def test_noise_is_in_units_of_the_clip() -> None:

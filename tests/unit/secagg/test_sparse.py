@@ -169,6 +169,17 @@ def test_a_client_that_waits_for_nothing_is_not_put_away() -> None:
             snapshot(client.state)
 
 
+def test_what_was_kept_has_rows_of_as_many_tables_as_a_sum_may_have() -> None:
+    kept = snapshot(World(n=10, threshold=3, neighbours=4).check_in().clients["c0"].state)
+    for count, fits in ((64, True), (65, False)):
+        data = msgspec.msgpack.encode(changed(kept, asked=(b"",) * count))
+        if fits:
+            assert len(msgspec.msgpack.decode(data, type=SessionSnapshot).asked) == count
+        else:
+            with pytest.raises(msgspec.ValidationError, match="length <= 64"):
+                msgspec.msgpack.decode(data, type=SessionSnapshot)
+
+
 def test_default_graphs() -> None:
     for clients in (513, 1000):
         plan = default_graph(clients)
