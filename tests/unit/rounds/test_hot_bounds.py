@@ -14,6 +14,8 @@ from sfsl.errors import Deceived, InvalidMessage, ParameterError, Refused, Wrong
 from sfsl.rounds import Trained
 from sfsl.rounds import hot as hot_rows
 from sfsl.rounds.hot import (
+    SAMPLE_SHARE,
+    SCORES_SHARE,
     UPDATE_SHARE,
     HotParams,
     HotSet,
@@ -364,19 +366,24 @@ def test_a_noisy_sum_is_listened_to() -> None:
     assert outcome.noise == pytest.approx(3.0 * 2 / (100 * 0.02))
 
 
-@pytest.mark.parametrize("survivors", [1, 2])
+@pytest.mark.parametrize("survivors", [1, 2, 4])
 def test_a_sum_is_bounded_by_what_its_survivors_can_have_said(survivors: int) -> None:
-    """Loud words, which are cut to one clip for each of them, also where there is only one."""
+    """Loud words are cut to one clip for each of them, also where there is only one."""
     one = plan_hot(rules(), MODEL, new_store(), clients=4, state=TRAINING)
-    words = np.zeros(one.params.length, np.int64)
-    words[:DENSE] = 10**6 * one.params.levels
+    levels, bins = one.params.levels, one.params.bins
+    words = np.full(one.params.length, 10**6 * levels)
+    words[-1] = 0
     names = tuple(f"c{i}" for i in range(survivors))
-    before = np.arange(DENSE)
-    after = one.conclude(new_store(), MAPS, HotSums(words, names)).applied.commit.dense.values
-    said = UPDATE_SHARE + math.sqrt(DENSE) / one.params.levels
-    together = math.sqrt(survivors) * (UPDATE_SHARE + math.sqrt(one.params.length) / one.params.levels)
-    longest = min(survivors * said, math.sqrt(survivors) * together)
-    np.testing.assert_allclose(np.linalg.norm(after - before), longest / survivors, rtol=1e-4)
+    outcome = one.conclude(new_store(), MAPS, HotSums(words, names))
+    dense = outcome.applied.commit.dense.values - np.arange(DENSE)
+    # All that is as loud has the same norm in the end, the dense part and each row over its owners.
+    rows = sum(map(len, HOT.sets(MODEL).values()))
+    said = math.sqrt(survivors) * (UPDATE_SHARE + math.sqrt(one.params.length) / levels)
+    np.testing.assert_allclose(
+        np.linalg.norm(dense), said / math.sqrt(rows + 1) * math.sqrt(survivors) / survivors, rtol=1e-4
+    )
+    longest = survivors * (SCORES_SHARE + math.sqrt(2 * bins) / levels)
+    assert outcome.scores[0].tolist() == [round(longest / math.sqrt(2 * bins) / SAMPLE_SHARE)] * bins
 
 
 def test_noise_is_in_units_of_the_clip() -> None:
