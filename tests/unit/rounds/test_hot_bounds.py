@@ -343,6 +343,8 @@ def test_a_sum_moves_the_model_by_its_average() -> None:
     clicks, others = outcome.scores
     assert clicks.tolist() == others.tolist() == [4] * 8  # 8 words of 100, and 2 of them are a sample
     assert outcome.noise == 0.0
+    assert not outcome.applied.dense_refused
+    assert outcome.applied.refused == {"goods": 0, "category": 0}
     assert outcome.hot.said == {}
     assert outcome.hot.clip == pytest.approx(math.exp(-0.5))
 

@@ -120,6 +120,12 @@ def test_what_helps_where_sums_wrap_around(ring: str, says: str) -> None:
     assert aggregate({"c1": [most], "c2": [0], "c3": [0]}, ring=ring, threshold=2).total.tolist() == [most]
 
 
+def test_rows_asked_for_are_a_flat_list() -> None:
+    values = {name: np.ones((1, 2), np.uint64) for name in ("a", "b", "c")}
+    with pytest.raises(InputError, match="client 'b': row numbers are a flat array"):
+        aggregate_rows({"a": [1], "b": [[1]], "c": [1]}, values, rows=4)
+
+
 def test_a_client_that_declines_is_a_dropout_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
     meter = facade.Meter(["ada"], CODEC, 1000)
 

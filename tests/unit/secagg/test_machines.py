@@ -320,6 +320,16 @@ def test_in_active_mode_lists_that_cannot_be_are_not_even_signed(
     client.handle_survivors(sent["survivors"])
 
 
+@pytest.mark.parametrize("phase", [ClientPhase.NEW, ClientPhase.CHECKED_IN])
+def test_what_a_client_knows_of_its_session_it_knows_in_one(phase: ClientPhase) -> None:
+    client = client_in(phase, active=True)
+    for ask in (lambda: client.binding, lambda: client.position, lambda: client.sign_request(())):
+        with pytest.raises(WrongPhase, match="is in no session"):
+            ask()
+    joined = client_in(ClientPhase.SHARED, active=True)
+    assert (len(joined.binding), joined.position) == (32, 0)
+
+
 def test_a_finished_client_has_forgotten_its_secrets() -> None:
     world = World(n=3, threshold=2).to_unmask()
     client = world.clients["c0"]
