@@ -8,11 +8,10 @@ import msgspec
 import typer
 from typer import Argument, Option
 
-from sfsl.checksums import with_json_sum
 from sfsl.cli.output import Json, facts, moment, present
 from sfsl.crypto.merkle import HASH, Tree
 from sfsl.crypto.secret import SystemRandomness
-from sfsl.durable import system_errors_as
+from sfsl.durable import DurableFile, system_errors_as
 from sfsl.errors import AuthenticationFailed, Forked, InputError, InvalidMessage, Unavailable
 from sfsl.service.identities import read_identity
 from sfsl.service.log import (
@@ -181,18 +180,16 @@ def witness(
     json: Json = False,
 ) -> None:
     """Sign the newest head of a server's log, if it continues the last one signed; otherwise say that it was
-    forked. Run it again and again, anywhere but on the server."""
+    forked, and sign no more. Run it again and again, anywhere but on the server; not twice at once."""
     from sfsl.cli.output import run_until_stopped
     from sfsl.client.events import Backoff
-    from sfsl.client.home import replace_file
     from sfsl.client.link import Link, trusted
     from sfsl.client.log import MemberLog
 
     identity, randomness = read_identity(key), SystemRandomness()
     believed = LogTrust.read(log)
-    own = MemberLog(state, msgspec.structs.replace(believed, least_witnesses=0))
 
-    async def sign() -> LogHead:
+    async def sign(own: MemberLog) -> LogHead:
         async with Link(
             server,
             identity,
@@ -203,22 +200,30 @@ def witness(
         ) as link:
             while True:  # until no other head was offered meanwhile
                 head = sign_head(identity, own.take(await link.log(own.query(), offered=True)))
-                # Before it is given away: it signs no other of this size.
-                replace_file(state, with_json_sum(head_json(head)))
+                own.keep(head)  # before it is given away: it signs no other of this size
                 if await link.cosign(head):
                     return head
 
-    async def patiently() -> LogHead:
+    async def patiently(own: MemberLog) -> LogHead:
         try:
-            return await asyncio.wait_for(sign(), _PATIENCE_SECONDS)
+            return await asyncio.wait_for(sign(own), _PATIENCE_SECONDS)
         except TimeoutError:
             raise Unavailable(
                 f"{server} did not answer in {_PATIENCE_SECONDS} s; nothing was signed"
             ) from None
 
-    head = run_until_stopped(patiently())
+    # Held from the question to the signature: a server that kept one run waiting could otherwise have the
+    # next one, which read the same last head, sign another log.
+    with DurableFile(state) as held:
+        first = not held.exists()
+        trust = msgspec.structs.replace(believed, least_witnesses=0)
+        own = MemberLog(state, trust, held=held, stops="This witness signs no more")
+        head = run_until_stopped(patiently(own))
     said = f"signed: {head.size} entries, root {head.root.hex()}"
-    present(msgspec.json.decode(head_json(head)) | {"witness": identity.public.hex()}, json, said)
+    if first:
+        said += f"\nThis is the first, as there was no {state}. If it signed before: stop, and find that file"
+    result = msgspec.json.decode(head_json(head)) | {"witness": identity.public.hex(), "first": first}
+    present(result, json, said)
 
 
 def _opened(state: Path) -> tuple[Path, bytes, list[LogEntry]]:

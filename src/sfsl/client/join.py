@@ -110,8 +110,10 @@ async def join_async(
             usual = " (in brackets: what clients come with)" if "(" in "".join(loosened) else ""
             notify(Event("terms", f"Its owner has loosened{usual}: {'; '.join(loosened)}"))
         home.note_terms(loosened)
-        client.state().close()  # before the deployment is pinned, beside which a state must not be missing
-        await client.look_at_log()
+        # Before the deployment is pinned, beside which a state must not be missing. Held, so that no other
+        # process moves the head of the log on between question and answer, which would look like a fork.
+        with client.state():
+            await client.look_at_log()
         home.pin(link.deployment or b"")  # which it met when it was asked for its model
         return await client.take_part(served, rounds, wait)
 
