@@ -93,7 +93,7 @@ class MemberLog:
         if self.evidence.exists():
             raise Forked(
                 f"deployment {self.trust.deployment}: its log was rewritten, rolled back or shown "
-                f"differently to others, as two heads in {self.evidence} show, which its key has signed. {self.stops}. "
-                "Where those who keep heads have found out together which log is the true one, move that "
-                "file away"
+                f"differently to others, as two heads in {self.evidence} show, which its key has signed. "
+                f"{self.stops}. Where those who keep heads have found out together which log is the true "
+                "one, move that file away"
             )
