@@ -188,6 +188,10 @@ def witness(
 
     identity, randomness = read_identity(key), SystemRandomness()
     believed = LogTrust.read(log)
+    if identity.public.hex() not in believed.witnesses:
+        raise InputError(
+            f"{key} is not the key of a witness that {log} names: nobody would ask for its signature"
+        )
 
     async def sign(own: MemberLog) -> LogHead:
         async with Link(
@@ -198,18 +202,22 @@ def witness(
             backoff=Backoff(randomness),
             randomness=randomness,
         ) as link:
-            while True:  # until no other head was offered meanwhile
-                head = sign_head(identity, own.take(await link.log(own.query(), offered=True)))
+            signed: LogHead | None = None
+            while True:  # until it has signed what is offered: clients that enrolled meanwhile wait for it
+                head = own.take(await link.log(own.query(), offered=True))
+                if signed is not None and head.size == signed.size:
+                    return signed
+                head = sign_head(identity, head)
                 own.keep(head)  # before it is given away: it signs no other of this size
                 if await link.cosign(head):
-                    return head
+                    signed = head
 
     async def patiently(own: MemberLog) -> LogHead:
         try:
             return await asyncio.wait_for(sign(own), _PATIENCE_SECONDS)
         except TimeoutError:
             raise Unavailable(
-                f"{server} did not answer in {_PATIENCE_SECONDS} s; nothing was signed"
+                f"{server} did not answer in {_PATIENCE_SECONDS} s; nothing more was signed"
             ) from None
 
     # Held from the question to the signature: a server that kept one run waiting could otherwise have the
