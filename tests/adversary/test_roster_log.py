@@ -23,6 +23,7 @@ from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
     Forked,
+    InputError,
     InvalidMessage,
     Refused,
     StateError,
@@ -388,9 +389,9 @@ def signed_by_two_runs(folder: Path, patch: pytest.MonkeyPatch) -> list[LogHead 
     """A witness is started every minute, and a server that keeps one run waiting has two of them at once. It
     offers each another log, both of which continue the last head that was signed."""
     logs = {name: Operator(vouched(HONEST)) for name in "ab"}
-    trust = msgspec.structs.replace(victim(logs["a"]).trust, least_witnesses=0)
+    witness = write_identity(folder / "witness.key", Secret(bytes(32))).public.hex()
+    trust = msgspec.structs.replace(victim(logs["a"]).trust, witnesses=(witness,), least_witnesses=0)
     (folder / "log.toml").write_text(trust.written())
-    write_identity(folder / "witness.key", Secret(bytes(32)))
     before = MemberLog(folder / "witnessed.json", trust)
     before.take(logs["a"].log.prove(before.query(), offered=True))
     for one, sybil in zip(logs.values(), SYBILS, strict=False):
@@ -441,6 +442,16 @@ def test_two_runs_of_a_witness_sign_one_log(tmp_path: Path, monkeypatch: pytest.
     assert isinstance(refused, StateError)
     assert "in use by another process" in str(refused)
     assert isinstance(head, LogHead)
+
+
+def test_nobody_signs_who_is_no_witness(tmp_path: Path) -> None:
+    """Its signature would be worth nothing, and it would be told that it signed."""
+    (tmp_path / "log.toml").write_text(victim(Operator([])).trust.written())
+    write_identity(tmp_path / "other.key", Secret(bytes(32)))
+    state = tmp_path / "witnessed.json"
+    with pytest.raises(InputError, match=r"not the key of a witness that .*log.toml names"):
+        witness_command("https://nobody", tmp_path / "log.toml", tmp_path / "other.key", state)
+    assert not state.exists()
 
 
 def test_without_its_lock_they_sign_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
