@@ -463,6 +463,17 @@ def test_without_its_lock_they_sign_two(tmp_path: Path, monkeypatch: pytest.Monk
     assert one.root != other.root
 
 
+def test_the_head_of_another_deployment_is_no_fork() -> None:
+    """A witness of two that mixes up their files accuses nobody."""
+    operator = Operator(vouched(HONEST))
+    member = victim(operator)
+    member.take(operator.prove(member, HONEST), names(HONEST))
+    other = MemberLog(member.path, msgspec.structs.replace(member.trust, deployment=ELSEWHERE.hex()))
+    with pytest.raises(StateError, match=f"a head of deployment {DEPLOYMENT.hex()}, not {ELSEWHERE.hex()}"):
+        other.query()
+    assert not member.evidence.exists()
+
+
 def test_only_the_witnesses_of_a_log_add_to_its_heads() -> None:
     operator = Operator(vouched(HONEST), witnessed=False)
     offered = operator.log.offered

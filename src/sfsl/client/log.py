@@ -74,9 +74,15 @@ class MemberLog:
         except OSError as error:
             raise StateError(f"cannot read {self.path}: {error.strerror}") from None
         try:
-            return read_head(without_json_sum(data, str(self.path)), str(self.path))
+            head = read_head(without_json_sum(data, str(self.path)), str(self.path))
         except InputError as error:
             raise StateError(f"{error}. Without it, a log that was rewritten is not noticed") from None
+        if head.deployment.hex() != self.trust.deployment:
+            raise StateError(
+                f"{self.path} is a head of deployment {head.deployment.hex()}, not {self.trust.deployment}: a "
+                "file for each deployment"
+            )
+        return head
 
     def _forked(self, known: LogHead | None, head: LogHead, error: Forked) -> Forked:
         """Keep both heads, which the log's key has signed: whoever sees them knows that the server lied."""
