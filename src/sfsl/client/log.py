@@ -79,8 +79,8 @@ class MemberLog:
             raise StateError(f"{error}. Without it, a log that was rewritten is not noticed") from None
         if head.deployment.hex() != self.trust.deployment:
             raise StateError(
-                f"{self.path} is a head of deployment {head.deployment.hex()}, not {self.trust.deployment}: a "
-                "file for each deployment"
+                f"{self.path} is a head of deployment {head.deployment.hex()}, not {self.trust.deployment}; "
+                "each deployment has a file of its own"
             )
         return head
 
