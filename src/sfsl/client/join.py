@@ -186,7 +186,12 @@ class _Client:
         """Find out what is wrong here before anybody is asked for anything."""
         if not callable(self.data):
             source_of(self.data)
-        self._pinned()
+        pinned = self._pinned()
+        if pinned is not None and self.link.client not in pinned:
+            raise InputError(
+                f"{self.terms.roster} has no line for this client itself ({self.identity.public.hex()}), so "
+                "that it would decline every cohort that it is in"
+            )
 
     async def model(self) -> ServedModel:
         """Fetch the model that the server names, if it continues the one that this client knows."""
