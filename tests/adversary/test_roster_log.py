@@ -444,6 +444,22 @@ def test_two_runs_of_a_witness_sign_one_log(tmp_path: Path, monkeypatch: pytest.
     assert isinstance(head, LogHead)
 
 
+def test_a_witness_without_its_last_head_signs_only_where_it_is_told_that_it_never_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a server whose witness lost a file, or looks for it in another folder, has a second log signed."""
+    _, head = signed_by_two_runs(tmp_path, monkeypatch)
+    assert isinstance(head, LogHead)
+    log, key, state = (tmp_path / name for name in ("log.toml", "witness.key", "witnessed.json"))
+    state.rename(tmp_path / "away")
+    with pytest.raises(InputError, match=r"there is no .*witnessed.json.*--first is for"):
+        witness_command("https://b", log, key, state)
+    assert not state.exists()
+    (tmp_path / "away").rename(state)
+    with pytest.raises(InputError, match="leave --first out"):
+        witness_command("https://a", log, key, state, first=True)
+
+
 def test_nobody_signs_who_is_no_witness(tmp_path: Path) -> None:
     """Its signature would be worth nothing, and it would be told that it signed."""
     (tmp_path / "log.toml").write_text(victim(Operator([])).trust.written())

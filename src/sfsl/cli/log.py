@@ -166,7 +166,7 @@ def verify(
 
 @app.command(
     epilog="Example:  sfsl keys log witness --server https://host:8443 --ca authority.pem --log log.toml "
-    "--key witness.key --state witnessed.json"
+    "--key witness.key --state witnessed.json --first"
 )
 def witness(
     server: Annotated[str, Option(metavar="URL", help="The server, such as https://host:8443.")],
@@ -175,12 +175,16 @@ def witness(
     state: Annotated[
         Path, Option(metavar="FILE", help="The last head that it signed: keep it, and publish it.")
     ],
+    first: Annotated[
+        bool, Option("--first", help="It has signed nothing yet: sign what it is shown.")
+    ] = False,
     ca: Annotated[Path | None, Option(help="Trust this certificate authority and no other.")] = None,
     plain: Annotated[bool, Option(hidden=True)] = False,
     json: Json = False,
 ) -> None:
     """Sign the newest head of a server's log, if it continues the last one signed; otherwise say that it was
-    forked, and sign no more. Run it again and again, anywhere but on the server; not twice at once."""
+    forked, and sign no more. Run it with --first, then again and again without, anywhere but on the server;
+    not twice at once."""
     from sfsl.cli.output import run_until_stopped
     from sfsl.client.events import Backoff
     from sfsl.client.link import Link, trusted
@@ -223,15 +227,18 @@ def witness(
     # Held from the question to the signature: a server that kept one run waiting could otherwise have the
     # next one, which read the same last head, sign another log.
     with DurableFile(state) as held:
-        first = not held.exists()
+        if first == held.exists():
+            raise InputError(
+                f"{state} is there: this witness has signed before; leave --first out"
+                if first
+                else f"there is no {state}, so that whatever log is shown would do. Put it back, from "
+                "whoever has a copy; --first is for a witness that has signed nothing yet"
+            )
         trust = msgspec.structs.replace(believed, least_witnesses=0)
         own = MemberLog(state, trust, held=held, stops="This witness signs no more")
         head = run_until_stopped(patiently(own))
     said = f"signed: {head.size} entries, root {head.root.hex()}"
-    if first:
-        said += f"\nThis is the first, as there was no {state}. If it signed before: stop, and find that file"
-    result = msgspec.json.decode(head_json(head)) | {"witness": identity.public.hex(), "first": first}
-    present(result, json, said)
+    present(msgspec.json.decode(head_json(head)) | {"witness": identity.public.hex()}, json, said)
 
 
 def _opened(state: Path) -> tuple[Path, bytes, list[LogEntry]]:
