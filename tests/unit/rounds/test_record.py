@@ -119,6 +119,17 @@ def test_noise_makes_a_log_loss_less_certain() -> None:
     assert noisy == pytest.approx(plain + 3 * 0.5 * math.sqrt(2 * 64) / (2 * 63 * 32))
 
 
+def test_noise_in_the_log_loss_of_two_samples() -> None:
+    bins, click, other = ScoreBins(bins=64), np.zeros(64), np.zeros(64)
+    click[40] = other[20] = 1
+    exact, noisy = (
+        secure_log_loss(outcome(scores=(click, other), bins=bins, noise=noise))["log_loss_secure_error"]
+        for noise in (0.0, 0.01)
+    )
+    assert exact is not None
+    assert noisy == pytest.approx(exact + 3 * 0.01 * math.sqrt(2 * 64) / 2)
+
+
 def learned(samples: int, loss: float, **fields: Any) -> Learned:
     return Learned(
         **{"samples": samples, "loss": loss, "diverged": False, "unknown": 0, "personal": {}} | fields

@@ -381,6 +381,8 @@ def test_too_few_requests_end_a_round() -> None:
         _ = step.server.sums
     with pytest.raises(WrongPhase):
         _ = step.server.outcome
+    with pytest.raises(WrongPhase, match="nothing to close"):  # for good
+        step.server.close_phase()
     just = Stepper(Cohort(4), {"union": {"c3"}})
     assert just.finish().survivors == ("c0", "c1", "c2")
 

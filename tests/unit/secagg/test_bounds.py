@@ -10,7 +10,7 @@ from sfsl.errors import InputError, InvalidMessage, ParameterError, Refused
 from sfsl.secagg import Layout, Policy, SessionParams, SumParams, TableShape, plan_graph
 from sfsl.secagg import messages as said
 from sfsl.secagg.facade import checked_names
-from sfsl.secagg.graph import default_min_contributors, opened_alone, random_cycles
+from sfsl.secagg.graph import GraphPlan, default_min_contributors, opened_alone, random_cycles
 from sfsl.secagg.masking import own_rows, parse_request, requesters_size
 from sfsl.secagg.messages import require_policy, size_limit
 from world import World
@@ -257,6 +257,10 @@ USUAL = {"dropout": 0.0, "corruption": 0.0, "failure": 0.5}
 def test_graphs_that_cannot_be_planned(clients: int, wishes: dict[str, float], says: str) -> None:
     with pytest.raises(ParameterError, match=says):
         plan_graph(clients, **USUAL | wishes)
+
+
+def test_a_plan_promises_two_survivors_where_it_does_not_say() -> None:
+    assert GraphPlan(4, 3, 0.0, 0.0, 0.0).survivors == 2
 
 
 def test_plans_at_the_edge() -> None:

@@ -330,6 +330,15 @@ def test_what_a_client_knows_of_its_session_it_knows_in_one(phase: ClientPhase) 
     assert (len(joined.binding), joined.position) == (32, 0)
 
 
+def test_who_is_asked_at_the_wrong_time_says_when_it_would_be_right() -> None:
+    _, sent = messages(active=False)
+    client = client_in(ClientPhase.SHARED, active=False)
+    with pytest.raises(WrongPhase, match=r"takes no Roster now; that needs CHECKED_IN$"):
+        client.handle_roster(sent["roster"])
+    with pytest.raises(WrongPhase, match=r"takes no Survivors now; that needs another mode$"):
+        client.handle_survivors(sent["survivors"])
+
+
 def test_a_finished_client_has_forgotten_its_secrets() -> None:
     world = World(n=3, threshold=2).to_unmask()
     client = world.clients["c0"]

@@ -169,6 +169,19 @@ def test_a_client_that_waits_for_nothing_is_not_put_away() -> None:
             snapshot(client.state)
 
 
+def test_a_snapshot_says_itself_whether_lists_were_signed() -> None:
+    world = World(n=4, threshold=3, active=True).share()
+    world.mask()
+    lists = world.close()["c0"]
+    client = world.clients["c0"]
+    masked = snapshot(client.state)
+    client.handle_survivors(lists)
+    confirmed = snapshot(client.state)
+    assert restored(confirmed).phase.name == "CONFIRMED"
+    assert restored(changed(masked, confirmed=confirmed.confirmed)).phase.name == "MASKED"
+    assert restored(changed(confirmed, confirmed=None)).phase.name == "MASKED"
+
+
 def test_what_was_kept_has_rows_of_as_many_tables_as_a_sum_may_have() -> None:
     kept = snapshot(World(n=10, threshold=3, neighbours=4).check_in().clients["c0"].state)
     for count, fits in ((64, True), (65, False)):
