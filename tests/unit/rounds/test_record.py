@@ -119,6 +119,14 @@ def test_noise_makes_a_log_loss_less_certain() -> None:
     assert noisy == pytest.approx(plain + 3 * 0.5 * math.sqrt(2 * 64) / (2 * 63 * 32))
 
 
+def test_what_earlier_versions_did_not_write_did_not_happen() -> None:
+    given = msgspec.to_builtins(RoundRecord.of_lost(3))
+    for name in ("cohorts_aborted", "workers_lost", "exchange_seconds", "log_loss"):
+        given.pop(name, None)
+    old = msgspec.convert(given, RoundRecord)
+    assert (old.cohorts_aborted, old.workers_lost, old.exchange_seconds, old.log_loss) == (0, 0, {}, None)
+
+
 def test_noise_in_the_log_loss_of_two_samples() -> None:
     bins, click, other = ScoreBins(bins=64), np.zeros(64), np.zeros(64)
     click[40] = other[20] = 1

@@ -373,6 +373,16 @@ def test_requests_that_cannot_be() -> None:
     assert list(server.state.requests) == [NAME]
 
 
+def test_a_second_invitation_comes_too_late_whatever_is_in_it() -> None:
+    step = Stepper(Cohort(4)).until("invitation")
+    client, invitation = step.clients[NAME], step.outbound[NAME]
+    client.handle_invitation(invitation)
+    other = changed(invitation.round, union=changed(invitation.round.union, domain=7))
+    for one in (invitation, changed(invitation, round=other)):
+        with pytest.raises(WrongPhase, match="takes no Invitation now"):
+            client.handle_invitation(one)
+
+
 def test_too_few_requests_end_a_round() -> None:
     step = Stepper(Cohort(4), {"union": {"c2", "c3"}}).until("union")
     with pytest.raises(TooFewClients, match="2 clients asked for rows, 3 are needed"):

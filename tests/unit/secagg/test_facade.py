@@ -120,6 +120,11 @@ def test_what_helps_where_sums_wrap_around(ring: str, says: str) -> None:
     assert aggregate({"c1": [most], "c2": [0], "c3": [0]}, ring=ring, threshold=2).total.tolist() == [most]
 
 
+def test_a_sum_of_whole_vectors_asks_for_no_company() -> None:
+    (one,) = aggregate({"a": [1], "b": [2], "c": [3]}).params.sums
+    assert one.min_contributors == 1
+
+
 def test_rows_asked_for_are_a_flat_list() -> None:
     values = {name: np.ones((1, 2), np.uint64) for name in ("a", "b", "c")}
     with pytest.raises(InputError, match="client 'b': row numbers are a flat array"):

@@ -330,6 +330,16 @@ def test_what_a_client_knows_of_its_session_it_knows_in_one(phase: ClientPhase) 
     assert (len(joined.binding), joined.position) == (32, 0)
 
 
+@pytest.mark.parametrize("active", [False, True])
+def test_a_server_knows_identities_in_active_mode_and_only_there(active: bool) -> None:
+    world = World(n=4, threshold=3, active=active).check_in()
+    pinned = {name: one.public for name, one in world.identities.items()}
+    keys = list(world.keys.values())
+    Server(world.params, keys, pinned if active else None)
+    with pytest.raises(ParameterError, match="active mode needs the clients' identities"):
+        Server(world.params, keys, None if active else pinned)
+
+
 def test_who_is_asked_at_the_wrong_time_says_when_it_would_be_right() -> None:
     _, sent = messages(active=False)
     client = client_in(ClientPhase.SHARED, active=False)
