@@ -368,6 +368,23 @@ def test_a_noisy_sum_is_listened_to() -> None:
     assert outcome.noise == pytest.approx(3.0 * 2 / (100 * 0.02))
 
 
+def test_what_is_heard_is_told_in_the_models_own_units() -> None:
+    """It is remembered in clips, and a clip of three is nine times as much in squares."""
+    sums, owners = np.full((4, 2), 6.0), np.array([4, 4, 4, 4])
+    heard = {}
+    for clip in (1.0, 3.0):
+        one = plan_hot(rules(), MODEL, new_store(), clients=4, state=replace(TRAINING, clip=clip))
+        heard[clip] = one._listen({}, "goods", clip * sums, owners, clip * 0.5)
+    np.testing.assert_allclose(heard[3.0], 9 * np.asarray(heard[1.0]))
+
+
+def test_digests_have_32_bytes_at_the_most() -> None:
+    params = plan_hot(rules(), MODEL, new_store(), clients=4, state=TRAINING).params
+    assert replace(params, hot=bytes(32)).hot == bytes(32)
+    with pytest.raises(ParameterError, match="length <= 32"):
+        replace(params, hot=bytes(33))
+
+
 @pytest.mark.parametrize("survivors", [1, 2, 4])
 def test_a_sum_is_bounded_by_what_its_survivors_can_have_said(survivors: int) -> None:
     """Loud words are cut to one clip for each of them, also where there is only one."""
