@@ -213,7 +213,7 @@ def test_how_many_elements_there_seem_to_be() -> None:
         assert over.value.capacity == enough
 
 
-def test_unions_that_are_read() -> None:
+def test_unions_that_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     encoding = PARAMS.build()
     assert most_indices(encoding) == 2 * 5 + 1024
     indices = np.array([3, 99])
@@ -223,6 +223,10 @@ def test_unions_that_are_read() -> None:
     assert read_union(message, bytes(16), encoding).tolist() == [3, 99]
     with pytest.raises(WrongRound):
         read_union(message, b"x" * 16, encoding)
+    with monkeypatch.context() as patch:
+        patch.setattr("sfsl.union.protocol.most_indices", lambda _: 1)
+        with pytest.raises(UnionFailed, match="more indices than the capacity"):
+            open_union(vector, bytes(16), encoding)
     with pytest.raises(InvalidMessage, match="over the capacity"):
         read_union(Union(bytes(16), 1035, b""), bytes(16), encoding)
     with pytest.raises(InvalidMessage) as other:
