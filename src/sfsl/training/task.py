@@ -122,6 +122,11 @@ class Task:
             )
         if len(set(named)) < len(named):
             raise ParameterError(f"logit_parts of the module name one part twice: {', '.join(named)}")
+        if unknown := set(getattr(self.module, "bias_parts", ())) - set(named):
+            raise ParameterError(
+                f"bias_parts of the module name {', '.join(sorted(map(repr, unknown)))}; its logit_parts are "
+                f"{', '.join(named)}"
+            )
         try:
             inspect.signature(self.module.forward).bind({}, apart=True)
         except TypeError as error:
@@ -143,6 +148,12 @@ class Task:
         """The parts of the module's log-odds, which it gives side by side if its forward pass is asked for
         them ``apart``; none of a module that has no ``logit_parts``, or whose scores are no chances."""
         return tuple(getattr(self.module, "logit_parts", ())) if self.chances else ()
+
+    @cached_property
+    def biases(self) -> tuple[int, ...]:
+        """The places, among the parts, of the module's ``bias_parts``: rows are rebuilt so that these explain
+        labels by themselves, and others what they leave."""
+        return tuple(self.parts.index(name) for name in getattr(self.module, "bias_parts", ()) if self.parts)
 
     def require_parts(self, parameters: Parameters, batch: Batch) -> None:
         """Refuse a module whose parts of the log-odds, of these samples, are not those of its log-odds."""
