@@ -121,7 +121,7 @@ class Cohort:
         self.downloads: dict[str, Any] = {}
         self.trained: dict[str, Trained] = {}
         self.store = MemoryStore(
-            StoreSpec(model=model, seed=bytes(32)), dense=np.arange(DENSE, dtype=np.float32)
+            StoreSpec(model=model, seed=bytes(32)), dense=np.arange(model.dense, dtype=np.float32)
         )
 
     def train(self, name: str, download: Any) -> Trained:

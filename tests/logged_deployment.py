@@ -91,10 +91,12 @@ class LoggedDeployment:
 
     def witnessed(self, url: str) -> Any:
         """What becomes of the witness's command."""
+        state = self.folder / "witnessed.json"
+        first = [] if state.exists() else ["--first"]
         return CliRunner().invoke(
             app,
             ["keys", "log", "witness", "--server", url, "--ca", str(self.ca), "--log", str(self.trusted),
-             "--key", str(self.folder / "witness.key"), "--state", str(self.folder / "witnessed.json")],
+             "--key", str(self.folder / "witness.key"), "--state", str(state), *first],
         )  # fmt: skip
 
     async def joined(self, url: str, *numbers: int) -> list[Any]:

@@ -45,6 +45,8 @@ def test_in_exact_sums_an_app_has_to_ask_which_samples_are_new(tmp_path: Path) -
     with pytest.raises(InputError, match="without asking which of them"):
         joined(own, asks=False)
     assert joined(own, asks=True)
+    with pytest.raises(InputError, match="without asking which of them"):  # another app, in the same folder
+        joined(node(tmp_path, **{"exact-sums": True}), asks=False)
 
 
 @pytest.mark.parametrize("terms", [{}, {"exact-sums": True, "repeat-samples": True}])

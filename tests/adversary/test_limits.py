@@ -40,7 +40,8 @@ def test_gains_against_weakened_code(one: Attack) -> None:
 def careful(kind: type[Cohort] = Cohort, **limits: Any) -> Cohort:
     """Clients that allow what a client of a deployment allows."""
     cohort = kind(active=True, least=2, everything=False)
-    cohort.policy = changed(cohort.policy, limits=ExactLimits(**{"least_set": 1} | limits))
+    allowed = {"least_set": 1, "row_samples": cohort.params.update.rows.max_weight}
+    cohort.policy = changed(cohort.policy, limits=ExactLimits(**allowed | limits))
     return cohort
 
 
@@ -75,6 +76,35 @@ def weights_that_tell_how_many_samples_each_client_has() -> bool:
     found = np.linalg.lstsq(asked[:, opened].T.astype(float), weight.astype(float), rcond=None)[0]
     sizes = [cohort.trained[name].samples for name in cohort.names]
     return len(set(sizes)) == len(sizes) and bool(np.allclose(found, sizes))
+
+
+class OfManyTouches(Cohort):
+    """Clients that differ in how many of their samples touch each of their rows."""
+
+    def train(self, name: str, download: Any) -> Trained:
+        trained, times = super().train(name, download), 7 + 3 * int(name[1:])
+        rows = {
+            table: replace(own, counts=np.full(len(own.rows), times)) for table, own in trained.rows.items()
+        }
+        return replace(trained, rows=rows)
+
+
+@attack(refusal=Refused, weaken=remove(ExactLimits, "require_weights"))
+def weights_that_tell_how_many_samples_touch_each_row() -> bool:
+    """A row that one client alone trained weighs as many samples as this client has that touch it, and other
+    attacks name the owners of most such rows. By the settings servers come with, two are counted at most."""
+    cohort = careful(OfManyTouches, row_samples=2)
+    for one in cohort.answers.values():
+        one.everything = True  # others ask too, and have no sample
+    step = told(cohort)
+    step.finish()
+    sums, owners = step.server.sums.model, dict[int, list[str]]()
+    for name in cohort.names:
+        for row in cohort.trained[name].rows["goods"].rows.rows.tolist():
+            owners.setdefault(row, []).append(name)
+    weights = dict(zip(sums.unions["goods"].rows.tolist(), sums.rows["goods"].weights.tolist(), strict=True))
+    alone = {row: names[0] for row, names in owners.items() if len(names) == 1 and weights[row]}
+    return bool(alone) and all(weights[row] == 7 + 3 * int(name[1:]) for row, name in alone.items())
 
 
 @attack(refusal=Refused, weaken=remove(RoundPolicy, "require"))

@@ -5,6 +5,7 @@ which one check is missing."""
 import json
 import tempfile
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import msgspec
@@ -13,20 +14,24 @@ from attacks import Attack, assert_gains_when_weakened, assert_stopped, collecto
 from typer.testing import CliRunner
 
 from sfsl.cli import app
+from sfsl.cli.log import witness as witness_command
 from sfsl.client.home import read_roster
 from sfsl.client.log import MemberLog
 from sfsl.crypto import merkle
-from sfsl.crypto.secret import Identity
+from sfsl.crypto.secret import Identity, Secret
 from sfsl.errors import (
     AuthenticationFailed,
     ConflictingMessage,
     Forked,
+    InputError,
     InvalidMessage,
     Refused,
+    StateError,
     StoreCorrupt,
     Unavailable,
 )
 from sfsl.service import log, log_file
+from sfsl.service.identities import write_identity
 from sfsl.service.log import LogTrust, head_json, sign_head, vouch
 from sfsl.service.log_file import LogRules, RosterLog
 from sfsl.service.messages import LogEntry, LogHead, LogProof, LogQuery
@@ -289,6 +294,37 @@ def test_a_fork_is_named_and_its_evidence_kept() -> None:
     assert all(member.trust.log in one["signatures"] for one in evidence)
 
 
+def gone_back() -> bool:
+    """The server shows the fork, is found out, and shows the old log again to the client's next start."""
+    operator = Operator(vouched(HONEST))
+    member = victim(operator)
+    assert taken(member, operator.prove(member, HONEST), HONEST)
+    other = Operator([*vouched(HONEST[:1]), *vouched(SYBILS), *vouched(HONEST[1:])])
+    with pytest.raises(Forked, match="rewritten"):
+        member.take(other.prove(member, HONEST[:1]), names(HONEST[:1]))
+    again = MemberLog(member.path, member.trust)
+    return taken(again, operator.prove(again, HONEST), HONEST)
+
+
+def test_a_client_that_was_shown_a_fork_takes_no_more_part() -> None:
+    with pytest.raises(Forked, match=r"takes no more part.*move that file away"):
+        gone_back()
+
+
+def test_without_the_check_it_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemberLog, "_require_no_fork", lambda _: None)
+    assert gone_back()
+
+
+def test_where_the_evidence_is_moved_away_it_goes_on() -> None:
+    member, proof, cohort = rewritten()
+    with pytest.raises(Forked):
+        member.take(proof, names(cohort))
+    member.evidence.rename(member.evidence.with_name("seen.json"))
+    with pytest.raises(Forked, match="rewritten"):  # of the log that it knows
+        member.take(proof, names(cohort))
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -325,7 +361,133 @@ def test_a_witness_signs_no_fork(tmp_path: Path) -> None:
     with pytest.raises(Forked):
         witness.take(other.log.prove(witness.query(), offered=True))
     operator.add(vouched(SYBILS[:1]), witnessed=False)
+    with pytest.raises(Forked):  # whoever runs it looks first
+        witness.query()
+    witness.evidence.unlink()
     assert witness.take(operator.log.prove(witness.query(), offered=True)).size == 7
+
+
+class Unlocked:
+    """The file of a witness that keeps nobody out."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def replace(self, data: bytes) -> None:
+        self.path.write_bytes(data)
+
+    def __enter__(self) -> "Unlocked":
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def signed_by_two_runs(folder: Path, patch: pytest.MonkeyPatch) -> list[LogHead | Exception]:
+    """A witness is started every minute, and a server that keeps one run waiting has two of them at once. It
+    offers each another log, both of which continue the last head that was signed."""
+    logs = {name: Operator(vouched(HONEST)) for name in "ab"}
+    witness = write_identity(folder / "witness.key", Secret(bytes(32))).public.hex()
+    trust = msgspec.structs.replace(victim(logs["a"]).trust, witnesses=(witness,), least_witnesses=0)
+    (folder / "log.toml").write_text(trust.written())
+    before = MemberLog(folder / "witnessed.json", trust)
+    before.take(logs["a"].log.prove(before.query(), offered=True))
+    for one, sybil in zip(logs.values(), SYBILS, strict=False):
+        one.add(vouched([sybil]), witnessed=False)
+    given: list[LogHead | Exception] = []
+
+    class Server:
+        def __init__(self, url: str, *_: object, **__: object) -> None:
+            self.roster = logs[url[-1]].log
+
+        async def __aenter__(self) -> "Server":
+            return self
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+        async def log(self, query: LogQuery, *, offered: bool) -> LogProof:
+            return self.roster.prove(query, offered=offered)
+
+        async def cosign(self, head: LogHead) -> bool:
+            given.append(head)
+            return True
+
+    def run(name: str) -> None:
+        try:
+            witness_command(
+                f"https://{name}", folder / "log.toml", folder / "witness.key", folder / "witnessed.json"
+            )
+        except (StateError, Forked) as error:
+            given.append(error)
+
+    patch.setattr("sfsl.client.link.Link", Server)
+    check, waiting = LogTrust.require_head, ["b"]
+
+    def at_the_worst_moment(self: LogTrust, *told: Any) -> None:
+        check(self, *told)
+        while waiting:
+            other = Thread(target=run, args=(waiting.pop(),))
+            other.start()
+            other.join()
+
+    patch.setattr(LogTrust, "require_head", at_the_worst_moment)
+    run("a")
+    return given
+
+
+def test_two_runs_of_a_witness_sign_one_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused, head = signed_by_two_runs(tmp_path, monkeypatch)
+    assert isinstance(refused, StateError)
+    assert "in use by another process" in str(refused)
+    assert isinstance(head, LogHead)
+
+
+def test_a_witness_without_its_last_head_signs_only_where_it_is_told_that_it_never_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a server whose witness lost a file, or looks for it in another folder, has a second log signed."""
+    _, head = signed_by_two_runs(tmp_path, monkeypatch)
+    assert isinstance(head, LogHead)
+    log, key, state = (tmp_path / name for name in ("log.toml", "witness.key", "witnessed.json"))
+    state.rename(tmp_path / "away")
+    with pytest.raises(InputError, match=r"there is no .*witnessed.json.*--first is for"):
+        witness_command("https://b", log, key, state)
+    assert not state.exists()
+    (tmp_path / "away").rename(state)
+    with pytest.raises(InputError, match="leave --first out"):
+        witness_command("https://a", log, key, state, first=True)
+
+
+def test_nobody_signs_who_is_no_witness(tmp_path: Path) -> None:
+    """Its signature would be worth nothing, and it would be told that it signed."""
+    (tmp_path / "log.toml").write_text(victim(Operator([])).trust.written())
+    write_identity(tmp_path / "other.key", Secret(bytes(32)))
+    state = tmp_path / "witnessed.json"
+    with pytest.raises(InputError, match=r"not the key of a witness that .*log.toml names"):
+        witness_command("https://nobody", tmp_path / "log.toml", tmp_path / "other.key", state)
+    assert not state.exists()
+
+
+def test_without_its_lock_they_sign_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sfsl.cli.log.DurableFile", Unlocked)
+    one, other = signed_by_two_runs(tmp_path, monkeypatch)
+    assert isinstance(one, LogHead)
+    assert isinstance(other, LogHead)
+    assert one.size == other.size == len(HONEST) + 1
+    assert one.root != other.root
+
+
+def test_the_head_of_another_deployment_is_no_fork() -> None:
+    """A witness of two that mixes up their files accuses nobody."""
+    operator = Operator(vouched(HONEST))
+    member = victim(operator)
+    member.take(operator.prove(member, HONEST), names(HONEST))
+    other = MemberLog(member.path, msgspec.structs.replace(member.trust, deployment=ELSEWHERE.hex()))
+    with pytest.raises(StateError, match=f"a head of deployment {DEPLOYMENT.hex()}, not {ELSEWHERE.hex()}"):
+        other.query()
+    assert not member.evidence.exists()
 
 
 def test_only_the_witnesses_of_a_log_add_to_its_heads() -> None:

@@ -22,9 +22,10 @@ from clocks import PATIENCE
 from sfsl.carriers.https.authority import create_authority, issue_server
 from sfsl.cli import app, join
 from sfsl.cli.output import Stopped, progress_console, run_until_stopped
+from sfsl.client.home import Home
 from sfsl.client.join import join_async
 from sfsl.client.link import Link
-from sfsl.crypto.secret import Identity, SystemRandomness
+from sfsl.crypto.secret import SystemRandomness
 from sfsl.deploy import open_deployment
 from sfsl.errors import AuthenticationFailed, InputError, InvalidMessage, StateError
 from sfsl.service.folder import read_lines
@@ -156,7 +157,8 @@ def test_a_join_in_the_other_mode_than_the_server_s_ends_in_one_sentence(
     tmp_path: Path, active: bool, says: str
 ) -> None:
     place = Place(tmp_path, active=active)
-    (tmp_path / "roster").write_text(Identity.generate(SystemRandomness()).public.hex() + "\n")
+    own = Home(tmp_path / "me", SystemRandomness()).identity()
+    (tmp_path / "roster").write_text(own.public.hex() + "\n")
     wanted = terms(roster="" if active else str(tmp_path / "roster"))
     said: list[str] = []
 

@@ -13,7 +13,7 @@ from clocks import PATIENCE
 from logged_deployment import COHORT, LoggedDeployment, log_command
 from sfsl.client.home import read_loosened
 from sfsl.crypto.secret import Identity, Secret
-from sfsl.errors import AuthenticationFailed, Forked
+from sfsl.errors import AuthenticationFailed, Forked, InputError
 from sfsl.service.identities import write_identity
 from sfsl.service.log_file import HEADS, LOG
 from sfsl.service.registry import Registry
@@ -107,3 +107,11 @@ def test_the_roster_of_before_still_pins_and_says_what_is_new(tmp_path: Path) ->
 
     assert [some[-1].outcome for some in asyncio.run(main())] == ["committed"] * COHORT
     assert "--log FILE checks them" in dict(place.said[0])["log"]
+
+
+def test_a_list_without_this_client_is_refused_at_once(tmp_path: Path) -> None:
+    """It would decline every cohort that it is in, and say so each time."""
+    place = LoggedDeployment(tmp_path)
+    place.list.write_text(f"{place.clients[1].public.hex()}\n")
+    with pytest.raises(InputError, match=f"no line for this client itself .{place.clients[0].public.hex()}"):
+        asyncio.run(place.join("https://localhost:9", 0, log="", roster=str(place.list)))

@@ -8,11 +8,10 @@ import msgspec
 import typer
 from typer import Argument, Option
 
-from sfsl.checksums import with_json_sum
 from sfsl.cli.output import Json, facts, moment, present
 from sfsl.crypto.merkle import HASH, Tree
 from sfsl.crypto.secret import SystemRandomness
-from sfsl.durable import system_errors_as
+from sfsl.durable import DurableFile, system_errors_as
 from sfsl.errors import AuthenticationFailed, Forked, InputError, InvalidMessage, Unavailable
 from sfsl.service.identities import read_identity
 from sfsl.service.log import (
@@ -167,7 +166,7 @@ def verify(
 
 @app.command(
     epilog="Example:  sfsl keys log witness --server https://host:8443 --ca authority.pem --log log.toml "
-    "--key witness.key --state witnessed.json"
+    "--key witness.key --state witnessed.json --first"
 )
 def witness(
     server: Annotated[str, Option(metavar="URL", help="The server, such as https://host:8443.")],
@@ -176,23 +175,29 @@ def witness(
     state: Annotated[
         Path, Option(metavar="FILE", help="The last head that it signed: keep it, and publish it.")
     ],
+    first: Annotated[
+        bool, Option("--first", help="It has signed nothing yet: sign what it is shown.")
+    ] = False,
     ca: Annotated[Path | None, Option(help="Trust this certificate authority and no other.")] = None,
     plain: Annotated[bool, Option(hidden=True)] = False,
     json: Json = False,
 ) -> None:
     """Sign the newest head of a server's log, if it continues the last one signed; otherwise say that it was
-    forked. Run it again and again, anywhere but on the server."""
+    forked, and sign no more. Run it with --first, then again and again without, anywhere but on the server;
+    not twice at once."""
     from sfsl.cli.output import run_until_stopped
     from sfsl.client.events import Backoff
-    from sfsl.client.home import replace_file
     from sfsl.client.link import Link, trusted
     from sfsl.client.log import MemberLog
 
     identity, randomness = read_identity(key), SystemRandomness()
     believed = LogTrust.read(log)
-    own = MemberLog(state, msgspec.structs.replace(believed, least_witnesses=0))
+    if identity.public.hex() not in believed.witnesses:
+        raise InputError(
+            f"{key} is not the key of a witness that {log} names: nobody would ask for its signature"
+        )
 
-    async def sign() -> LogHead:
+    async def sign(own: MemberLog) -> LogHead:
         async with Link(
             server,
             identity,
@@ -201,22 +206,37 @@ def witness(
             backoff=Backoff(randomness),
             randomness=randomness,
         ) as link:
-            while True:  # until no other head was offered meanwhile
-                head = sign_head(identity, own.take(await link.log(own.query(), offered=True)))
-                # Before it is given away: it signs no other of this size.
-                replace_file(state, with_json_sum(head_json(head)))
+            signed: LogHead | None = None
+            while True:  # until it has signed what is offered: clients that enrolled meanwhile wait for it
+                head = own.take(await link.log(own.query(), offered=True))
+                if signed is not None and head.size == signed.size:
+                    return signed
+                head = sign_head(identity, head)
+                own.keep(head)  # before it is given away: it signs no other of this size
                 if await link.cosign(head):
-                    return head
+                    signed = head
 
-    async def patiently() -> LogHead:
+    async def patiently(own: MemberLog) -> LogHead:
         try:
-            return await asyncio.wait_for(sign(), _PATIENCE_SECONDS)
+            return await asyncio.wait_for(sign(own), _PATIENCE_SECONDS)
         except TimeoutError:
             raise Unavailable(
-                f"{server} did not answer in {_PATIENCE_SECONDS} s; nothing was signed"
+                f"{server} did not answer in {_PATIENCE_SECONDS} s; nothing more was signed"
             ) from None
 
-    head = run_until_stopped(patiently())
+    # Held from the question to the signature: a server that kept one run waiting could otherwise have the
+    # next one, which read the same last head, sign another log.
+    with DurableFile(state) as held:
+        if first == held.exists():
+            raise InputError(
+                f"{state} is there: this witness has signed before; leave --first out"
+                if first
+                else f"there is no {state}, so that whatever log is shown would do. Put it back, from "
+                "whoever has a copy; --first is for a witness that has signed nothing yet"
+            )
+        trust = msgspec.structs.replace(believed, least_witnesses=0)
+        own = MemberLog(state, trust, held=held, stops="This witness signs no more")
+        head = run_until_stopped(patiently(own))
     said = f"signed: {head.size} entries, root {head.root.hex()}"
     present(msgspec.json.decode(head_json(head)) | {"witness": identity.public.hex()}, json, said)
 

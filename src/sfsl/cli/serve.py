@@ -103,8 +103,11 @@ def _say(serving: "Serving") -> None:
         f"  TLS         {_tls(serving)}",
         f"Join with:  sfsl join --server {serving.join_url} --data FILE --state DIR"
         + ("" if config.run.round.scheme == "hot" else " --exact-sums")
+        + (" --log log.toml" if own.active else "")
         + _trust(serving),
     ]
+    if own.active:
+        lines.append(f"            log.toml is what  sfsl keys log trust {own.state}  writes")
     typer.echo("\n".join(lines), err=True)
 
 

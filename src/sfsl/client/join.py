@@ -110,8 +110,10 @@ async def join_async(
             usual = " (in brackets: what clients come with)" if "(" in "".join(loosened) else ""
             notify(Event("terms", f"Its owner has loosened{usual}: {'; '.join(loosened)}"))
         home.note_terms(loosened)
-        client.state().close()  # before the deployment is pinned, beside which a state must not be missing
-        await client.look_at_log()
+        # Before the deployment is pinned, beside which a state must not be missing. Held, so that no other
+        # process moves the head of the log on between question and answer, which would look like a fork.
+        with client.state():
+            await client.look_at_log()
         home.pin(link.deployment or b"")  # which it met when it was asked for its model
         return await client.take_part(served, rounds, wait)
 
@@ -184,7 +186,12 @@ class _Client:
         """Find out what is wrong here before anybody is asked for anything."""
         if not callable(self.data):
             source_of(self.data)
-        self._pinned()
+        pinned = self._pinned()
+        if pinned is not None and self.link.client not in pinned:
+            raise InputError(
+                f"{self.terms.roster} has no line for this client itself ({self.identity.public.hex()}), so "
+                "that it would decline every cohort that it is in"
+            )
 
     async def model(self) -> ServedModel:
         """Fetch the model that the server names, if it continues the one that this client knows."""

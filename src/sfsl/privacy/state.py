@@ -143,6 +143,7 @@ class ClientState(Closing):
         self._entering: FrozenPeriod | None = None  # begun, and nothing of it has left yet
         self._submitted: dict[str, Indices] = {}
         self._round: bytes | None = None
+        self._exposed_known = False
 
     @classmethod
     def create(
@@ -237,8 +238,14 @@ class ClientState(Closing):
         none."""
         return self._record.exposed
 
+    @property
+    def exposed_known(self) -> bool:
+        """Whether somebody looked, since this state was opened, which samples were exposed."""
+        return self._exposed_known
+
     def expect_exposed(self, *digests: bytes) -> None:
         """Note durably which lists of exposed samples may lie beside this state from now on."""
+        self._exposed_known = True
         if digests != self._record.exposed:
             self._replace(exposed=digests)
 

@@ -157,16 +157,33 @@ class ExactLimits(Checked, frozen=True):
     """What a client's owner allows of rounds of exact sums (spec limits); hardly anything, unless said.
 
     Histograms of held-out scores are all zero in rounds of more than ``bins``, of bins narrower than
-    ``least_scale``, or where fewer than ``least_samples`` of its own would be counted. ``dataset``: weights
-    may be the number of its samples, on every row it asks for. ``least_set``: a union must have room for so
-    many rows of each client, whatever this one has.
+    ``least_scale``, or where fewer than ``least_samples`` of its own would be counted. Of its samples a row
+    weighs ``row_samples`` at the most; ``dataset``: any number, and all that it has on every row it asks for.
+    ``least_set``: a union must have room for so many rows of each client, whatever this one has.
     """
 
     bins: Annotated[int, Meta(ge=0, le=MAX_BINS)] = 0
     least_scale: Annotated[float, Meta(ge=0)] = 0.1
     least_samples: Annotated[int, Meta(ge=0)] = 10
+    row_samples: Annotated[int, Meta(ge=1)] = 2
     dataset: bool = False
     least_set: Annotated[int, Meta(ge=1)] = 64
+
+    def require_weights(self, update: UpdateParams) -> None:
+        """Refuse weights that count more of this client's samples than its owner allows. A row that one
+        client alone trained weighs what this client says."""
+        kind, most = update.averaging.weights, update.rows.max_weight
+        if self.dataset or kind == "owners":
+            return
+        if kind == "dataset":
+            raise Refused(
+                "weights that tell how many samples this client has, which its owner does not allow"
+            )
+        if most > self.row_samples:
+            raise Refused(
+                f"rows that weigh up to {most} samples tell how many of this client's touch each; it allows "
+                f"{self.row_samples}"
+            )
 
     def scores(self, told: ScoreBins | None) -> ScoreBins | None:
         """Return the bins that it counts scores in, if any: what it leaves out is zero in its words."""
@@ -214,10 +231,7 @@ class RoundPolicy(Checked, frozen=True):
             raise Refused("the round is for another model than this client has")
         if max(params.update.rows.clip, params.update.dense.clip) > self.max_clip:
             raise Refused(f"updates clipped at more than {self.max_clip}, which this client allows")
-        if params.update.averaging.weights == "dataset" and not self.limits.dataset:
-            raise Refused(
-                "weights that tell how many samples this client has, which its owner does not allow"
-            )
+        self.limits.require_weights(params.update)
         room = params.union.build().capacity
         least = min(params.union.domain, clients * self.limits.least_set)
         if room < least:

@@ -71,7 +71,8 @@ class Terms(Checked, frozen=True, rename="kebab"):
     least_set: Exact sums: decline unions without room for so many rows of each client.
     score_bins: Exact sums, and hot rows without noise: count held-out scores in at most so many bins; 0: no
         scores leave this client.
-    dataset_weights: Exact sums: allow weights that tell the server how many samples this client has.
+    dataset_weights: Exact sums: allow weights that tell the server how many samples this client has, in all
+        or on a row.
     max_clip: Decline updates clipped at more than this.
     max_rows: Exact sums: decline submodels of more rows.
     patience_hours: Keep on asking for so long where the server's certificate, its clock, its load or a

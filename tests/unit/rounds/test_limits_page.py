@@ -14,6 +14,7 @@ from sfsl.client.events import About
 from sfsl.data.catalogue import Catalogue, CatalogueTable
 from sfsl.errors import Refused
 from sfsl.models.package import Package, WordPackage
+from sfsl.rounds.exchanges import HotInvitation, Invitation
 from sfsl.rounds.hot import HotParams
 from sfsl.rounds.params import RoundParams
 from sfsl.secagg import SessionParams
@@ -71,6 +72,33 @@ def test_so_has_all_that_is_said_before_a_round() -> None:
 def test_every_hyperparameter_has_a_line() -> None:
     told = round_rules(RunConfig()).training(1)
     assert {name for name, *_ in LINES if "." not in name} >= set(told)
+
+
+class Asked(dict[str, float]):
+    """Hyperparameters that note which of them somebody looks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = set[str]()
+
+    def get(self, name: str, default: object = None) -> typing.Any:
+        self.names.add(name)
+        return default
+
+    __getitem__ = get
+
+
+def test_so_has_every_hyperparameter_that_a_client_looks_for() -> None:
+    """Whether our server tells it or not: others may."""
+    asked = Asked()
+    DeviceTrainer(None, lambda number: number).require(asked)  # type: ignore[arg-type]
+    assert asked.names == {name for name, *_ in LINES if "." not in name}
+
+
+def test_an_invitation_is_its_roster_and_its_parameters() -> None:
+    """What else it said would be a knob without a line."""
+    for kind in (Invitation, HotInvitation):
+        assert kind.__struct_fields__ == ("roster", "round")
 
 
 def test_hyperparameters_are_refused_beyond_their_lines() -> None:

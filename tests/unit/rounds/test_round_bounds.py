@@ -192,7 +192,7 @@ def test_scores_are_counted_in_bins_that_are_not_too_fine() -> None:
 
 def test_what_a_client_declines_of_exact_sums() -> None:
     """Each bound where it just fits, and one beyond it."""
-    policy = changed(Cohort(6).policy, limits=ExactLimits(least_set=10), max_clip=1.0)
+    policy = changed(Cohort(6).policy, limits=ExactLimits(least_set=10, row_samples=50), max_clip=1.0)
     policy.require(PARAMS, MODEL, 6)  # a clip of 1, room for 60 rows of six clients
     small = changed(PARAMS, union=changed(PARAMS.union, capacity=59))
     for params, own, clients, terms, says in (
@@ -204,6 +204,14 @@ def test_what_a_client_declines_of_exact_sums() -> None:
         with pytest.raises(Refused, match=says):
             terms.require(params, own, clients)
     policy.require(PARAMS, MODEL, 7)  # no more rows than there are
+    few = changed(policy, limits=changed(policy.limits, row_samples=49))
+    with pytest.raises(Refused, match=r"rows that weigh up to 50 samples.*allows 49"):
+        few.require(PARAMS, MODEL, 6)
+    changed(few, limits=changed(few.limits, dataset=True)).require(PARAMS, MODEL, 6)
+    rows = changed(PARAMS.update.rows, max_weight=1)
+    owners = changed(PARAMS.update, rows=rows, averaging=changed(PARAMS.update.averaging, weights="owners"))
+    assert ExactLimits().row_samples == 2
+    changed(few, limits=changed(few.limits, row_samples=1)).require(changed(PARAMS, update=owners), MODEL, 6)
     for part in ("rows", "dense"):
         update = changed(PARAMS.update, **{part: changed(getattr(PARAMS.update, part), clip=1.01)})
         with pytest.raises(Refused, match="clipped at more than"):

@@ -320,7 +320,7 @@ def device_member(
     home.note_terms(terms.loosened())
     with home.state(node.label, terms.calendar, terms.budget) as state, home.personal(task.spec) as personal:
         train, held_out = load(state)
-        if terms.exact_sums and not (terms.repeat_samples or node.simulated or state.exposed):
+        if terms.exact_sums and not (terms.repeat_samples or node.simulated or state.exposed_known):
             raise InputError(
                 "this app takes samples into a period without asking which of them an earlier one has "
                 "exposed (node.home.exposed.fresh, as films/data.py does); this node's operator can allow "
