@@ -65,7 +65,7 @@ _SAMPLE_SECONDS = 0.5
 _STALL_SECONDS = 600.0  # without a line about a round, which takes minutes where others have the machine
 _AGAIN_SECONDS = 1.0  # until a server that ended by itself is started again, as a supervisor would
 _MOST_ENDS = 50
-_KEPT = ("checked-in", "committed", "aborted")
+_KEPT = ("checked-in", "invited", "committed", "aborted")
 _BUDGET = Budget(math.inf, math.inf, 10**6)  # made-up devices; a person's is asked once
 _CALENDAR = Calendar(start=date(2026, 1, 1), days=3650)
 
@@ -208,14 +208,15 @@ grace_seconds = 2
         await asyncio.sleep(0.5)
         swarm = self._swarm()
         playing = asyncio.create_task(swarm.run())
-        measuring = asyncio.create_task(self._measure())
+        watching = [asyncio.create_task(one) for one in (self._measure(), self._watch())]
         try:
             await self._torment(playing)
         finally:
             await self.server.close()
-            for task in (playing, measuring):
+            await asyncio.sleep(0.1)  # for the last line of the log
+            for task in (playing, *watching):
                 task.cancel()
-            for ended in await asyncio.gather(playing, measuring, return_exceptions=True):
+            for ended in await asyncio.gather(playing, *watching, return_exceptions=True):
                 if isinstance(ended, Exception):
                     self.unhandled.append(repr(ended))
             for memory in self.memories.values():
@@ -237,7 +238,6 @@ grace_seconds = 2
                     if begun := _INVITED.search(line):
                         took = [*took[-9:], changed - since]
                         latest, since = int(begun[1]), changed
-                        self.begun[begun[2]] = time.time()
                 if latest in left and not self.server.ended:
                     await self._strike(left.pop(latest), statistics.median(took))
                     since = changed = time.monotonic()
@@ -257,6 +257,15 @@ grace_seconds = 2
                 if playing.done() or time.monotonic() - changed > _STALL_SECONDS:
                     self.unhandled.append("the clients stopped, or nothing went on for long")
                     return
+                await asyncio.sleep(0.02)
+
+    async def _watch(self) -> None:
+        """Note when rounds begin, by a clock that is right, also while something is struck."""
+        with open(self.server.log) as log:
+            while True:
+                for line in log.readlines():
+                    if begun := _INVITED.search(line):
+                        self.begun[begun[2]] = time.time()
                 await asyncio.sleep(0.02)
 
     async def _strike(self, strike: Strike, usual: float) -> None:
@@ -356,7 +365,8 @@ grace_seconds = 2
             counted = {name: registry.acknowledged(client) for name, client in ids.items()}
         with LmdbStore.open(state / "store") as store:
             store_round = store.round
-        return Evidence(
+        waits = {name: sorted([*waits, *report.paused.get(name, ())]) for name, waits in self.waits.items()}
+        found = Evidence(
             rounds=self.plan.rounds,
             log=self.server.log.read_text(),
             kills=self.server.kills,
@@ -366,7 +376,7 @@ grace_seconds = 2
             store_round=store_round,
             told=self.told,
             vanished=report.vanished,
-            waits=self.waits,
+            waits=waits,
             whole=self._whole(report),
             exposed={name: memory.exposed for name, memory in self.memories.items()},
             ledgers=ledgers,
@@ -376,6 +386,14 @@ grace_seconds = 2
             unhandled=self.unhandled,
             failed=report.failed,
         )
+        self._keep_told(found)
+        return found
+
+    def _keep_told(self, found: Evidence) -> None:
+        """What every client said and when, for who asks how a verdict came about."""
+        begun = [asdict(one) for one in found.begun()]
+        said = {"begun": begun, "told": found.told, "vanished": found.vanished, "waits": found.waits}
+        (self.folder / "told.json").write_text(json.dumps(said) + "\n")
 
     def _lines(self, path: Path) -> list[RoundRecord]:
         try:

@@ -19,6 +19,7 @@ _BAD = re.compile(r"^.*(?:Traceback|mistake of this program|ERROR|CRITICAL).*$",
 # A process is flat if its median of the last quarter of its rounds is at most so much above the first's.
 FLAT_SHARE, FLAT_MIB = 0.05, 4.0
 _LEAST_ROUNDS = 8  # of a server process, for quarters to mean something
+_SEEN_LATE = 0.5  # seconds; a busy machine reads the server's log a little after a client has its message
 _WARM_UP = 2  # rounds in which a process takes what it then keeps
 
 
@@ -123,23 +124,39 @@ def explained(found: Evidence) -> list[str]:
 def in_step(found: Evidence) -> list[str]:
     """A client checks in once for each round: no two rounds begin without it noticing the first, but those
     that begin while it waits, as it says, before it tries again. One that vanishes while it checks in, when
-    the server knows of it and it does not, begins anew from there."""
+    the server knows of it and it does not, begins anew from there. What it is invited to it has noticed: it
+    may hear that it is checked in when the round has begun."""
     wrong, begun = [], found.begun()
     for name, events in found.told.items():
         checked_in = [at for at, kind, _ in events if kind == "checked-in"]
         times = sorted([*checked_in, *found.vanished.get(name, ())])
         waits = found.waits.get(name, ())
+        noticed = _noticed(begun, events)
         if not checked_in:
             wrong.append(f"{name} never checked in")
             continue
         for early, late in zip(times, [*times[1:], float("inf")], strict=True):
             between = [one for one in begun if early < one.at < late]
             # One round it was in, and one that it missed.
-            missed = [one for one in between[1:] if not any(start < one.at < end for start, end in waits)]
+            missed = [
+                one
+                for one in between[1:]
+                if one.id not in noticed and not any(start < one.at < end for start, end in waits)
+            ]
             if len(missed) > 1:
                 numbers = ", ".join(str(one.number) for one in missed)
                 wrong.append(f"{name} slept through {len(missed)} rounds ({numbers})")
     return wrong
+
+
+def _noticed(begun: Sequence[Begun], events: Sequence[tuple[float, str, int | None]]) -> set[str]:
+    """The ids of the rounds that a client was invited to; a number that was begun again is told by when."""
+    noticed = set()
+    for at, kind, number in events:
+        known = [one.id for one in begun if one.number == number and one.at < at + _SEEN_LATE]
+        if kind == "invited" and known:
+            noticed.add(known[-1])
+    return noticed
 
 
 def charged(found: Evidence) -> list[str]:

@@ -18,7 +18,7 @@ from power import MEMORY, Disk, PowerCut, powered_by
 from deployment import new_store
 from sfsl import durable
 from sfsl.checksums import require_last_line
-from sfsl.durable import LineFile, write_new, write_whole, written_whole
+from sfsl.durable import LineFile, folder_made_whole, write_new, write_whole, written_whole
 from sfsl.errors import InputError, StoreFull
 from sfsl.rounds.record import RoundTally
 from sfsl.service.driver import Journal
@@ -130,6 +130,32 @@ def test_a_layer_that_does_not_flush_folders_is_caught(monkeypatch: pytest.Monke
 
 # -- killed at every system call ---------------------------------------------------------------
 
+
+def make_folders(folder: Path, done: list[bytes]) -> None:
+    for name, data in ((b"store", OLD), (b"run", NEW)):
+        with folder_made_whole(folder / "below" / name.decode()) as aside:
+            write_new(aside / "first", data)
+            with written_whole(aside / "second", checksum=True) as file:
+                file.write(data)
+        done.append(name)
+
+
+def folders_are_whole(folder: Path, done: list[bytes]) -> None:
+    for name, data in ((b"store", OLD), (b"run", NEW)):
+        made = folder / "below" / name.decode()
+        assert made.exists() or name not in done
+        if made.exists():
+            assert sorted(os.listdir(made)) == ["first", "second"]
+            assert (made / "first").read_bytes() == data
+            assert (made / "second").read_bytes().startswith(data + b"\n# checksum ")
+            shutil.rmtree(made)
+    make_folders(folder, [])  # and it goes on, whatever was left
+    assert sorted(os.listdir(folder / "below")) == ["run", "store"]
+
+
+# That a folder's files are flushed before it has its name: tests/unit/test_durable_files.py.
+KILLED = ACTS | {"folders": (make_folders, folders_are_whole)}
+
 CHILD = """
 import os, sys
 from pathlib import Path
@@ -141,16 +167,16 @@ class Reported(list):
         super().append(one)
         os.write(1, b".")
 
-own.ACTS[sys.argv[1]][0](Path(sys.argv[2]), Reported())
+own.KILLED[sys.argv[1]][0](Path(sys.argv[2]), Reported())
 """
-CALLS = ("write", "fsync", "rename", "link", "unlink", "ftruncate")
+CALLS = ("write", "fsync", "rename", "link", "unlink", "ftruncate", "mkdir")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-@pytest.mark.parametrize("what", ACTS)
+@pytest.mark.parametrize("what", KILLED)
 def test_a_kill_at_every_system_call(what: str) -> None:
-    act, check = ACTS[what]
+    act, check = KILLED[what]
     with tempfile.TemporaryDirectory(dir=MEMORY) as place:
         every = list[bytes]()
         act(Path(place), every)

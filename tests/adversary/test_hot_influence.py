@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sfsl.rounds import Trained, hot_bounds
-from sfsl.rounds.hot import SAMPLE_SHARE, HotSet, HotState
+from sfsl.rounds.hot import SAMPLE_SHARE, SCORES_SHARE, UPDATE_SHARE, HotSet, HotState
 from sfsl.rounds.hot_bounds import Bounds, Part
 from sfsl.rounds.hot_client import update_vector, with_noise
 from sfsl.rounds.hot_server import HotRound, HotSums, plan_hot
@@ -256,6 +256,39 @@ def test_noise_alone_is_rarely_longer_than_what_is_allowed_for_it() -> None:
     assert norms.max() < allowed < 3.5 * np.median(norms)
     assert hot_bounds._noise_norm(weights, 10.0) > allowed
     assert hot_bounds._noise_norm(np.zeros(0)) == 0
+
+
+def test_what_is_allowed_for_noise_by_hand() -> None:
+    """Weights 4, 1 and 1: their sum is 6, that of their squares 18, the largest 4."""
+    rare = 40 * math.log(2)
+    allowed = hot_bounds._noise_norm(np.array([4.0, 1.0, 1.0]))
+    assert allowed**2 == pytest.approx(6 + 2 * math.sqrt(18 * rare) + 2 * 4 * rare)
+    rarer = hot_bounds._noise_norm(np.array([4.0, 1.0, 1.0]), 3.0)
+    assert rarer**2 == pytest.approx(6 + 2 * math.sqrt(18 * (rare + 3)) + 2 * 4 * (rare + 3))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+@pytest.mark.parametrize("clients", [4, 10**9])
+def test_what_a_row_is_cut_to_by_hand(noise: float, clients: int) -> None:
+    """One row of two numbers and nine owners: by what they can have said of it alone, where there are many
+    clients, and by what all together can have said, where there are few."""
+    params, rare = planned().params, 40 * math.log(2)
+    (kept,) = Bounds(params, clients, noise).model([Part(np.array([[3e9, -4e9]]), np.array([9]))])
+    own = params.clip * (UPDATE_SHARE + math.sqrt(2) / params.levels)
+    alone = 9 * own + noise * math.sqrt(2 + 2 * math.sqrt(2 * rare) + 2 * rare)
+    all_said = params.clip * (UPDATE_SHARE + math.sqrt(params.length) / params.levels)
+    together = 2 * all_said + noise / 3 * math.sqrt(2 + 2 * math.sqrt(2 * rare) + 2 * rare)
+    wanted = min(alone, 3 * together) if clients == 4 else alone
+    np.testing.assert_allclose(kept, [[0.6 * wanted, -0.8 * wanted]])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_what_histograms_are_cut_to_by_hand(noise: float) -> None:
+    params, rare = planned().params, 40 * math.log(2)
+    kept = Bounds(params, 7, noise).histograms(np.array([5e9, -5e9, 5e9, 5e9]))
+    longest = 7 * params.clip * (SCORES_SHARE + 2 / params.levels)
+    longest += noise * math.sqrt(4 + 2 * math.sqrt(4 * rare) + 2 * rare)
+    np.testing.assert_allclose(kept, np.array([1, -1, 1, 1]) * longest / 2)
 
 
 def test_the_longest_are_cut_until_the_norm_fits() -> None:

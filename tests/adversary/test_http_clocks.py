@@ -79,7 +79,7 @@ def machine(wall: int = NOW) -> Machine:
 
 def forgetful(patch: pytest.MonkeyPatch) -> None:
     """A server that begins by its machine's clock, whatever was taken before."""
-    patch.setattr(SigningClock, "_read", lambda self: 0)
+    patch.setattr(SigningClock, "_read", lambda self: clock._NOTHING)
 
 
 @attack(refusal=ClockSkew, weaken=forgetful)
@@ -186,7 +186,45 @@ def test_a_step_is_logged_once_and_a_clock_that_is_far_behind_too(caplog: pytest
     one.take(one.signed())
     one.wall -= 10 * DAY
     one.start()
-    assert "is 10 days behind the time" in caplog.messages[-1]
+    assert "is 10 days behind what it was" in caplog.messages[-1]
+
+
+def test_kills_one_after_another_are_not_taken_for_a_clock_that_was_set_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each leaves what was written ahead; the machine's clock was right all along."""
+    one = machine()
+    caplog.set_level(logging.INFO)
+    for _ in range(3):
+        one.take(one.signed())
+        one.let(1000)
+        one.start()
+    assert [(said.levelname, said.getMessage()[:57]) for said in caplog.records] == [
+        ("INFO", "requests are signed by a clock 58.0 s ahead of this machi"),
+        ("INFO", "requests are signed by a clock 87.0 s ahead of this machi"),
+    ]
+    caplog.clear()
+    one.take(one.signed())
+    one.let(1000)
+    one.wall -= 60_000  # and now it is set back
+    one.start()
+    assert [
+        (said.levelname, "is 59.0 s behind what it was" in said.getMessage()) for said in caplog.records
+    ] == [("WARNING", True)]
+
+
+@pytest.mark.parametrize(("back", "warns"), [(clock._AHEAD_MS, False), (clock._AHEAD_MS + 1, True)])
+def test_the_file_of_an_earlier_version_still_counts(
+    back: int, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It did not note the machine's clock, so far behind is as good as set back."""
+    one = machine()
+    body = b"\x01\x82\xa4type\xadsigning-clock\xa7time_ms\xcf" + NOW.to_bytes(8, "big")
+    one.path.write_bytes(b"sfsl clock\r\n\x1a\n\x00\x00" + sha256(body).digest() + body)
+    one.wall = NOW + 1 - back
+    one.start()
+    assert one.clock.now_ms == NOW + 1
+    assert [said.levelname for said in caplog.records] == ["WARNING"] * warns
 
 
 def test_a_damaged_file_is_said_and_does_not_keep_the_server_down(caplog: pytest.LogCaptureFixture) -> None:

@@ -233,6 +233,24 @@ def test_a_backup_from_an_earlier_period_cannot_make_a_second_key(path: Path) ->
             state.expose(b"r2")
 
 
+def test_an_old_copy_found_in_a_new_period_closes_the_one_before(path: Path) -> None:
+    """What the old period cost stays counted, beside what nobody remembers."""
+    once = PRESETS["cpp2"].epsilon_one
+    with create(path) as state:
+        begin(state)
+        play_round(state, b"r1")
+        with pytest.raises(RolledBack):
+            begin(state, NEXT, acknowledged=3)
+        assert [line.exposures for line in state.ledger.closed] == [1]
+    with reopen(path) as state:
+        assert [line.exposures for line in state.ledger.closed] == [1]
+        assert (state.ledger.lost, state.ledger.begun) == (2, 3)
+        assert state.epsilon_total == pytest.approx(once + 2 * PRESETS["cpp2"].epsilon_infinity)
+        begin(state, NEXT, acknowledged=3)
+        with pytest.raises(Declined, match="sits out"):
+            state.expose(b"r2")
+
+
 def test_a_fresh_state_of_a_client_that_took_part_before(path: Path) -> None:
     with create(path) as state, pytest.raises(RolledBack):
         begin(state, acknowledged=7)

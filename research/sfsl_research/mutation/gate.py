@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from sfsl_research.mutation.mutants import ROOMS, Mutant, mutants_of, sample
+from sfsl_research.mutation.notes import add_note, read_notes
 from sfsl_research.mutation.reach import Reach, digest, reach
 from sfsl_research.mutation.trial import Bench, Outcome
 
@@ -54,8 +55,7 @@ class Kept:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._known: dict[str, tuple[list[str], Outcome]] = {}
-        for line in path.read_text().splitlines() if path.exists() else ():
-            name, key, outcome = json_text.loads(line)
+        for name, key, outcome in read_notes(path):
             self._known[name] = (key, Outcome(**outcome))
 
     def find(self, mutant: Mutant, key: list[str]) -> Outcome | None:
@@ -67,8 +67,7 @@ class Kept:
 
     def add(self, mutant: Mutant, key: list[str], outcome: Outcome) -> None:
         self._known[mutant.name] = (key, outcome)
-        with self._path.open("a") as file:
-            file.write(json_text.dumps([mutant.name, key, asdict(outcome)]) + "\n")
+        add_note(self._path, [mutant.name, key, asdict(outcome)])
 
 
 def main() -> None:

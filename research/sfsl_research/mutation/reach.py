@@ -9,13 +9,14 @@ import os
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import coverage
 import pytest
+
+from sfsl_research.mutation.notes import read_notes, replace_notes
 
 # Whatever talks to the rooms that are mutated, and takes less than tests of whole pages, wheels or models do.
 _ROOMS = ("crypto", "secagg", "union", "privacy", "submodel", "rounds", "service", "carriers/https", "client")
@@ -86,8 +87,8 @@ class _Recorder:
 def reach(root: Path, kept: Path, sources: Sequence[Path]) -> Reach:
     """The record in ``kept``, brought up to date with the tests and sources below ``root``."""
     source = digest(*sources)
-    known = _read(kept) if kept.exists() else Reach(source)
-    if known.sources != source:
+    known = _read(kept)
+    if known is None or known.sources != source:
         known = Reach(source)
     now = {str(one.relative_to(root)): digest(one) for one in _test_files(root)}
     stale = {name for name in now.keys() | known.files.keys() if now.get(name) != known.files.get(name)}
@@ -101,7 +102,7 @@ def reach(root: Path, kept: Path, sources: Sequence[Path]) -> Reach:
         failed = 1
         try:
             _record(root, known, sorted(stale & now.keys()))
-            kept.write_text(json.dumps(vars(known)))
+            replace_notes(kept, vars(known))
             failed = 0
         except Exception:
             traceback.print_exc()
@@ -109,7 +110,9 @@ def reach(root: Path, kept: Path, sources: Sequence[Path]) -> Reach:
             os._exit(failed)
     if os.waitpid(child, 0)[1]:
         raise SystemExit("the tests could not be run; what is above says why")
-    return _read(kept)
+    if (made := _read(kept)) is None:
+        raise SystemExit(f"{kept} is not what was written a moment ago; look at the disk")
+    return made
 
 
 def _record(root: Path, known: Reach, files: Sequence[str]) -> None:
@@ -152,9 +155,11 @@ def digest(*files: Path) -> str:
     return together.hexdigest()
 
 
-def _read(kept: Path) -> Reach:
-    raw: Mapping[str, Any] = json.loads(kept.read_text())
-    lines = {
-        file: {int(line): tests for line, tests in found.items()} for file, found in raw["lines"].items()
-    }
-    return Reach(raw["sources"], raw["files"], raw["seconds"], lines)
+def _read(kept: Path) -> Reach | None:
+    """The record; None where there is none, or a damaged one."""
+    for raw in read_notes(kept):
+        lines = {
+            file: {int(line): tests for line, tests in found.items()} for file, found in raw["lines"].items()
+        }
+        return Reach(raw["sources"], raw["files"], raw["seconds"], lines)
+    return None

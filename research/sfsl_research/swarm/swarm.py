@@ -77,7 +77,8 @@ class SwarmReport:
     """``ended``: rounds by number and how they ended. ``attempts``: check-ins by how they ended.
     ``errors``: what clients met and said, by kind. ``failed``: clients that had to give up, and why.
     ``whole``: committed rounds that a client went through. ``work``: committed rounds by number, their
-    exchanges in order and then their end. ``vanished``: when a client went away by plan."""
+    exchanges in order and then their end. ``vanished``: when a client went away by plan. ``paused``: from
+    when until when it paused after a round that it did not go through."""
 
     ended: dict[int, str] = field(default_factory=dict)
     attempts: Counter[str] = field(default_factory=Counter)
@@ -88,6 +89,7 @@ class SwarmReport:
     whole: Counter[str] = field(default_factory=Counter)
     work: dict[int, list[Exchange]] = field(default_factory=dict)
     vanished: dict[str, list[float]] = field(default_factory=dict)
+    paused: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
     def note_work(self, attempt: Attempt, now: float) -> None:
         """Of a client that went through a committed round."""
@@ -241,7 +243,9 @@ class Swarm:
             strange = 0
             idle = 0 if attempt.whole else idle + 1
             if idle:
-                await asyncio.sleep(pause.delay(idle - 1))
+                delay, now = pause.delay(idle - 1), time.time()
+                self.report.paused.setdefault(name, []).append((now, now + delay))
+                await asyncio.sleep(delay)
 
     def _note(self, name: str, attempt: Attempt) -> None:
         report, wanted = self.report, self._settings.rounds

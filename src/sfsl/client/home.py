@@ -68,7 +68,7 @@ _FORMAT = RecordFormat(
     b"sfsl rows\r\n\x1a\n\x00\x00\x00",  # 16 bytes, as a client state has its own
     largest=1 << 28,
     what="a file of personal rows",
-    lost="Without it, personal rows start anew",
+    lost="Restore it, or move it away: then personal rows start anew",
 )
 
 
@@ -195,7 +195,10 @@ class Home:
             data = without_last_line(path.read_bytes(), str(path))
             return bytes.fromhex(data.decode("ascii").strip())
         except (OSError, ValueError):  # also where the checksum does not fit
-            raise StateError(f"{path} does not hold the id of a deployment, or is damaged") from None
+            raise StateError(
+                f"{path} does not hold the id of a deployment, or is damaged; write the 32 digits into it "
+                "that the server shows as its deployment, if it is the one that this client joined"
+            ) from None
 
     def pin(self, deployment: bytes) -> None:
         """Keep to this deployment from now on; the state is made before."""

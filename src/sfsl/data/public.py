@@ -121,6 +121,11 @@ DATA_SETS = {
 }
 
 
+# What archives that are damaged raise. One whose flags say that it is encrypted, or packed in a way that this
+# Python does not know, is a RuntimeError.
+_BROKEN = (OSError, EOFError, RuntimeError, zlib.error, tarfile.TarError, zipfile.BadZipFile)
+
+
 def digest_of(path: Path, kind: str) -> str:
     with path.open("rb") as file:
         made = hashlib.new(kind, usedforsecurity=False)
@@ -143,7 +148,7 @@ def write_table(download: Path, out: Path, data: PublicData) -> int:
     """Make a table with names of columns from a download; returns its lines."""
     lines = 0
     try:
-        with _opened(download, data.member) as source, written_whole(out) as target:
+        with written_whole(out) as target, _opened(download, data.member) as source:
             # Two signs as a separator become a tab, which neither ids nor ratings have in them.
             between = data.separator if len(data.separator) == 1 else "\t"
             target.write(between.join(data.header).encode() + b"\n")
@@ -154,7 +159,7 @@ def write_table(download: Path, out: Path, data: PublicData) -> int:
                 lines += len(block)
                 # Such files have no quotes around texts, so one that is there belongs to a name.
                 target.write(text.replace(b'"', b"'"))
-    except (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile) as error:
+    except _BROKEN as error:
         raise InputError(f"{download} cannot be unpacked: {error}; remove it and fetch it again") from None
     return lines
 
@@ -174,6 +179,8 @@ def _opened(download: Path, member: str) -> Iterator[BinaryIO]:
             if unpacked.peek(512)[257:262] == b"ustar":
                 with tarfile.open(fileobj=unpacked, mode="r|") as tape:
                     yield _in_tar(tape, member, download)
+                while unpacked.read(_PIECE):  # to its end, where its checksum stands
+                    pass
             else:
                 yield io.BufferedReader(unpacked)
         else:

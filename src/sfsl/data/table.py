@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfsl.arrays import Indices
+from sfsl.data.fetched import require_as_fetched
 from sfsl.data.lines import GZIP_MAGIC, LoadReport, shown
 from sfsl.data.samples import Column
 from sfsl.errors import InputError
@@ -75,6 +76,7 @@ def open_table(source: Source, report: LoadReport, separator: str = "") -> Table
             start = file.read(16)
     except OSError as error:
         raise InputError(f"{report.source}: cannot be read: {error.strerror or error}") from None
+    require_as_fetched(path)
     if start.startswith(b"PAR1"):
         return _parquet(path, report)
     return _text(path, report, separator)

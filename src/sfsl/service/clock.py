@@ -20,12 +20,15 @@ _NOTED_MS = 1000
 _LARGEST = 1024
 
 
-class _Horizon(Message, frozen=True, tag="signing-clock"):
-    """No request that was taken claims a later time."""
+class _Horizon(Message, frozen=True, tag="signing-clock", omit_defaults=True):
+    """No request that was taken claims a later time. ``wall_ms``: what the machine's clock said when this was
+    written; earlier versions did not note it."""
 
     time_ms: int
+    wall_ms: int | None = None
 
 
+_NOTHING = _Horizon(0)
 FORMAT = RecordFormat(
     _Horizon,
     b"sfsl clock\r\n\x1a\n\x00\x00",
@@ -42,16 +45,31 @@ class SigningClock(Closing):
 
     def __init__(self, path: Path | None, *, wall: Callable[[], int], steady: Callable[[], int]) -> None:
         self._path, self._wall, self._steady = path, wall, steady
-        self._horizon = self._latest = self._read()
+        before = self._read()
+        self._horizon = self._latest = before.time_ms
         here = wall()
         self.began_ms = max(here, self._horizon + 1)
         self._since = steady()
         self._noted_ms = here - self.began_ms
-        if -self._noted_ms > _AHEAD_MS:
+        self._tell_start(here, before.wall_ms)
+
+    def _tell_start(self, here: int, before: int | None) -> None:
+        """Log a clock that was set back since ``before``; or that kills, each of which leaves up to half a
+        minute written ahead, have led this one away from the machine's, which is nothing to mend."""
+        ahead = -self._noted_ms
+        if before is None:  # of an earlier version: so far ahead is as good as set back
+            before = here + ahead if ahead > _AHEAD_MS else here
+        if (back := before - here) > _NOTED_MS:
             log.warning(
-                "this machine's clock is %s behind the time up to which requests were taken before; requests "
-                "are signed by a clock that goes on from there, periods follow the machine's",
-                spell(-self._noted_ms),
+                "this machine's clock is %s behind what it was when requests were taken before; requests are "
+                "signed by a clock that goes on from there, periods follow the machine's",
+                spell(back),
+            )
+        elif ahead > _AHEAD_MS:
+            log.info(
+                "requests are signed by a clock %s ahead of this machine's, as kills or a wrong clock have "
+                "left it; periods follow the machine's",
+                spell(ahead),
             )
 
     @property
@@ -91,24 +109,24 @@ class SigningClock(Closing):
             except StoreError as error:
                 log.warning("%s", error)
 
-    def _read(self) -> int:
+    def _read(self) -> _Horizon:
         if self._path is None or not self._path.exists():
-            return 0
+            return _NOTHING
         try:
             with self._path.open("rb") as file:
-                return FORMAT.decode(file.read(_LARGEST + 1), str(self._path)).time_ms
+                return FORMAT.decode(file.read(_LARGEST + 1), str(self._path))
         except OSError as error:
             raise StoreError(f"cannot read {self._path}: {error.strerror}") from None
         except StateError as error:
             # What it guards against needs a clock that was set back as well.
             log.warning("%s. What was signed before now is refused all the same", error)
-            return 0
+            return _NOTHING
 
     def _write(self, time_ms: int) -> None:
         if self._path is not None:
             unwritten = "; no request is taken until it can be"
             with system_errors_as(StoreError, f"write {self._path}", unwritten):
-                write_whole(self._path, FORMAT.encode(_Horizon(time_ms)), mode=OWNER_ONLY)
+                write_whole(self._path, FORMAT.encode(_Horizon(time_ms, self._wall())), mode=OWNER_ONLY)
         self._horizon = time_ms
 
 

@@ -6,7 +6,8 @@ import json
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,7 +18,7 @@ from typer.testing import CliRunner
 
 from sfsl.cli import app, fetch
 from sfsl.data import load_table, load_taobao
-from sfsl.data.public import DATA_SETS
+from sfsl.data.public import DATA_SETS, write_table
 from sfsl.errors import InputError
 
 
@@ -190,12 +191,113 @@ def test_a_download_goes_on_where_it_broke_off(tmp_path: Path, host: Host) -> No
     assert host.asked[:3] == [None, "bytes=100-", "bytes=200-"]
 
 
-def test_another_file_begins_anew(tmp_path: Path, host: Host) -> None:
-    host.content, out = DOWNLOADS["movielens-100k"], tmp_path / "m.csv"
-    (tmp_path / "m.csv.download").write_bytes(b"the start of an older version")
-    (tmp_path / "m.csv.download.etag").write_text('"older"')
+@pytest.fixture
+def broken_off(host: Host, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], None]:
+    """A download of which the first 150 bytes are there."""
+
+    def make(out: Path) -> None:
+        host.content, host.most = DOWNLOADS["movielens-100k"], 150
+        with monkeypatch.context() as patch:
+            patch.setattr(fetch, "_TRIES", 0)
+            with suppress(OSError):
+                fetch._go_on(f"http://127.0.0.1:{host.server_address[1]}/x", beside(out), lambda *_: None)
+        assert beside(out).stat().st_size == 150
+        host.most = 10**9
+        host.asked.clear()
+
+    return make
+
+
+def beside(out: Path) -> Path:
+    return out.with_name(f"{out.name}.download")
+
+
+def test_another_file_begins_anew(tmp_path: Path, host: Host, broken_off: Callable[[Path], None]) -> None:
+    broken_off(out := tmp_path / "m.csv")
+    host.tag, host.content = '"newer"', DOWNLOADS["movielens-100k"] + bytes(9)
     assert fetched(host, "movielens-100k", out, "--accept")["lines"] == 2
-    assert host.asked == ["bytes=29-"]
+    assert host.asked == ["bytes=150-"]
+
+
+@pytest.mark.parametrize("harm", ["flip", "zeros", "short", "note", "no note", "old note"])
+def test_what_is_not_as_it_came_is_fetched_again(
+    tmp_path: Path, host: Host, broken_off: Callable[[Path], None], harm: str
+) -> None:
+    """A bit flipped, a power cut that left zeros or less than was noted, a note that is damaged."""
+    broken_off(out := tmp_path / "m.csv")
+    part, note = beside(out), beside(beside(out)).with_name("m.csv.download.etag")
+    data = bytearray(part.read_bytes())
+    match harm:
+        case "flip":
+            data[70] ^= 1
+        case "zeros":
+            data[100:] = bytes(50)
+        case "short":
+            del data[149:]
+        case "note":
+            note.write_bytes(note.read_bytes().replace(b"150", b"151"))
+        case "no note":
+            note.unlink()
+        case _:
+            note.write_text(host.tag)
+    part.write_bytes(data)
+    assert fetched(host, "movielens-100k", out, "--accept")["lines"] == 2
+    assert host.asked == [None]
+
+
+def test_what_came_behind_the_last_note_is_fetched_again(
+    tmp_path: Path, host: Host, broken_off: Callable[[Path], None]
+) -> None:
+    """As after a kill."""
+    broken_off(out := tmp_path / "m.csv")
+    with beside(out).open("ab") as part:
+        part.write(bytes(20))
+    assert fetched(host, "movielens-100k", out, "--accept")["lines"] == 2
+    assert host.asked == ["bytes=150-"]
+
+
+def test_a_disk_that_changes_what_came_is_found(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that is not packed has no checksum of its own."""
+    host.content, go_on = DOWNLOADS["taobao"], fetch._go_on
+
+    def changes(address: str, path: Path, seen: Any) -> str:
+        came = go_on(address, path, seen)
+        path.write_bytes(path.read_bytes().replace(b"pv", b"qv"))
+        return came
+
+    monkeypatch.setattr(fetch, "_go_on", changes)
+    with pytest.raises(InputError, match="the disk changed it"):
+        fetched(host, "taobao", tmp_path / "t.csv", "--accept")
+    assert not (tmp_path / "t.csv").exists()
+
+
+def test_a_table_that_changed_is_not_read(tmp_path: Path, host: Host) -> None:
+    host.content, out = DOWNLOADS["taobao"], tmp_path / "t.csv"
+    fetched(host, "taobao", out, "--accept")
+    assert load_table(out, label="all")[1].samples == 2
+    out.write_bytes(out.read_bytes().replace(b"2268318", b"2268319"))
+    with pytest.raises(InputError, match=r"not as sfsl data fetch wrote it.*remove t\.csv\.source\.json"):
+        load_table(out, label="all")
+    (tmp_path / "t.csv.source.json").unlink()
+    assert load_table(out, label="all")[1].samples == 2
+
+
+@pytest.mark.parametrize("name", ["movielens-100k", "amazon-video-games", "lastfm-1k"])
+def test_an_archive_that_is_damaged_is_refused_or_read_as_it_was(tmp_path: Path, name: str) -> None:
+    """Behind its first bytes, by which it is known for one."""
+    download, out = tmp_path / "d", tmp_path / "t"
+    download.write_bytes(whole := DOWNLOADS[name])
+    write_table(download, out, DATA_SETS[name])
+    wanted = out.read_bytes()
+    for at in range(8 * 4, 8 * len(whole), 5):
+        data = bytearray(whole)
+        data[at // 8] ^= 1 << at % 8
+        download.write_bytes(data)
+        with suppress(InputError):
+            write_table(download, out, DATA_SETS[name])
+        assert out.read_bytes() == wanted, at
 
 
 def test_what_comes_again_must_be_the_same(tmp_path: Path, host: Host) -> None:

@@ -120,6 +120,8 @@ def test_the_first_deployment_is_kept(tmp_path: Path) -> None:
     (tmp_path / "deployment").write_text("nonsense")
     with pytest.raises(StateError):
         home.deployment()
+    (tmp_path / "deployment").write_text(bytes(16).hex())  # as the error says
+    assert home.deployment() == bytes(16)
 
 
 def test_new_samples_wait_for_the_next_period(tmp_path: Path) -> None:

@@ -207,6 +207,25 @@ def test_a_client_that_vanished_at_its_check_in_begins_anew_from_there() -> None
     assert checks.in_step(replace(gone, vanished={"c2": [tenth]})) == ["c2 never checked in"]
 
 
+def test_a_round_that_a_client_was_invited_to_was_not_slept_through() -> None:
+    """It may hear that it is checked in when the round has begun, or be in one with keys that it dropped."""
+    found = without_check_ins(evidence(), "c2", slice(8, 10))
+    (first, second), (tenth,) = (
+        [one.at for one in found.begun() if one.number == number] for number in (9, 10)
+    )
+
+    def invited(*told: tuple[float, int]) -> list[str]:
+        events = [*found.told["c2"], *((at, "invited", number) for at, number in told)]
+        return checks.in_step(replace(found, told=found.told | {"c2": events}))
+
+    assert invited() == ["c2 slept through 2 rounds (9, 9)"]
+    assert invited((second + 1, 9)) == []
+    assert invited((first + 1, 9)) == []
+    assert invited((tenth + 1, 10)) == ["c2 slept through 2 rounds (9, 9)"]
+    assert invited((tenth + 1, 9)) == []
+    assert invited((first - 5, 9)) == ["c2 slept through 2 rounds (9, 9)"]
+
+
 def test_damage_that_is_mended_and_told_is_fine() -> None:
     found = evidence()
     lines = [RoundRecord.of_lost(one.round) if one.round in (5, 6) else one for one in found.lines]

@@ -224,6 +224,16 @@ def test_many_derived_tables_leave_no_less_than_nothing() -> None:
     assert sum(map(len, sets.values())) == 60
 
 
+def test_without_noise_one_owner_makes_a_row_hot_and_its_derived_row_too() -> None:
+    counts = np.zeros(GOODS)
+    counts[5] = 1.0
+    sets = choose_hot(MODEL, MAPS, counts, 100, 0.0, 10**6).sets(MODEL)
+    assert sets["goods"].rows.tolist() == [5]
+    assert sets["category"].rows.tolist() == MAPS.rows_of("category", np.array([5])).tolist()
+    counts[5] = 0.99
+    assert not any(map(len, choose_hot(MODEL, MAPS, counts, 100, 0.0, 10**6).sets(MODEL).values()))
+
+
 def test_nobody_has_more_owners_than_there_are_clients() -> None:
     counts = np.full(GOODS, 90.0)
     found = choose_hot(MODEL, MAPS, counts, 100, 0.0, 10**6)

@@ -13,8 +13,27 @@ from hot_cohort import HOT, HOT_GOODS, HotCohort, new_store, plan, rules
 from sfsl.errors import Deceived, InvalidMessage, ParameterError, Refused, WrongPhase
 from sfsl.rounds import Trained
 from sfsl.rounds import hot as hot_rows
-from sfsl.rounds.hot import HotParams, HotSet, HotState, Published, Said, blocks_of, choose_hot, listen
-from sfsl.rounds.hot_client import open_published, require_hot, survey_vector, update_vector, with_noise
+from sfsl.rounds.hot import (
+    SAMPLE_SHARE,
+    SCORES_SHARE,
+    UPDATE_SHARE,
+    HotParams,
+    HotSet,
+    HotState,
+    Published,
+    Said,
+    blocks_of,
+    choose_hot,
+    listen,
+)
+from sfsl.rounds.hot_client import (
+    _within,
+    open_published,
+    require_hot,
+    survey_vector,
+    update_vector,
+    with_noise,
+)
 from sfsl.rounds.hot_server import HotServer, HotSums, plan_hot
 from sfsl.rounds.params import HotLimits
 from sfsl.submodel import ModelSpec, RowMaps, RowSet, Table, TrainedRows
@@ -189,6 +208,16 @@ def test_what_may_be_noise_alone_is_not_seen() -> None:
     np.testing.assert_allclose(Said((9.0,), 0.5, 2.0).seen(0.5), [7.5])  # of one owner at the least
 
 
+def test_a_vector_of_exactly_the_norm_that_is_allowed_was_not_cut() -> None:
+    vector = np.array([3.0, -4.0])
+    kept, was = _within(vector, 5.0)
+    assert kept is vector
+    assert not was
+    cut, was = _within(vector, 4.999)
+    assert was
+    np.testing.assert_allclose(cut, vector * 4.999 / 5)
+
+
 def test_blocks_of_the_dense_part() -> None:
     assert blocks_of(3).tolist() == [[0], [1], [2]]
     assert blocks_of(64).shape == (64, 1)
@@ -314,6 +343,8 @@ def test_a_sum_moves_the_model_by_its_average() -> None:
     clicks, others = outcome.scores
     assert clicks.tolist() == others.tolist() == [4] * 8  # 8 words of 100, and 2 of them are a sample
     assert outcome.noise == 0.0
+    assert not outcome.applied.dense_refused
+    assert outcome.applied.refused == {"goods": 0, "category": 0}
     assert outcome.hot.said == {}
     assert outcome.hot.clip == pytest.approx(math.exp(-0.5))
 
@@ -335,6 +366,35 @@ def test_a_noisy_sum_is_listened_to() -> None:
     assert said["goods"].owners == float(outcome.contributors["goods"].sum())
     assert (said[""].owners, said[""].rows) == (4 * DENSE, DENSE)
     assert outcome.noise == pytest.approx(3.0 * 2 / (100 * 0.02))
+
+
+@pytest.mark.parametrize("survivors", [1, 2, 4])
+def test_a_sum_is_bounded_by_what_its_survivors_can_have_said(survivors: int) -> None:
+    """Loud words are cut to one clip for each of them, also where there is only one."""
+    one = plan_hot(rules(), MODEL, new_store(), clients=4, state=TRAINING)
+    levels, bins = one.params.levels, one.params.bins
+    words = np.full(one.params.length, 10**6 * levels)
+    words[-1] = 0
+    names = tuple(f"c{i}" for i in range(survivors))
+    outcome = one.conclude(new_store(), MAPS, HotSums(words, names))
+    dense = outcome.applied.commit.dense.values - np.arange(DENSE)
+    # All that is as loud has the same norm in the end, the dense part and each row over its owners.
+    rows = sum(map(len, HOT.sets(MODEL).values()))
+    said = math.sqrt(survivors) * (UPDATE_SHARE + math.sqrt(one.params.length) / levels)
+    np.testing.assert_allclose(
+        np.linalg.norm(dense), said / math.sqrt(rows + 1) * math.sqrt(survivors) / survivors, rtol=1e-4
+    )
+    longest = survivors * (SCORES_SHARE + math.sqrt(2 * bins) / levels)
+    assert outcome.scores[0].tolist() == [round(longest / math.sqrt(2 * bins) / SAMPLE_SHARE)] * bins
+
+
+def test_noise_is_in_units_of_the_clip() -> None:
+    """The words of a sum are multiples of clip / levels, and so is the deviation: said in clips, it is the
+    same."""
+    noise = 3.0 * math.sqrt(4) / 100
+    for clip in (0.5, 1.0, 3.0):
+        said = moved(noise=3.0, clip=clip).hot.said["goods"].squares
+        assert said == pytest.approx([20 * (0.08**2 - noise**2)] * 3)
 
 
 # -- the machine ---------------------------------------------------------------------------------------

@@ -310,6 +310,15 @@ def test_server(kind: str, place: int) -> None:
         assert frozen(server.server) == picture
 
 
+def test_a_second_invitation_comes_too_late_whatever_is_in_it() -> None:
+    cohort = HotCohort(4, "survey")
+    invitation = cohort.outbound[NAME]
+    client = client_in("survey", Phase.SHARED, False)
+    for one in (invitation, replace(invitation, round=replace(invitation.round, deviation=0.0))):
+        with pytest.raises(WrongPhase, match="takes no HotInvitation now"):
+            client.handle_invitation(one)
+
+
 def test_the_table_leads_from_the_first_phase_to_every_other() -> None:
     reached = {Phase.NEW}
     for move in HOT_MOVES:

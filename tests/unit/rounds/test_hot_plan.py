@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from cohort import DENSE, GOODS, MAPS, MODEL
 from hot_cohort import HOT, HotCohort, new_store, plan, rules
 from sfsl.errors import ParameterError, StoreCorrupt
+from sfsl.rounds import hot_server
 from sfsl.rounds.hot import CUT_SHARE, SAMPLE_SHARE, HotState, choose_hot
 from sfsl.rounds.hot_server import HotSums, plan_hot
 from sfsl.rounds.record import RoundTally
@@ -64,6 +65,18 @@ def test_what_cannot_be_planned(name: str) -> None:
     changes, told = REFUSED[name]
     with pytest.raises(ParameterError, match=told):
         plan(**changes)
+
+
+def test_a_sum_may_come_up_to_where_it_would_wrap_around(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four clients, with noise of a size that is set here to the word."""
+    params = plan(clients=4, rho=1.0).params
+    most = (2**31 - 4 * params.sensitivity) / (hot_server._DEVIATIONS * 2)
+    monkeypatch.setattr(hot_server, "deviation_for", lambda *_: most)
+    assert 4 * params.sensitivity + hot_server._DEVIATIONS * most * 2 == 2**31
+    with pytest.raises(ParameterError, match="wrap around"):
+        hot_server._with_noise(params, 1.0, 3, 4)
+    monkeypatch.setattr(hot_server, "deviation_for", lambda *_: float(np.nextafter(most, 0) - 1e-6))
+    assert hot_server._with_noise(params, 1.0, 3, 4).deviation < most
 
 
 def test_a_sum_that_could_wrap_around(monkeypatch: pytest.MonkeyPatch) -> None:

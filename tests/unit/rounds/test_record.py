@@ -119,6 +119,17 @@ def test_noise_makes_a_log_loss_less_certain() -> None:
     assert noisy == pytest.approx(plain + 3 * 0.5 * math.sqrt(2 * 64) / (2 * 63 * 32))
 
 
+def test_noise_in_the_log_loss_of_two_samples() -> None:
+    bins, click, other = ScoreBins(bins=64), np.zeros(64), np.zeros(64)
+    click[40] = other[20] = 1
+    exact, noisy = (
+        secure_log_loss(outcome(scores=(click, other), bins=bins, noise=noise))["log_loss_secure_error"]
+        for noise in (0.0, 0.01)
+    )
+    assert exact is not None
+    assert noisy == pytest.approx(exact + 3 * 0.01 * math.sqrt(2 * 64) / 2)
+
+
 def learned(samples: int, loss: float, **fields: Any) -> Learned:
     return Learned(
         **{"samples": samples, "loss": loss, "diverged": False, "unknown": 0, "personal": {}} | fields
@@ -210,8 +221,8 @@ def test_a_line_counts_what_was_opened_and_moved() -> None:
     )
 
 
-@pytest.mark.parametrize(("count", "sound"), [(0, True), (2**31 - 1, True), (-1, False)])
-def test_histograms_that_count_below_nothing_are_no_numbers_of_samples(count: int, sound: bool) -> None:
+@pytest.mark.parametrize(("count", "sound"), [(0, True), (2**40 - 1, True), (2**40, False), (-1, False)])
+def test_histograms_that_count_below_nothing_or_too_much_are_not_read(count: int, sound: bool) -> None:
     params = Cohort(3).params
     end, unions = params.model.dense_words, {"goods": RowSet.of([]), "category": RowSet.of([])}
     dense = np.zeros(end + 16, np.int64)

@@ -394,6 +394,8 @@ def test_too_few_requests_end_a_round() -> None:
         _ = step.server.sums
     with pytest.raises(WrongPhase):
         _ = step.server.outcome
+    with pytest.raises(WrongPhase, match="nothing to close"):  # for good
+        step.server.close_phase()
     just = Stepper(Cohort(4), {"union": {"c3"}})
     assert just.finish().survivors == ("c0", "c1", "c2")
 
@@ -480,6 +482,12 @@ def test_snapshots_that_were_damaged(exchange: str) -> None:
     if exchange == "submodel":
         with pytest.raises(StateError, match="half a row number"):
             revive(type(client), changed(kept, positions=(bytes(9),)), client._own)
+
+
+def test_what_was_kept_is_not_read_beyond_its_bound() -> None:
+    """These bytes take no room: nobody looks at them."""
+    with pytest.raises(StateError, match=f"message of {2**30 + 1} bytes where at most {2**30} are"):
+        decode_client(bytes(2**30 + 1))
 
 
 def test_who_waits_for_no_message_is_not_put_away() -> None:

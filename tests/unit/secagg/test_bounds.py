@@ -10,7 +10,7 @@ from sfsl.errors import InputError, InvalidMessage, ParameterError, Refused
 from sfsl.secagg import Layout, Policy, SessionParams, SumParams, TableShape, plan_graph
 from sfsl.secagg import messages as said
 from sfsl.secagg.facade import checked_names
-from sfsl.secagg.graph import default_min_contributors, opened_alone, random_cycles
+from sfsl.secagg.graph import GraphPlan, default_min_contributors, opened_alone, random_cycles
 from sfsl.secagg.masking import own_rows, parse_request, requesters_size
 from sfsl.secagg.messages import require_policy, size_limit
 from world import World
@@ -259,6 +259,10 @@ def test_graphs_that_cannot_be_planned(clients: int, wishes: dict[str, float], s
         plan_graph(clients, **USUAL | wishes)
 
 
+def test_a_plan_promises_two_survivors_where_it_does_not_say() -> None:
+    assert GraphPlan(4, 3, 0.0, 0.0, 0.0).survivors == 2
+
+
 def test_plans_at_the_edge() -> None:
     """Three clients, of whom nobody drops out or lies: one cycle, and both neighbours are needed."""
     plan = plan_graph(3, **USUAL)
@@ -273,6 +277,25 @@ def test_a_plan_is_the_smallest_that_holds() -> None:
         assert 0 < max(plan.opened, plan.split, plan.stuck) <= failure
         assert plan.survivors == clients - int(np.ceil(dropout * clients))
         assert 2 <= plan.threshold <= plan.neighbours < clients
+
+
+@pytest.mark.parametrize(
+    ("clients", "wishes", "largest"),
+    [
+        (7, {"corruption": 0.2, "failure": 0.7}, "split"),
+        (40, {"corruption": 0.1, "failure": 0.1}, "opened"),
+        (40, {"dropout": 0.3, "failure": 0.1}, "stuck"),
+    ],
+)
+def test_what_can_go_wrong_may_be_exactly_as_likely_as_is_allowed(
+    clients: int, wishes: dict[str, float], largest: str
+) -> None:
+    plan = plan_graph(clients, **USUAL | wishes)
+    chance = getattr(plan, largest)
+    assert chance == max(plan.opened, plan.split, plan.stuck) > 0
+    assert plan_graph(clients, **USUAL | wishes | {"failure": chance}) == plan
+    less = float(np.nextafter(chance, 0))
+    assert plan_graph(clients, **USUAL | wishes | {"failure": less}) != plan
 
 
 def test_rows_opened_alone_at_the_edge() -> None:

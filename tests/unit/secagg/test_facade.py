@@ -5,11 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from sfsl.codec import Message
 from sfsl.crypto.ring import RINGS
-from sfsl.errors import InputError, ParameterError, TooFewClients
+from sfsl.errors import InputError, ParameterError, Refused, TooFewClients
 from sfsl.secagg import aggregate, aggregate_rows, facade
 from sfsl.secagg.graph import GraphPlan, default_min_contributors
-from sfsl.secagg.messages import Keys
+from sfsl.secagg.messages import CODEC, Keys
 from sfsl.testing import SeededRandomness
 from world import graph_of
 
@@ -108,6 +109,37 @@ def test_a_cohort_above_512_gets_a_sparse_graph_by_itself() -> None:
     result = aggregate({f"c{i}": [i] for i in range(513)}, dropped_before_upload={"c5"})
     assert result.params.neighbours is not None
     assert result.total.tolist() == [512 * 513 // 2 - 5]
+
+
+@pytest.mark.parametrize(("ring", "says"), [("z32", "take ring='z64', smaller"), ("z64", "; take smaller")])
+def test_what_helps_where_sums_wrap_around(ring: str, says: str) -> None:
+    """A wider ring, where there is one."""
+    most = RINGS[ring].modulus - 1
+    with pytest.raises(InputError, match=says):
+        aggregate({"c1": [most], "c2": [1], "c3": [0]}, ring=ring, threshold=2)
+    assert aggregate({"c1": [most], "c2": [0], "c3": [0]}, ring=ring, threshold=2).total.tolist() == [most]
+
+
+def test_rows_asked_for_are_a_flat_list() -> None:
+    values = {name: np.ones((1, 2), np.uint64) for name in ("a", "b", "c")}
+    with pytest.raises(InputError, match="client 'b': row numbers are a flat array"):
+        aggregate_rows({"a": [1], "b": [[1]], "c": [1]}, values, rows=4)
+
+
+def test_a_client_that_declines_is_a_dropout_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    meter = facade.Meter(["ada"], CODEC, 1000)
+
+    def decline() -> Message:
+        raise Refused("too few are left")
+
+    class Server:
+        def receive(self, name: str, message: Message) -> None:
+            raise AssertionError("nothing was said")
+
+    with caplog.at_level("DEBUG"):
+        meter.answer(Server(), "ada", decline)
+    assert caplog.messages == ["client ada declined: too few are left"]
+    assert meter.cost.client_bytes_up == {"ada": 0}
 
 
 def test_a_dropout_all_of_whose_neighbours_are_gone_needs_no_opening() -> None:

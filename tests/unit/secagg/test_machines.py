@@ -11,9 +11,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from sfsl.errors import InputError, ParameterError, Refused, RemoteError, TooFewClients, WrongPhase
+from sfsl.errors import (
+    InputError,
+    InvalidMessage,
+    ParameterError,
+    Refused,
+    RemoteError,
+    TooFewClients,
+    WrongPhase,
+)
 from sfsl.secagg import Client, Layout, Policy, Server, Start, SumParams
-from sfsl.secagg.messages import Consistency, Survivors, UnmaskRequest
+from sfsl.secagg.messages import Consistency, Survivors, TableShape, UnmaskRequest
 from sfsl.secagg.states import Phase as ClientPhase
 from sfsl.secagg.states import ServerPhase
 from sfsl.testing import SeededRandomness
@@ -262,6 +270,73 @@ def test_starts_and_lists_that_cannot_be() -> None:
         with pytest.raises(Refused):
             client.handle_unmask(UnmaskRequest(world.params.round_id, 0, survivors, dropped, ()))
         assert frozen(client) == before
+
+
+def test_starts_with_rows_that_their_requesters_do_not_match() -> None:
+    table = SumParams(
+        label="sum", ring="z32", min_contributors=1, layout=Layout(dense=0, tables=(TableShape(4, 2),))
+    )
+    policy = Policy(min_clients=2, min_threshold=2, min_contributors=1, max_words=100)
+    world = World(n=3, threshold=2, sums=(table,), policy=policy)
+    world.share(rows={"c0": [[0, 3]], "c1": [[0]], "c2": [[0, 1]]})
+    client, values = world.clients["c0"], [np.ones((2, 2), np.uint32)]
+    start = world.starts()["c0"]
+    (told,) = start.requesters
+    before = frozen(client)
+    for bad in (
+        replace(start, rows=(), requesters=()),  # of no table, where the sum has one
+        replace(start, rows=(*start.rows, *start.rows), requesters=(told, told)),
+        replace(start, requesters=(told[:1],)),  # of fewer clients
+        replace(start, requesters=(told[:, :1],)),  # of fewer rows
+    ):
+        with pytest.raises(InvalidMessage, match="requesters do not match"):
+            client.create_masked(bad, [], values)
+        assert frozen(client) == before
+    client.create_masked(start, [], values)
+
+
+@pytest.mark.parametrize(
+    ("survivors", "dropped"),
+    [
+        ((3, 2, 1, 0), ()),
+        ((0, 1, 2), ()),  # one is in neither
+        ((0, 1, 2, 3), (3,)),  # and in both
+        ((1, 2, 3), (0,)),  # this client answered
+        ((0, 1), (2, 3)),  # too few
+    ],
+)
+def test_in_active_mode_lists_that_cannot_be_are_not_even_signed(
+    survivors: tuple[int, ...], dropped: tuple[int, ...]
+) -> None:
+    """A signature under them would help a server that shows others the same."""
+    client = client_in(ClientPhase.MASKED, active=True)
+    before = frozen(client)
+    _, sent = messages(active=True)
+    with pytest.raises(Refused):
+        client.handle_survivors(
+            msgspec.structs.replace(sent["survivors"], survivors=survivors, dropped=dropped)
+        )
+    assert frozen(client) == before
+    client.handle_survivors(sent["survivors"])
+
+
+@pytest.mark.parametrize("phase", [ClientPhase.NEW, ClientPhase.CHECKED_IN])
+def test_what_a_client_knows_of_its_session_it_knows_in_one(phase: ClientPhase) -> None:
+    client = client_in(phase, active=True)
+    for ask in (lambda: client.binding, lambda: client.position, lambda: client.sign_request(())):
+        with pytest.raises(WrongPhase, match="is in no session"):
+            ask()
+    joined = client_in(ClientPhase.SHARED, active=True)
+    assert (len(joined.binding), joined.position) == (32, 0)
+
+
+def test_who_is_asked_at_the_wrong_time_says_when_it_would_be_right() -> None:
+    _, sent = messages(active=False)
+    client = client_in(ClientPhase.SHARED, active=False)
+    with pytest.raises(WrongPhase, match=r"takes no Roster now; that needs CHECKED_IN$"):
+        client.handle_roster(sent["roster"])
+    with pytest.raises(WrongPhase, match=r"takes no Survivors now; that needs another mode$"):
+        client.handle_survivors(sent["survivors"])
 
 
 def test_a_finished_client_has_forgotten_its_secrets() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sfsl.crypto.ring import Z64
-from sfsl.errors import InvalidMessage, ParameterError, Refused, TooFewClients
+from sfsl.errors import InvalidMessage, ParameterError, Refused, TooFewClients, WrongPhase
 from sfsl.secagg import Client, Policy, default_graph, plan_graph
 from sfsl.secagg.facade import Session
 from sfsl.secagg.graph import around, peers, peers_of
@@ -154,6 +154,43 @@ def test_a_client_of_a_sparse_graph_that_is_put_away_between_messages() -> None:
     passed()
     world.requests = world.close()
     assert world.unmask().tolist() == world.plain_sum(set(world.names) - {"c3"}).tolist()
+
+
+def test_a_client_that_waits_for_nothing_is_not_put_away() -> None:
+    """It has made no keys yet, or has answered all there was to answer."""
+    world = World(n=10, threshold=3, neighbours=4, least_survivors=9)
+    for client in world.clients.values():
+        with pytest.raises(WrongPhase, match="that is NEW waits for no message"):
+            snapshot(client.state)
+    world.to_unmask()
+    world.unmask()
+    for client in world.clients.values():
+        with pytest.raises(WrongPhase, match="that is FINISHED waits for no message"):
+            snapshot(client.state)
+
+
+def test_a_snapshot_says_itself_whether_lists_were_signed() -> None:
+    world = World(n=4, threshold=3, active=True).share()
+    world.mask()
+    lists = world.close()["c0"]
+    client = world.clients["c0"]
+    masked = snapshot(client.state)
+    client.handle_survivors(lists)
+    confirmed = snapshot(client.state)
+    assert restored(confirmed).phase.name == "CONFIRMED"
+    assert restored(changed(masked, confirmed=confirmed.confirmed)).phase.name == "MASKED"
+    assert restored(changed(confirmed, confirmed=None)).phase.name == "MASKED"
+
+
+def test_what_was_kept_has_rows_of_as_many_tables_as_a_sum_may_have() -> None:
+    kept = snapshot(World(n=10, threshold=3, neighbours=4).check_in().clients["c0"].state)
+    for count, fits in ((64, True), (65, False)):
+        data = msgspec.msgpack.encode(changed(kept, asked=(b"",) * count))
+        if fits:
+            assert len(msgspec.msgpack.decode(data, type=SessionSnapshot).asked) == count
+        else:
+            with pytest.raises(msgspec.ValidationError, match="length <= 64"):
+                msgspec.msgpack.decode(data, type=SessionSnapshot)
 
 
 def test_default_graphs() -> None:

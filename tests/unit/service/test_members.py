@@ -173,15 +173,31 @@ def test_a_clock_goes_on_where_the_last_process_was(tmp_path: Path, caplog: pyte
     assert clocks.signing(path).began_ms == 1_000_201
     clocks.wall = 2_000_000
     assert clocks.signing(path).began_ms == 2_000_000
-    clocks.wall = 1_000_201 - 30_000
+    clocks.wall = 1_000_000 - 1000
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         clocks.signing(path)
         assert not caplog.records
         clocks.wall -= 1
         behind = clocks.signing(path)
-    assert "30.0 s behind" in caplog.text
+    assert "1.0 s behind" in caplog.text
     assert behind.began_ms == 1_000_201
+
+
+def test_a_clock_that_kills_have_led_ahead_is_told_beyond_half_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clocks, path = Clocks(), tmp_path / "clock"
+    clocks.signing(path).cover(1_000_000)
+    with caplog.at_level(logging.INFO):
+        clocks.wall += 1
+        clocks.signing(path)  # ahead by what was written ahead
+        assert not caplog.records
+        clocks.wall -= 1
+        clocks.signing(path)
+    assert [(said.levelname, "30.0 s ahead" in said.getMessage()) for said in caplog.records] == [
+        ("INFO", True)
+    ]
 
 
 def test_a_step_of_the_machines_clock_is_noted_once(caplog: pytest.LogCaptureFixture) -> None:

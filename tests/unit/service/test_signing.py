@@ -72,6 +72,16 @@ def test_a_window_of_a_millisecond_and_bodies_that_take_no_time_will_do() -> Non
             verifier(**wrong)
 
 
+def test_a_body_has_two_minutes_where_nobody_says_otherwise() -> None:
+    one, last = verifier(window_ms=WINDOW), NOW + WINDOW + 120_000
+    claim = one.check_headers(signed(), NOW)
+    with pytest.raises(Replayed):
+        one.check_body(claim, "POST", TARGET, DIGEST, last + 1)
+    other = verifier(window_ms=WINDOW)
+    claim = other.check_headers(signed(), NOW)
+    assert other.check_body(claim, "POST", TARGET, DIGEST, last) == client_id(ADA.public)
+
+
 def test_a_request_is_taken_and_names_its_client() -> None:
     of = verifier()
     for identity in (ADA, BOB):

@@ -9,6 +9,7 @@ import pytest
 
 from sfsl_research.mutation.gate import EQUIVALENT, ROOT, Kept, Tried, equivalents, kill_rate
 from sfsl_research.mutation.mutants import ROOMS, Mutant, mutants_of, sample
+from sfsl_research.mutation.notes import read_notes, replace_notes
 from sfsl_research.mutation.trial import Outcome
 
 SOURCE = '''"""A room of one file."""
@@ -80,6 +81,39 @@ def test_what_was_killed_stays_so_and_what_survived_is_tried_by_new_tests(
     assert again.find(found[1], ["source", "tests"]) == Outcome("survived")
     assert again.find(found[1], ["source", "new tests"]) is None
     assert again.find(found[2], ["source", "tests"]) is None
+
+
+def test_notes_that_are_cut_or_damaged_are_left_out_and_the_others_stand(
+    tmp_path: Path, found: list[Mutant]
+) -> None:
+    path = tmp_path / "outcomes"
+    for one in found[:3]:
+        Kept(path).add(one, ["source", "tests"], Outcome("killed", "a test"))
+    whole = path.read_bytes()
+    second = whole.index(b"\n") + 40
+    path.write_bytes(whole[:second] + bytes([whole[second] ^ 1]) + whole[second + 1 : -9])
+    kept = Kept(path)
+    assert [kept.find(one, ["source", "tests"]) for one in found[:3]] == [
+        Outcome("killed", "a test"),
+        None,
+        None,
+    ]
+    kept.add(found[3], ["source", "tests"], Outcome("survived"))
+    again = Kept(path)
+    assert again.find(found[3], ["source", "tests"]) == Outcome("survived")
+    assert again.find(found[0], ["source", "tests"]) == Outcome("killed", "a test")
+
+
+def test_every_bit_of_a_note_counts(tmp_path: Path) -> None:
+    path = tmp_path / "notes"
+    replace_notes(path, {"seconds": {"a test": 1.5}})
+    assert list(read_notes(path)) == [{"seconds": {"a test": 1.5}}]
+    whole = path.read_bytes()
+    for at in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[at // 8] ^= 1 << at % 8
+        path.write_bytes(data)
+        assert list(read_notes(path)) in ([], [{"seconds": {"a test": 1.5}}]), at
 
 
 def test_the_rate_is_of_those_that_change_behaviour(found: list[Mutant]) -> None:
