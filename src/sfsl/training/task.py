@@ -112,20 +112,21 @@ class Task:
                     f"layer {name!r} keeps running statistics: they are not part of any sum, and would mix "
                     "the clients of a simulation; build it with track_running_stats=False"
                 )
-        if self.chances and (named := getattr(self.module, "logit_parts", ())):
-            self._require_names(named)
+        named, biases = (getattr(self.module, name, ()) for name in ("logit_parts", "bias_parts"))
+        if self.chances and (named or biases):
+            self._require_names(named, biases)
 
-    def _require_names(self, named: object) -> None:
+    def _require_names(self, named: object, biases: object) -> None:
         if not isinstance(named, tuple | list) or not all(isinstance(one, str) for one in named):
             raise ParameterError(
                 f"logit_parts of the module are names, such as ('user', 'item'), not {named!r}"
             )
         if len(set(named)) < len(named):
             raise ParameterError(f"logit_parts of the module name one part twice: {', '.join(named)}")
-        if unknown := set(getattr(self.module, "bias_parts", ())) - set(named):
+        if not isinstance(biases, tuple | list) or not set(biases) <= set(named):
             raise ParameterError(
-                f"bias_parts of the module name {', '.join(sorted(map(repr, unknown)))}; its logit_parts are "
-                f"{', '.join(named)}"
+                f"bias_parts of the module are {biases!r}, and not some of its logit_parts: "
+                f"{', '.join(named) or 'it has none'}"
             )
         try:
             inspect.signature(self.module.forward).bind({}, apart=True)

@@ -132,9 +132,15 @@ def test_biases_are_among_the_parts() -> None:
     assert Task(module, (FILMS,)).biases == (2, 0)
     # A module whose scores are no chances has no parts, and so nothing that explains labels by itself.
     assert Task(module, (FILMS,), loss=lambda output, batch: output).biases == ()
-    module.bias_parts = ("a", "d")
-    with pytest.raises(ParameterError, match="bias_parts of the module name 'd'"):
-        Task(module, (FILMS,))
+    for named, wrong, said in (
+        (("a", "b", "c"), ("a", "d"), r"\('a', 'd'\), and not some of its logit_parts: a, b, c"),
+        (("a", "b", "c"), "a", "'a', and not some"),
+        ((), ("a",), "it has none"),
+    ):
+        module = Parted(named)
+        module.bias_parts = wrong
+        with pytest.raises(ParameterError, match=said):
+            Task(module, (FILMS,))
 
 
 def test_a_module_with_parts_can_be_asked_for_them() -> None:
