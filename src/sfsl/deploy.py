@@ -45,7 +45,7 @@ from sfsl.rounds.record import RoundRecord
 from sfsl.run.callbacks import Aside, Callbacks
 from sfsl.run.fleet import build_fleet
 from sfsl.run.planning import largest_set, plan_from_statistics
-from sfsl.run.setup import resolved, with_halving
+from sfsl.run.setup import resolved, with_passes
 from sfsl.run.trackers import require_trackers, trackers
 from sfsl.service.clock import SigningClock
 from sfsl.service.disk import DiskTrouble
@@ -255,7 +255,7 @@ def _from_catalogue(config: ServeConfig) -> _Served:
     largest = largest_set(catalogue) if own.largest_set == "auto" else own.largest_set
     task = build_task(catalogue, run.model, run.run.seed)
     known = catalogue.statistics
-    server = run.server if known is None else with_halving(run, known.clients)
+    server = run.server if known is None else with_passes(run, known.clients)
     return _Served(msgspec.structs.replace(run, round=chosen, server=server), task, largest, catalogue)
 
 

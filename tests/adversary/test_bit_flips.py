@@ -413,6 +413,15 @@ def make_described(folder: Path) -> None:
     write_described(folder, task, describe(task, config, "run", 3), names("logistic"))
 
 
+def read_whole(folder: Path) -> object:
+    """Catalogues are the same if what is written of them is."""
+    found = read_described(folder)
+    assert found is not None
+    about, catalogue = found
+    assert catalogue is not None
+    return about, catalogue.public, catalogue.statistics
+
+
 def sheet_rows() -> list[UnionRow]:
     return [UnionRow(9, 0.25, 1000, 30, seed, "sketch", 77, 1.5, 0.25, 0.125) for seed in range(5)]
 
@@ -493,7 +502,7 @@ KINDS = {
         make_evidence, ("log-fork.json",), lambda folder: read_heads(folder / "log-fork.json")
     ),
     "best": Kept(make_best, ("best/evaluation.json", "best/data.mdb"), read_best, same_or_anew),
-    "described model": Kept(make_described, ("model.json", "model-catalogue.json"), read_described),
+    "described model": Kept(make_described, ("model.json", "model-catalogue.json"), read_whole),
     "bundle": Kept(
         lambda folder: [write("logistic", folder / name) for name in ("bundle", "bundle.zip")],
         ("bundle/bundle.json", "bundle/weights.safetensors", "bundle/model.py", "bundle.zip"),

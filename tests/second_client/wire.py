@@ -301,6 +301,7 @@ SERVER_STEP = record(
     beta1=ANY_FLOAT,
     beta2=ANY_FLOAT,
     tau=ANY_FLOAT,
+    pull=ANY_FLOAT,
 )
 ROUND = record(
     None,

@@ -171,6 +171,8 @@ def stepped(step: ServerStep, values: Tensor, state: Tensor, moves: Tensor) -> t
     if step.kind == "add":
         return (values + step.rate * moves).to(torch.float32), state
     old = state.to(torch.float64)
+    if step.pull:
+        moves = moves - step.pull * values
     if step.kind in ("adagrad", "heat"):
         first, second = moves, old[:, 0] + moves**2
         new = second.unsqueeze(1)

@@ -30,6 +30,7 @@ _MODELS = ("logistic", "din")
 SPACE: Mapping[str, Callable[[Value], list[Value]]] = {
     "server.row_rate": _times(1 / 3, 3),
     "server.row_prior": _times(1 / 3, 3),
+    "server.row_pull": _among(0.0, 0.3, 1.0),
     "server.dense_rate": _times(1 / 3, 3),
     "training.learning_rate": _times(1 / 2, 2),
     "training.rebuild": _among(0.0, TrainingSettings().rebuild),
@@ -80,7 +81,8 @@ def draw_arms(base: RunConfig, count: int, seed: int, *, personal: bool = True) 
 def _grid(base: RunConfig, personal: bool) -> list[Changes]:
     """Return every combination that the settings allow, each as what it changes."""
     # Keys that change nothing here would make arms that are the same.
-    idle = {"training.rebuild": not personal, "server.row_prior": base.server.row_step != "heat"}
+    averages = base.server.row_step != "heat"
+    idle = {"training.rebuild": not personal, "server.row_prior": averages, "server.row_pull": averages}
     choices = []
     for key, around in SPACE.items():
         own = _own(base, key)

@@ -31,6 +31,7 @@ class Dice(nn.Module):
 WIDTH = 18
 TOWER = (200, 80)
 PARTS = ("tower", "user", "item", "match")
+BIASES = ("user", "item")
 
 Slopes = Literal["dice", "prelu"]
 Layout = Literal["wide", "paper"]
@@ -48,7 +49,8 @@ class ItemModel(nn.Module):
     the dense part, so that rows learn them from the first round on: the first number of the user's row and
     of the item's and category's rows, as biases, and the product of the item with the mean of the history.
     With the tower they are the ``logit_parts``, which ``forward`` gives side by side where it is asked for
-    them ``apart``.
+    them ``apart``. A user's row is rebuilt so that its bias and the item's, the ``bias_parts``, explain the
+    user's samples by themselves.
     """
 
     vectors = 4
@@ -71,6 +73,7 @@ class ItemModel(nn.Module):
         self.size = 2 * width if categories else width
         self.width, self.slopes, self.layout = width, slopes, layout
         self.logit_parts = PARTS if layout == "wide" else ()
+        self.bias_parts = BIASES if layout == "wide" else ()
         inputs = width + self.vectors * self.size
         self.add_layers(self.size, inputs)
         layers: list[nn.Module] = []

@@ -276,7 +276,9 @@ class RoundRules:
 
     Over the first ``kappa_rounds`` rounds the floor of averages rises from 1 to the update's kappa: at the
     start there is nothing yet to hold back. Rows move half as far after ``row_halving`` rounds, a third as
-    far after twice as many, as their samples come again; 0 keeps the rate. ``training`` gives the clients'
+    far after twice as many, as their samples come again; 0 keeps the rate. The pull of their step
+    begins after ``pull_rounds`` rounds and is whole after twice as many: what comes for the first time is not
+    known by heart. ``training`` gives the clients'
     hyperparameters by the number of the round. ``threshold`` None is a little over two thirds of whoever is
     in a round. ``encoding`` is that of the union; ``whole`` makes it the full model. ``bins`` 0 leaves the
     secure evaluation out. With ``hot`` rounds are over hot rows.
@@ -287,6 +289,7 @@ class RoundRules:
     min_contributors: int
     kappa_rounds: int = 0
     row_halving: int = 0
+    pull_rounds: int = 0
     threshold: int | None = None
     encoding: str = "auto"
     bins: int = 256
@@ -314,6 +317,9 @@ class RoundRules:
             step = msgspec.structs.replace(step, rate=step.rate * left)
             if averaging.max_move is not None:
                 averaging = msgspec.structs.replace(averaging, max_move=averaging.max_move * left)
+        if self.pull_rounds and step.pull:
+            begun = min(1.0, max(0.0, (number - 1) / self.pull_rounds - 1))
+            step = msgspec.structs.replace(step, pull=step.pull * begun)
         return msgspec.structs.replace(self.update, averaging=averaging, row_step=step)
 
     def threshold_of(self, clients: int) -> int:

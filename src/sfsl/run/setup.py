@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -25,8 +25,9 @@ from sfsl.submodel import LmdbStore, RowStore
 from sfsl.training import LocalSettings
 from sfsl.training.task import Task
 
-# The rate of rows is halved when samples come for the third time: the first time they are all new.
-_PASSES = 2
+# The rate of rows is halved when samples come for the third time: the first time they are all new. Rows are
+# drawn back from the second time on.
+_PASSES, _PULL_PASSES = 2, 1
 CENTRALIZED = "centralized"
 
 
@@ -53,7 +54,7 @@ def resolved(config: RunConfig, fleet: Fleet) -> RunConfig:
         if planned > config.round.clients:
             raise InputError(_too_few(config, fleet, planned))
         chosen = msgspec.structs.replace(chosen, min_contributors=planned)
-    config = msgspec.structs.replace(config, round=chosen, server=with_halving(config, len(fleet.devices)))
+    config = msgspec.structs.replace(config, round=chosen, server=with_passes(config, len(fleet.devices)))
     config = msgspec.structs.replace(config, server=_with_weights(config, fleet))
     return with_turns(config, len(fleet.devices))
 
@@ -67,14 +68,21 @@ def _with_weights(config: RunConfig, fleet: Fleet) -> ServerSettings:
     return msgspec.structs.replace(server, weights="samples")
 
 
-def with_halving(config: RunConfig, clients: int) -> ServerSettings:
-    """Put a number in the place of "auto" of ``row_halving``, for a fleet of so many clients."""
-    server = config.server
-    if server.row_halving != "auto":
-        return server
-    falls = server.row_step == "heat" and not config.small_steps
-    rounds = math.ceil(_PASSES * clients / config.round.clients) if falls else 0
-    return msgspec.structs.replace(server, row_halving=rounds)
+def with_passes(config: RunConfig, clients: int) -> ServerSettings:
+    """Put numbers in the place of "auto" of what follows the passes over a fleet of so many clients: when
+    rows move half as far, and from when on they are drawn back."""
+    server, heat = config.server, config.server.row_step == "heat"
+
+    def rounds(asked: int | Literal["auto"], passes: int, has: bool) -> int:
+        if asked != "auto":
+            return asked
+        return math.ceil(passes * clients / config.round.clients) if heat and has else 0
+
+    return msgspec.structs.replace(
+        server,
+        row_halving=rounds(server.row_halving, _PASSES, not config.small_steps),
+        row_pull_rounds=rounds(server.row_pull_rounds, _PULL_PASSES, config.small_steps),
+    )
 
 
 def _too_few(config: RunConfig, fleet: Fleet, planned: int) -> str:

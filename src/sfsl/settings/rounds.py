@@ -22,6 +22,8 @@ _WAITING = ("check_in_seconds", "phase_seconds", "training_seconds", "rounds")
 def round_rules(config: RunConfig, *, active: bool = False, threshold: int | None = None) -> RoundRules:
     """Return the rules that a run file asks for; ``threshold`` None is a share of whoever is in a round."""
     one, server = config.round, config.server
+    # What nobody asked for begins with the second pass, and nobody knows when that is.
+    never = server.row_pull == server.row_pull_rounds == "auto"
     averaging = Averaging(weights=config.weights, kappa=server.kappa, max_move=_longest_move(config))
     rows, dense = (
         Quantization.finest(one.ring, cohort=one.clients, clip=one.clip, max_weight=weight)
@@ -32,7 +34,12 @@ def round_rules(config: RunConfig, *, active: bool = False, threshold: int | Non
             rows=rows,
             dense=dense,
             averaging=averaging,
-            row_step=server_step(server.row_step, config.row_rate, math.sqrt(config.row_prior)),
+            row_step=server_step(
+                server.row_step,
+                config.row_rate,
+                math.sqrt(config.row_prior),
+                0.0 if never else config.row_pull,
+            ),
             dense_step=server_step(server.dense_step, config.dense_rate),
         ),
         training=lambda number: _hyperparameters(config, number),
@@ -40,6 +47,7 @@ def round_rules(config: RunConfig, *, active: bool = False, threshold: int | Non
         min_contributors=1 if one.min_contributors == "auto" else one.min_contributors,
         kappa_rounds=server.kappa_rounds,
         row_halving=0 if server.row_halving == "auto" else server.row_halving,
+        pull_rounds=0 if server.row_pull_rounds == "auto" else server.row_pull_rounds,
         threshold=threshold,
         encoding="whole" if one.scheme in ("sfl", "fl") else one.encoding,
         bins=config.hot.bins if one.scheme == "hot" else one.bins,
@@ -134,7 +142,7 @@ def _slots(config: RunConfig, kind: str) -> int:
     return server_step(kind, 1.0).slots
 
 
-def server_step(kind: str, rate: float, heat: float = 1.0) -> ServerStep:
-    """Return a step of this kind. ``heat`` is the tau of a step by heat."""
-    more = {"tau": heat} if kind == "heat" else {}
+def server_step(kind: str, rate: float, heat: float = 1.0, pull: float = 0.0) -> ServerStep:
+    """Return a step of this kind. ``heat`` is the tau of a step by heat, ``pull`` its pull."""
+    more = {"tau": heat, "pull": pull} if kind == "heat" else {}
     return msgspec.convert({"kind": kind, "rate": rate, **more}, ServerStep)

@@ -308,6 +308,11 @@ class ServerSettings(Checked, frozen=True):
         passes over all clients, where their number is known.
     row_prior: With heat: from about so many clients on, in all rounds together, a row moves at the full rate.
         "auto": 3; 20 for words, for models of your own and over hot rows.
+    row_pull: With heat: a row that moves is drawn back to zero as if so many owners said so for each unit
+        that it has come; what few say again and again is not learned by heart then. "auto": 1; 0 for words,
+        for models of your own, over hot rows and where nobody knows how many clients there are.
+    row_pull_rounds: The pull begins after so many rounds and is whole after twice as many. "auto": the
+        rounds of a pass over all clients, where their number is known, else 0.
     dense_step: How the dense part moves: "add", "adagrad" or "adam".
     dense_rate: Learning rate of the dense step. "auto": with adam 0.0003, for models of your own and over hot
         rows 0.001, for words 0.01; 0.03 with adagrad; where it adds, 2 if clients have submodels, else 1.
@@ -322,6 +327,8 @@ class ServerSettings(Checked, frozen=True):
     row_rate: Positive | Literal["auto"] = "auto"
     row_halving: Annotated[int, Meta(ge=0, le=10**9)] | Literal["auto"] = "auto"
     row_prior: Positive | Literal["auto"] = "auto"
+    row_pull: Annotated[float, Meta(ge=0, le=1e6)] | Literal["auto"] = "auto"
+    row_pull_rounds: Annotated[int, Meta(ge=0, le=10**9)] | Literal["auto"] = "auto"
     dense_step: Step = "adam"
     dense_rate: Positive | Literal["auto"] = "auto"
 
@@ -569,6 +576,12 @@ class RunConfig(Checked, frozen=True):
         if self.server.row_prior != "auto":
             return self.server.row_prior
         return 3.0 if self.small_steps else 20.0
+
+    @property
+    def row_pull(self) -> float:
+        if self.server.row_pull != "auto":
+            return self.server.row_pull
+        return 1.0 if self.small_steps else 0.0
 
     @property
     def small_steps(self) -> bool:

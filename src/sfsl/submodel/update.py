@@ -123,7 +123,9 @@ class ServerStep(Checked, frozen=True):
 
     ``heat`` is for rows: AdaGrad on ``evidence``, to whose squares ``tau`` squared is added from the start. A
     row moves by about rate x n / tau for each of its first few owners, and by rate x 1 at the most: a row
-    that one client has does not follow its noise, and a row that many have is not held back.
+    that one client has does not follow its noise, and a row that many have is not held back. Where it moves,
+    it is drawn back to zero as if ``pull`` owners said so for each unit that it has come: what only few say
+    again and again is learned by heart, and forgotten.
 
     Optimizer state is a row's own, kept beside it, and changes only when the row moves: a row that nobody
     trained in a round costs nothing, and keeps its momentum for the round in which somebody does.
@@ -134,6 +136,11 @@ class ServerStep(Checked, frozen=True):
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.99
     tau: Annotated[float, Meta(gt=0, le=1e6)] = 1e-3
+    pull: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+
+    def require_sound(self) -> None:
+        if self.pull and self.kind != "heat":
+            raise ParameterError(f"a step by {self.kind} draws nothing back: pull is for steps by heat")
 
     @property
     def slots(self) -> int:
@@ -153,6 +160,8 @@ class ServerStep(Checked, frozen=True):
         if self.kind == "add":
             return (values + self.rate * trust * moves).astype(np.float32), state.astype(np.float32)
         old = state.astype(np.float64)
+        if self.pull:
+            moves = moves - self.pull * values
         if self.kind in ("adagrad", "heat"):
             first, second = trust * moves, old[:, 0] + moves**2
             new = second[:, None]

@@ -4,7 +4,7 @@ A step is a pure function of parameters and batch. One client runs it as it is; 
 under ``torch.func.vmap`` (``cohort``).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,17 +44,25 @@ class LocalUpdate:
 Loss = Callable[[Parameters, Parameters, Batch, Tensor], Tensor]
 
 
-def mean_loss(task: Task, module: nn.Module) -> Loss:
+def mean_loss(task: Task, module: nn.Module, biases: Sequence[int] = ()) -> Loss:
     """Return the mean loss of a batch's samples by their weights, as a function of the parameters that move
     and of others, which the former replace.
 
-    A sample of weight 0 fills up a batch and has no say.
+    A sample of weight 0 fills up a batch and has no say. Of ``biases``, places of parts of the log-odds, the
+    loss is that of these parts by themselves, and of all parts with these held: other parts may know by heart
+    the very samples that a row is rebuilt on, and would leave its own bias nothing to say.
     """
 
     def mean(moving: Parameters, others: Parameters, batch: Batch, weight: Tensor) -> Tensor:
-        output = functional_call(module, others | moving, (batch,))
+        output = functional_call(module, others | moving, (batch,), {"apart": True} if biases else {})
+        if biases:
+            alone = torch.stack([output[..., place] for place in biases]).sum(dim=0)
+            whole = output.sum(dim=-1) - alone + alone.detach()
+            losses = task.loss(alone, batch) + task.loss(whole, batch)
+        else:
+            losses = task.loss(output, batch)
         # A client that is done has nothing but fillers.
-        return (task.loss(output, batch) * weight).sum() / weight.sum().clamp_min(1)
+        return (losses * weight).sum() / weight.sum().clamp_min(1)
 
     return mean
 
@@ -99,7 +107,14 @@ def learning(task: Task, settings: LocalSettings, round_number: int, *, rebuilt:
 def rebuilding(task: Task, settings: LocalSettings) -> Pass:
     """Return the pass in which nothing but personal rows moves."""
     moving = frozenset(task.personal.values())
-    return Pass(moving, settings.rebuild_rate, settings.clip, settings.batch_size, compiled=settings.compiled)
+    return Pass(
+        moving,
+        settings.rebuild_rate,
+        settings.clip,
+        settings.batch_size,
+        compiled=settings.compiled,
+        biases=task.biases,
+    )
 
 
 def without_personal(task: Task, work: ClientWork) -> dict[str, Values]:
@@ -130,7 +145,7 @@ def take_steps(task: Task, dense: Values, steps: Steps, how: Pass) -> tuple[Para
     every = task.parameters(dense, steps.values)
     parameters = before = {name: one for name, one in every.items() if name in how.moving}
     columns = {name: torch.from_numpy(one) for name, one in steps.work.columns.items()}
-    gradient = grad_and_value(mean_loss(task, task.module))
+    gradient = grad_and_value(mean_loss(task, task.module, how.biases))
     losses = [torch.zeros(())]
     task.module.train()
     with torch.random.fork_rng(devices=[]):  # a module may draw, for dropout

@@ -201,7 +201,7 @@ class StackTrainer:
         module = with_embeddings(task, plan.fetched, lambda own: _Fetched(own, products))
         for name, one in (same or {}).items():
             module.get_parameter(name).requires_grad_(False).data = one.to(stack.order.device)
-        loss = mean_loss(task, module)
+        loss = mean_loss(task, module, how.biases)
         whole = stack.order.is_cuda or compiled
         self._slopes: Slopes = vmap(grad_and_value(loss)) if whole else _slopes(vmap(loss))
         self._learn: Callable[..., tuple[Tensor, ...]] = self._learned

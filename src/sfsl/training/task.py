@@ -112,16 +112,22 @@ class Task:
                     f"layer {name!r} keeps running statistics: they are not part of any sum, and would mix "
                     "the clients of a simulation; build it with track_running_stats=False"
                 )
-        if self.chances and (named := getattr(self.module, "logit_parts", ())):
-            self._require_names(named)
+        named, biases = (getattr(self.module, name, ()) for name in ("logit_parts", "bias_parts"))
+        if self.chances and (named or biases):
+            self._require_names(named, biases)
 
-    def _require_names(self, named: object) -> None:
+    def _require_names(self, named: object, biases: object) -> None:
         if not isinstance(named, tuple | list) or not all(isinstance(one, str) for one in named):
             raise ParameterError(
                 f"logit_parts of the module are names, such as ('user', 'item'), not {named!r}"
             )
         if len(set(named)) < len(named):
             raise ParameterError(f"logit_parts of the module name one part twice: {', '.join(named)}")
+        if not isinstance(biases, tuple | list) or not set(biases) <= set(named):
+            raise ParameterError(
+                f"bias_parts of the module are {biases!r}, and not some of its logit_parts: "
+                f"{', '.join(named) or 'it has none'}"
+            )
         try:
             inspect.signature(self.module.forward).bind({}, apart=True)
         except TypeError as error:
@@ -143,6 +149,12 @@ class Task:
         """The parts of the module's log-odds, which it gives side by side if its forward pass is asked for
         them ``apart``; none of a module that has no ``logit_parts``, or whose scores are no chances."""
         return tuple(getattr(self.module, "logit_parts", ())) if self.chances else ()
+
+    @cached_property
+    def biases(self) -> tuple[int, ...]:
+        """The places, among the parts, of the module's ``bias_parts``: rows are rebuilt so that these explain
+        labels by themselves, and others what they leave."""
+        return tuple(self.parts.index(name) for name in getattr(self.module, "bias_parts", ()) if self.parts)
 
     def require_parts(self, parameters: Parameters, batch: Batch) -> None:
         """Refuse a module whose parts of the log-odds, of these samples, are not those of its log-odds."""

@@ -162,10 +162,12 @@ class Steps:
 
 @dataclass(frozen=True)
 class Pass:
-    """Which parameters move, by name, and how: all others stay as they are."""
+    """Which parameters move, by name, and how: all others stay as they are. ``biases``: the places of parts
+    of the log-odds that are held against labels by themselves (``mean_loss``)."""
 
     moving: frozenset[str]
     rate: float
     clip: float
     batch_size: int
     compiled: bool = False
+    biases: tuple[int, ...] = ()

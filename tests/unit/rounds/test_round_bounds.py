@@ -232,7 +232,8 @@ def test_rules_where_nothing_is_said() -> None:
         256, 1, 1.5, 0.1, 0.1, 1e-6,
     )  # fmt: skip
     plain = RoundRules(PARAMS.update, lambda number: {}, 1)
-    assert (plain.kappa_rounds, plain.row_halving, plain.threshold, plain.bins) == (0, 0, None, 256)
+    assert (plain.kappa_rounds, plain.row_halving, plain.pull_rounds, plain.bins) == (0, 0, 0, 256)
+    assert plain.threshold is None
     assert (plain.encoding, plain.precision, plain.active, plain.hot) == ("auto", "float32", False, None)
     assert (plain.scheme, plain.sums) == ("sfsl", 2)
     assert (rules().scheme, rules().sums) == ("hot", 1)
@@ -267,6 +268,18 @@ def test_the_floor_of_averages_rises_and_rows_move_less_and_less() -> None:
     loose = changed(halved.update, averaging=changed(halved.update.averaging, max_move=None))
     unbounded = RoundRules(loose, lambda number: {}, 1, row_halving=10)
     assert unbounded.update_in(11).averaging.max_move is None
+
+
+def test_rows_are_drawn_back_only_when_samples_come_again() -> None:
+    rules = plain_rules()
+    step = changed(rules.update.row_step, kind="heat", pull=0.8)
+    update = changed(rules.update, row_step=step)
+    rising = RoundRules(update, lambda number: {}, 1, pull_rounds=10)
+    pulls = [rising.update_in(number).row_step.pull for number in (1, 11, 16, 21, 99)]
+    assert pulls == pytest.approx([0, 0, 0.4, 0.8, 0.8])
+    assert rising.update_in(16).row_step == changed(step, pull=0.4), "nothing else changes"
+    assert RoundRules(update, lambda number: {}, 1).update_in(1) == update
+    assert RoundRules(rules.update, lambda number: {}, 1, pull_rounds=10).update_in(99) == rules.update
 
 
 def test_how_many_must_last_through_a_round() -> None:

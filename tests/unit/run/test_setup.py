@@ -1,12 +1,14 @@
 """Engines of experiments are another distribution's: how a run finds one, or says what to install."""
 
 import sys
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as changed
 
 pytest.importorskip("torch")
 
@@ -100,13 +102,40 @@ def test_where_the_rate_of_rows_falls_two_passes_over_all_clients_halve_it(
     server: dict[str, object], rounds: int
 ) -> None:
     config = from_sections({"server": server, "round": {"clients": 100, "scheme": "hot"}})
-    assert setup.with_halving(config, 1025).row_halving == rounds
+    assert setup.with_passes(config, 1025).row_halving == rounds
+
+
+@pytest.mark.parametrize(
+    ("sections", "clients", "rounds", "pull"),
+    [
+        ({}, 1025, 11, 1.0),
+        ({"server": {"row_pull_rounds": 7}}, 1025, 7, 1.0),
+        ({"server": {"row_pull": 0.25}}, 1025, 11, 0.25),
+        ({"round": {"scheme": "fl"}}, 1025, 11, 1.0),
+        ({"server": {"row_step": "adagrad"}}, 1025, 0, 0.0),
+        ({"model": {"kind": "lstm"}, "data": {"source": "shakespeare", "path": "x"}}, 1025, 0, 0.0),
+        ({"round": {"scheme": "hot"}, "hot": {"surveys": 1}, "privacy": {"participations": 1}}, 1025, 0, 0.0),
+        ({}, None, "auto", 0.0),
+        ({"server": {"row_pull": 0.25}}, None, "auto", 0.25),
+    ],
+)
+def test_rows_are_drawn_back_from_the_second_pass_on(
+    sections: dict[str, Mapping[str, object]], clients: int | None, rounds: int | str, pull: float
+) -> None:
+    """Of clicks, in exact sums, by heat, and where it is known how many clients there are."""
+    config = from_sections(sections)
+    if clients is not None:
+        config = changed(config, server=setup.with_passes(config, clients))
+    assert config.server.row_pull_rounds == rounds
+    rules = round_rules(config)
+    assert rules.update.row_step.pull == pull
+    assert rules.pull_rounds == (0 if rounds == "auto" else rounds)
 
 
 def test_the_rate_of_rows_stays_for_exact_sums_of_clicks() -> None:
-    assert setup.with_halving(from_sections({}), 1025).row_halving == 0
+    assert setup.with_passes(from_sections({}), 1025).row_halving == 0
     asked = from_sections({"server": {"row_halving": 7}})
-    assert setup.with_halving(asked, 1025).row_halving == 7
+    assert setup.with_passes(asked, 1025).row_halving == 7
 
 
 CLICKS = "user,item,time\n" + "".join(

@@ -244,6 +244,27 @@ def test_evidence_has_no_unit_and_no_row_moves_farther_than_the_rate() -> None:
     assert not evidence(sums([[0, 0, 0], [0, 0, 0]], [1, 0])).any()
 
 
+def test_a_row_that_moves_is_drawn_back_as_if_some_owners_said_so() -> None:
+    step = ServerStep(kind="heat", rate=0.3, tau=10, pull=2)
+    old = np.array([[0.5, -1.0], [0.5, -1.0]], np.float32)
+    found = np.array([[1.0, -2.0], [3.0, 3.0]])  # the first says just what draws back
+    values, state = step.apply(old, np.zeros((2, 1, 2), np.float32), found)
+    assert values[0].tolist() == old[0].tolist()
+    assert state[0].tolist() == [[0.0, 0.0]]
+    left = found[1] - 2 * old[1]
+    assert values[1] == pytest.approx(old[1] + 0.3 * left / np.sqrt(left**2 + 100))
+    assert state[1, 0] == pytest.approx(left**2)
+
+
+@pytest.mark.parametrize("kind", ["add", "adagrad", "adam"])
+def test_steps_by_averages_draw_nothing_back(kind: str) -> None:
+    with pytest.raises(ParameterError, match=f"a step by {kind} draws nothing back"):
+        ServerStep(kind=kind, rate=1.0, pull=0.1)  # type: ignore[arg-type]
+    assert ServerStep(kind=kind, rate=1.0).pull == 0  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"pull"):
+        ServerStep(kind="heat", rate=1.0, pull=-0.1)
+
+
 def test_a_step_by_heat_is_for_rows_and_keeps_to_the_longest_move() -> None:
     how = Quantization(ring="z32", cohort=4, clip=1, max_weight=1, levels=8)
     with pytest.raises(ParameterError, match="heat is for rows"):

@@ -97,6 +97,16 @@ def test_a_greedy_share_leaves_a_batch_to_learn_from() -> None:
     assert learned.tolist() == [0, 1, 2, 3, 3, 4]
 
 
+def _by_all(task: Task, leaves: dict[str, torch.Tensor], batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return task.loss(torch.func.functional_call(task.module, leaves, (batch,)), batch)
+
+
+def _by_biases(task: Task, leaves: dict[str, torch.Tensor], batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    apart = torch.func.functional_call(task.module, leaves, (batch,), {"apart": True})
+    tower, user, item, match = apart.unbind(dim=-1)
+    return task.loss(user + item, batch) + task.loss(tower + match + (user + item).detach(), batch)
+
+
 def test_other_samples_are_taken_in_another_round(task: Task, data: Interactions) -> None:
     settings = replace(SETTINGS, max_samples=4)
     lots = [draw_lot(task, work(task, data, 3, seed), settings) for seed in (1, 1, 2)]
@@ -107,7 +117,8 @@ def test_other_samples_are_taken_in_another_round(task: Task, data: Interactions
 def test_rebuilding_comes_first_and_moves_personal_rows_only(
     task: Task, data: Interactions, train: Train
 ) -> None:
-    """By hand: rows from zero on one part with a frozen model, then the rest on the other, these held."""
+    """By hand: rows from zero on one part with a frozen model, then the rest on the other, these held. What
+    is rebuilt explains labels by its biases alone, and by everything else what these leave."""
     one = work(task, data, 3, seed=5)
     lot = draw_lot(task, one, SETTINGS)
     assert lot.rebuild is not None
@@ -121,9 +132,10 @@ def test_rebuilding_comes_first_and_moves_personal_rows_only(
             chosen = order[order >= 0]
             leaves = {name: value.clone().requires_grad_() for name, value in parameters.items()}
             batch = {name: column[chosen] for name, column in columns.items()}
-            loss = task.loss(torch.func.functional_call(task.module, leaves, (batch,)), batch).mean()
-            loss.backward()
-            total += loss.item() * len(chosen)
+            loss = _by_biases if personal and task.biases else _by_all
+            mean = loss(task, leaves, batch).mean()
+            mean.backward()
+            total += mean.item() * len(chosen)
             moving = [leaf for name, leaf in leaves.items() if (name == "user.weight") == personal]
             torch.nn.utils.clip_grad_norm_(moving, SETTINGS.clip)
             parameters = {
@@ -196,11 +208,25 @@ def test_rebuilt_rows_fit_the_samples_they_were_rebuilt_on(task: Task, data: Int
 
     def loss(user: np.ndarray) -> float:
         parameters = task.parameters(task.initial_dense(), {**one.values, "user": user})
-        return float(
-            task.loss(torch.func.functional_call(task.module, parameters, (columns,)), columns).mean()
-        )
+        return float((_by_biases if task.biases else _by_all)(task, parameters, columns).mean())
 
     assert loss(rows["user"]) < loss(np.zeros_like(rows["user"]))
+
+
+def test_what_a_model_knows_by_heart_leaves_a_user_its_bias(data: Interactions) -> None:
+    """Rows of items that know this user's labels by heart, through the product with the history: the user's
+    bias, from which samples to come are scored, is what it would be beside a model that knows nothing."""
+    task = din(Catalogue.of(data), seed=0)
+    one = work(task, data, 3)
+    one.columns["label"][:] = 1
+    biases = []
+    for size in (0.0, 3.0):
+        values = {name: np.zeros_like(block) for name, block in one.values.items()}
+        values["item"][:, 1] = size  # not the bias: the products with the history are large
+        rows = rebuild_client(task, task.initial_dense(), replace(one, values=values), SETTINGS)
+        biases.append(float(rows["user"][0, 0]))
+    assert biases[1] == pytest.approx(biases[0], rel=0.2)
+    assert biases[0] > 0.3
 
 
 @pytest.mark.parametrize("where", ["item", "label"])

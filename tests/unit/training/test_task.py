@@ -125,6 +125,24 @@ def test_parts_have_names(named: object) -> None:
     assert Task(Parted(["a", "b", "c"]), (FILMS,)).parts == ("a", "b", "c")
 
 
+def test_biases_are_among_the_parts() -> None:
+    module = Parted(("a", "b", "c"))
+    assert Task(module, (FILMS,)).biases == ()
+    module.bias_parts = ("c", "a")
+    assert Task(module, (FILMS,)).biases == (2, 0)
+    # A module whose scores are no chances has no parts, and so nothing that explains labels by itself.
+    assert Task(module, (FILMS,), loss=lambda output, batch: output).biases == ()
+    for named, wrong, said in (
+        (("a", "b", "c"), ("a", "d"), r"\('a', 'd'\), and not some of its logit_parts: a, b, c"),
+        (("a", "b", "c"), "a", "'a', and not some"),
+        ((), ("a",), "it has none"),
+    ):
+        module = Parted(named)
+        module.bias_parts = wrong
+        with pytest.raises(ParameterError, match=said):
+            Task(module, (FILMS,))
+
+
 def test_a_module_with_parts_can_be_asked_for_them() -> None:
     with pytest.raises(ParameterError, match=r"forward\(batch, apart=True\) cannot be called: got an unexp"):
         Task(Silent(("a", "b", "c")), (FILMS,))

@@ -240,10 +240,12 @@ def test_permanent_answers_last_for_a_period(fleet: ResidentClients) -> None:
     assert 0.3 < float((first != other).double().mean()) < 0.7
 
 
-@pytest.mark.parametrize("kind", ["add", "adagrad", "adam", "heat"])
-def test_server_steps_are_those_of_the_stores(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "pull"), [("add", 0), ("adagrad", 0), ("adam", 0), ("heat", 0), ("heat", 0.6)]
+)
+def test_server_steps_are_those_of_the_stores(kind: str, pull: float) -> None:
     rng = np.random.default_rng(1)
-    step = ServerStep(kind=kind, rate=0.7)
+    step = ServerStep(kind=kind, rate=0.7, pull=pull)
     values = rng.standard_normal((5, 3)).astype(np.float32)
     state = np.abs(rng.standard_normal((5, step.slots, 3))).astype(np.float32)
     moves = rng.standard_normal((5, 3))

@@ -42,12 +42,18 @@ def test_values_follow_what_the_run_has() -> None:
     assert tried == {
         "server.row_rate": {0.2, 1.8},
         "server.row_prior": set(),  # only of heat
+        "server.row_pull": set(),
         "server.dense_rate": {2.0, 18.0},
         "training.learning_rate": {0.02, 0.08},
         "training.rebuild": {0.0, BASE.training.rebuild},
         "training.epochs": {1, 2},
     }
     assert len(arms) == 3 * 3 * 3 * 3 * 3 + 1  # and another model
+
+
+def test_rows_are_drawn_back_less_or_not_at_all() -> None:
+    tried = {one["server.row_pull"] for one in draw_arms(BASE, 10_000, 0) if "server.row_pull" in one}
+    assert tried == {0.0, 0.3}
 
 
 def test_a_rate_of_auto_is_multiplied_as_what_it_stands_for() -> None:
