@@ -50,7 +50,7 @@ class ItemModel(nn.Module):
     of the item's and category's rows, as biases, and the product of the item with the mean of the history.
     With the tower they are the ``logit_parts``, which ``forward`` gives side by side where it is asked for
     them ``apart``. A user's row is rebuilt so that its bias and the item's, the ``bias_parts``, explain the
-    user's samples by themselves.
+    user's samples by themselves, too.
     """
 
     vectors = 4

@@ -276,12 +276,11 @@ class RoundRules:
 
     Over the first ``kappa_rounds`` rounds the floor of averages rises from 1 to the update's kappa: at the
     start there is nothing yet to hold back. Rows move half as far after ``row_halving`` rounds, a third as
-    far after twice as many, as their samples come again; 0 keeps the rate. The pull of their step
-    begins after ``pull_rounds`` rounds and is whole after twice as many: what comes for the first time is not
-    known by heart. ``training`` gives the clients'
-    hyperparameters by the number of the round. ``threshold`` None is a little over two thirds of whoever is
-    in a round. ``encoding`` is that of the union; ``whole`` makes it the full model. ``bins`` 0 leaves the
-    secure evaluation out. With ``hot`` rounds are over hot rows.
+    far after twice as many, as their samples come again; 0 keeps the rate. The pull of their step begins
+    after ``pull_rounds`` rounds and is whole after twice as many: what comes for the first time is not known
+    by heart. ``training`` gives the clients' hyperparameters by the number of the round. ``threshold`` None
+    is a little over two thirds of whoever is in a round. ``encoding`` is that of the union; ``whole`` makes
+    it the full model. ``bins`` 0 leaves the secure evaluation out. With ``hot`` rounds are over hot rows.
     """
 
     update: UpdateParams

@@ -309,8 +309,9 @@ class ServerSettings(Checked, frozen=True):
     row_prior: With heat: from about so many clients on, in all rounds together, a row moves at the full rate.
         "auto": 3; 20 for words, for models of your own and over hot rows.
     row_pull: With heat: a row that moves is drawn back to zero as if so many owners said so for each unit
-        that it has come; what few say again and again is not learned by heart then. "auto": 1; 0 for words,
-        for models of your own, over hot rows and where nobody knows how many clients there are.
+        that it has come; what few say again and again is not learned by heart then. "auto": 1; 0 where rows
+        weigh by samples, for words, for models of your own, over hot rows and where nobody knows how many
+        clients there are.
     row_pull_rounds: The pull begins after so many rounds and is whole after twice as many. "auto": the
         rounds of a pass over all clients, where their number is known, else 0.
     dense_step: How the dense part moves: "add", "adagrad" or "adam".
@@ -581,7 +582,7 @@ class RunConfig(Checked, frozen=True):
     def row_pull(self) -> float:
         if self.server.row_pull != "auto":
             return self.server.row_pull
-        return 1.0 if self.small_steps else 0.0
+        return 1.0 if self.small_steps and self.weights != "samples" else 0.0
 
     @property
     def small_steps(self) -> bool:

@@ -48,17 +48,16 @@ def mean_loss(task: Task, module: nn.Module, biases: Sequence[int] = ()) -> Loss
     """Return the mean loss of a batch's samples by their weights, as a function of the parameters that move
     and of others, which the former replace.
 
-    A sample of weight 0 fills up a batch and has no say. Of ``biases``, places of parts of the log-odds, the
-    loss is that of these parts by themselves, and of all parts with these held: other parts may know by heart
-    the very samples that a row is rebuilt on, and would leave its own bias nothing to say.
+    A sample of weight 0 fills up a batch and has no say. With ``biases``, places of parts of the log-odds,
+    the loss is half that of these parts by themselves and half that of all: others may know by heart the
+    very samples that a row is rebuilt on, and would leave its own bias nothing to say.
     """
 
     def mean(moving: Parameters, others: Parameters, batch: Batch, weight: Tensor) -> Tensor:
         output = functional_call(module, others | moving, (batch,), {"apart": True} if biases else {})
         if biases:
             alone = torch.stack([output[..., place] for place in biases]).sum(dim=0)
-            whole = output.sum(dim=-1) - alone + alone.detach()
-            losses = task.loss(alone, batch) + task.loss(whole, batch)
+            losses = (task.loss(alone, batch) + task.loss(output.sum(dim=-1), batch)) / 2
         else:
             losses = task.loss(output, batch)
         # A client that is done has nothing but fillers.

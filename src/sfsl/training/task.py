@@ -153,7 +153,7 @@ class Task:
     @cached_property
     def biases(self) -> tuple[int, ...]:
         """The places, among the parts, of the module's ``bias_parts``: rows are rebuilt so that these explain
-        labels by themselves, and others what they leave."""
+        labels by themselves, too."""
         return tuple(self.parts.index(name) for name in getattr(self.module, "bias_parts", ()) if self.parts)
 
     def require_parts(self, parameters: Parameters, batch: Batch) -> None:

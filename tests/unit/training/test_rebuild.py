@@ -104,7 +104,7 @@ def _by_all(task: Task, leaves: dict[str, torch.Tensor], batch: dict[str, torch.
 def _by_biases(task: Task, leaves: dict[str, torch.Tensor], batch: dict[str, torch.Tensor]) -> torch.Tensor:
     apart = torch.func.functional_call(task.module, leaves, (batch,), {"apart": True})
     tower, user, item, match = apart.unbind(dim=-1)
-    return task.loss(user + item, batch) + task.loss(tower + match + (user + item).detach(), batch)
+    return (task.loss(user + item, batch) + task.loss(tower + user + item + match, batch)) / 2
 
 
 def test_other_samples_are_taken_in_another_round(task: Task, data: Interactions) -> None:
@@ -118,7 +118,7 @@ def test_rebuilding_comes_first_and_moves_personal_rows_only(
     task: Task, data: Interactions, train: Train
 ) -> None:
     """By hand: rows from zero on one part with a frozen model, then the rest on the other, these held. What
-    is rebuilt explains labels by its biases alone, and by everything else what these leave."""
+    is rebuilt explains labels by its biases alone, and by everything, alike."""
     one = work(task, data, 3, seed=5)
     lot = draw_lot(task, one, SETTINGS)
     assert lot.rebuild is not None
@@ -213,9 +213,9 @@ def test_rebuilt_rows_fit_the_samples_they_were_rebuilt_on(task: Task, data: Int
     assert loss(rows["user"]) < loss(np.zeros_like(rows["user"]))
 
 
-def test_what_a_model_knows_by_heart_leaves_a_user_its_bias(data: Interactions) -> None:
-    """Rows of items that know this user's labels by heart, through the product with the history: the user's
-    bias, from which samples to come are scored, is what it would be beside a model that knows nothing."""
+def test_what_a_model_knows_by_heart_leaves_a_user_half_its_bias(data: Interactions) -> None:
+    """Rows of items that know this user's labels by heart, through the product with the history: from their
+    scores there is nothing left to learn, and beside items' biases alone as much as there ever was."""
     task = din(Catalogue.of(data), seed=0)
     one = work(task, data, 3)
     one.columns["label"][:] = 1
@@ -225,8 +225,8 @@ def test_what_a_model_knows_by_heart_leaves_a_user_its_bias(data: Interactions) 
         values["item"][:, 1] = size  # not the bias: the products with the history are large
         rows = rebuild_client(task, task.initial_dense(), replace(one, values=values), SETTINGS)
         biases.append(float(rows["user"][0, 0]))
-    assert biases[1] == pytest.approx(biases[0], rel=0.2)
     assert biases[0] > 0.3
+    assert 0.4 < biases[1] / biases[0] < 0.7
 
 
 @pytest.mark.parametrize("where", ["item", "label"])
