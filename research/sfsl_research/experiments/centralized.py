@@ -5,10 +5,11 @@ It commits to the same stores as a round does, with the optimizer's state beside
 resumed, evaluated and exported alike.
 """
 
+import copy
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import msgspec
 import numpy as np
@@ -72,6 +73,13 @@ class CentralizedEngine(Engine):
     ) -> None:
         self.task, self.store = task, store
         self._pool, self._settings, self._seed = pool, settings, seed
+        self._device = "cpu"
+
+    def on(self, device: str) -> Self:
+        """Return the same engine, whose steps are taken on this device."""
+        moved = copy.copy(self)
+        moved._device = device
+        return moved
 
     def run(
         self, cohort: Sequence[str] = (), *, scores: ScoreBins | None = None, hot: HotState | None = None
@@ -84,23 +92,28 @@ class CentralizedEngine(Engine):
         data = data.keep(rows)
         blocks = {name: store.read_rows(name, RowSet(some)) for name, some in rows.items()}
         dense = store.read_dense()
-        parameters = self.task.parameters(
-            dense.values, {name: block.values for name, block in blocks.items()}
+        parameters = self._moved(
+            self.task.parameters(dense.values, {name: block.values for name, block in blocks.items()})
         )
         for one in parameters.values():
             one.requires_grad_()
         states = [
-            self.task.parameters(
-                dense.state[slot], {name: block.state[:, slot] for name, block in blocks.items()}
+            self._moved(
+                self.task.parameters(
+                    dense.state[slot], {name: block.state[:, slot] for name, block in blocks.items()}
+                )
             )
             for slot in range(self._settings.slots)
         ]
-        columns = {name: torch.from_numpy(one) for name, one in data.local_columns(rows).items()}
+        columns = self._moved({name: torch.from_numpy(one) for name, one in data.local_columns(rows).items()})
         loss = self._train(number, parameters, states, columns, len(data))
         commit = self._commit(number, parameters, states, blocks)
         tally = RoundTally(samples=len(data), loss=loss, unknown_rows=unknown)
         tally.training_seconds = time.perf_counter() - start
         return RoundResult(tally.record(number, None), tally, commit)
+
+    def _moved(self, tensors: Parameters) -> Parameters:
+        return {name: one.to(self._device) for name, one in tensors.items()}
 
     def _positions(self, number: int) -> Indices:
         total, wanted = len(self._pool), self._settings.samples
@@ -143,7 +156,8 @@ class CentralizedEngine(Engine):
         self, number: int, parameters: Parameters, states: list[Parameters], blocks: dict[str, RowBlock]
     ) -> Commit:
         task = self.task
-        done = {name: one.detach() for name, one in parameters.items()}
+        done = {name: one.detach().cpu() for name, one in parameters.items()}
+        states = [{name: one.cpu() for name, one in state.items()} for state in states]
         dense = DenseBlock(task.dense_vector(done), np.zeros((len(states), task.spec.dense), np.float32))
         for own, state in zip(dense.state, states, strict=True):
             own[:] = task.dense_vector(state)

@@ -34,7 +34,7 @@ from sfsl.settings.run import RunConfig
 from sfsl.simulate.engine import baselines_of
 from sfsl.simulate.rebuilt import draw_tested
 from sfsl.submodel import MemoryStore
-from sfsl_research.experiments.centralized import central_settings
+from sfsl_research.experiments.centralized import CentralizedEngine, central_settings
 from sfsl_research.experiments.resident_central import ResidentCentral
 from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel
 from sfsl_research.resident.compact import compact
@@ -80,12 +80,14 @@ class _Trained(Protocol):
 
 
 class _Simulated:
-    """One arm that no device can train: rounds of the engine that does everything, on a store in memory."""
+    """One arm that no engine on a device can train: rounds of the engine that does everything, on a store in
+    memory. Only centralized training takes its steps on the device."""
 
-    def __init__(self, name: str, config: RunConfig, fleet: Fleet) -> None:
+    def __init__(self, name: str, config: RunConfig, fleet: Fleet, device: str) -> None:
         self._name, self._config, self._names = name, resolved(config, fleet), sorted(fleet.devices)
         self._store = _fresh(self._config, fleet)
-        self._engine = build_engine(self._config, fleet, self._store)
+        engine = build_engine(self._config, fleet, self._store)
+        self._engine = engine.on(device) if isinstance(engine, CentralizedEngine) else engine
         self._failed: str | None = None
 
     def advance(self, number: int) -> None:
@@ -290,4 +292,4 @@ def _trained(configs: Mapping[str, RunConfig], fleet: Fleet, device: str) -> _Tr
     central = first.round.scheme == "centralized"
     if isinstance(fleet.train, Interacted) and (central or not first.not_on_a_device):
         return (_Central if central else _Federated)(configs, fleet, fleet.train, device)
-    return _Simulated(name, first, fleet)
+    return _Simulated(name, first, fleet, device)
