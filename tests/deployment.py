@@ -85,7 +85,13 @@ class Deployment:
     """A registry, a store and a coordinator; opened again in the same folder it is the same deployment."""
 
     def __init__(
-        self, folder: Path, store: RowStore | None = None, disk: DiskTrouble | None = None, **changes: Any
+        self,
+        folder: Path,
+        store: RowStore | None = None,
+        disk: DiskTrouble | None = None,
+        *,
+        goodbye_seconds: float = 0.0,
+        **changes: Any,
     ) -> None:
         self.registry = Registry(folder / "registry.sqlite")
         self.store = store if store is not None else new_store()
@@ -105,7 +111,7 @@ class Deployment:
             clock=self.clock,
             today=lambda: self.now_ms,
         )
-        self.coordinator = Coordinator(service, disk)
+        self.coordinator = Coordinator(service, disk, goodbye_seconds=goodbye_seconds)
         self.check_ins = self.coordinator.check_ins
 
     def clock(self) -> float:

@@ -69,7 +69,8 @@ async def join_async(
     ...     "round": {"clients": 3, "threshold": 3, "min_contributors": 2},
     ...     "serve": {"enrolment": "open", "plain": True, "port": 0, "rounds": 1, "period_days": 0},
     ... }
-    >>> terms = sfsl.Terms(least_cohort=3)  # a trial of three; as they come, clients want fifty
+    >>> # a trial of three, on one machine; as they come, clients want fifty, and wait a day for their server
+    >>> terms = sfsl.Terms(least_cohort=3, patience_hours=0.1)
     >>> async def deployment(folder):
     ...     ready = asyncio.get_running_loop().create_future()
     ...     server = asyncio.create_task(sfsl.serve_async(settings, out=folder, ready=ready.set_result))
@@ -154,7 +155,8 @@ def join() -> None:
     ...     server = pool.submit(sfsl.serve, settings, out=f"{folder}/server", ready=ready.put)
     ...     serving = ready.get(timeout=60)
     ...     clients = [pool.submit(sfsl.join, serving.url, clicks, f"{folder}/{number}", rounds=1,
-    ...                            ca=serving.authority, terms=sfsl.Terms(least_cohort=3))
+    ...                            ca=serving.authority,
+    ...                            terms=sfsl.Terms(least_cohort=3, patience_hours=0.1))
     ...                for number in range(3)]
     ...     [one.result()[-1].outcome for one in clients], server.result()
     (['committed', 'committed', 'committed'], 1)

@@ -26,7 +26,7 @@ class Over:
 class Conversation:
     """Holds what is said to one client. Messages are numbered from 1, and only the last is kept: whoever gets
     the next one has answered it. ``fingerprint`` is that of the check-in. ``heard_at``: when the client last
-    asked or said something. ``running``: the round it was chosen for."""
+    asked or said something. ``running``: the round it was chosen for. ``told``: it has heard how it ended."""
 
     client: str
     ticket: bytes = field(repr=False)
@@ -39,6 +39,7 @@ class Conversation:
     over: Over | None = None
     polls: int = 0
     running: CohortRound | None = None
+    told: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
     _frame: bytes = field(default=b"", repr=False)
     _answers: dict[int, tuple[bytes, int]] = field(default_factory=dict, repr=False)
@@ -78,6 +79,7 @@ class Conversation:
 
     def _ready(self, after: int) -> tuple[int, bytes] | None:
         if self.over is not None:
+            self.told.set()
             raise self.over.error()
         if after == self.number:
             return None
@@ -104,6 +106,7 @@ class Conversation:
         if self.over is not None:
             if self.over.outcome == "left-out":
                 raise WrongPhase(f"too late: {self.over.message}")
+            self.told.set()
             raise self.over.error()
         if number != self.number:
             raise WrongPhase(f"an answer to message {number}; the last one sent is {self.number}")
@@ -131,6 +134,18 @@ class Conversations:
 
     def open(self) -> list[Conversation]:
         return [one for one in self._of.values() if one.over is None]
+
+    def untold(self, number: int) -> list[Conversation]:
+        """Return those who lasted through round ``number`` and have not heard yet how it ended."""
+        return [
+            one
+            for one in self._of.values()
+            if one.running is not None
+            and one.over is not None
+            and one.over.round == number
+            and one.over.outcome != "left-out"
+            and not one.told.is_set()
+        ]
 
     def holder(self, public: bytes) -> str | None:
         """Return whose open conversation has this key."""

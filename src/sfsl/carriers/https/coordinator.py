@@ -43,6 +43,7 @@ from sfsl.service.messages import CODEC, CheckedIn, CheckIn
 log = logging.getLogger(__name__)
 
 _FULL_WAIT_MS = 30_000
+_GOODBYE_SECONDS = 5.0
 _LOCKED = "another process holds the registry"
 _PAUSE_SECONDS = 0.5
 _ROOM_AGAIN = "there is room on the disk again; the server goes on"
@@ -137,6 +138,14 @@ class CheckIns:
         for conversation in self._conversations.open():
             self.dismiss(conversation, "restarted", message)
 
+    async def say_goodbye(self, seconds: float) -> None:
+        """Wait until all who lasted through the last round have asked how it ended, so many seconds at most.
+        Who is between an answer and the next question would hear nothing from a server that is gone, and wait
+        for it."""
+        left = [one.told.wait() for one in self._conversations.untold(self.round)]
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(*left), seconds)
+
     async def next(self, client: str, ticket: bytes, after: int, seconds: float) -> tuple[int, bytes] | None:
         """Return the message behind the first ``after``, or None within ``seconds``; ``RoundOver`` at the
         end."""
@@ -214,10 +223,13 @@ def steady_ms() -> int:
 
 class Coordinator:
     """Runs one round at a time of a ``service``, with the clients at its ``check_ins``. ``disk``: who else
-    has trouble with it."""
+    has trouble with it. After the last round it waits ``goodbye_seconds`` at most for clients to hear of its
+    end."""
 
-    def __init__(self, service: Service, disk: DiskTrouble | None = None) -> None:
-        self._service, self._clock = service, service.clock
+    def __init__(
+        self, service: Service, disk: DiskTrouble | None = None, *, goodbye_seconds: float = _GOODBYE_SECONDS
+    ) -> None:
+        self._service, self._clock, self._goodbye_seconds = service, service.clock, goodbye_seconds
         self._disk = disk or DiskTrouble()
         self._trying: asyncio.Task[None] | None = None
         self.settings, self.registry = service.settings, service.registry
@@ -240,15 +252,18 @@ class Coordinator:
         try:
             while not self.finished and (chosen := await self._form()) is not None:
                 await self._round(*chosen)
+            self._take_leave()
+            await self.check_ins.say_goodbye(self._goodbye_seconds)
         finally:
-            self.check_ins.stopping = True
+            self._take_leave()
             if self._trying is not None:
                 self._trying.cancel()
-            self.check_ins.dismiss_all(
-                "this was the last round that was planned" if self.finished else SHUTTING
-            )
             self._ended.set()
             self._worker.shutdown(wait=True)
+
+    def _take_leave(self) -> None:
+        self.check_ins.stopping = True
+        self.check_ins.dismiss_all("this was the last round that was planned" if self.finished else SHUTTING)
 
     async def stop(self) -> None:
         """Take nothing new; let the round under way finish or, after a while, abort it; tell the clients."""

@@ -51,6 +51,73 @@ async def whole_round(guests: list[Guest]) -> list[RoundOver]:
     return await asyncio.gather(*(guest.play() for guest in guests))
 
 
+# -- the last round ------------------------------------------------------------------------------------
+
+
+async def last_round_up_to_its_end(world: Deployment) -> list[Guest]:
+    """All have given their last answer, and nobody has asked since."""
+    guests = world.clients(3)
+    for guest in guests:
+        guest.check_in()
+    for number in range(1, len(order(active=False)) + 1):
+        frames = await asyncio.gather(*(guest.until(number) for guest in guests))
+        for guest, frame in zip(guests, frames, strict=True):
+            await guest.answer(guest.answer_to(frame))
+    await until(lambda: world.coordinator.finished)
+    return guests
+
+
+@pytest.mark.parametrize("late", [0, 1, 3])
+def test_a_server_that_is_done_stays_until_the_last_round_has_heard_of_its_end(
+    tmp_path: Path, late: int
+) -> None:
+    """Whoever is between an answer and the next question would wait for a server that is gone."""
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path, rounds=1, goodbye_seconds=PATIENCE) as world:
+            guests = await last_round_up_to_its_end(world)
+            ends = await asyncio.gather(*(guest.play() for guest in guests[late:]))
+            if late:
+                await asyncio.sleep(0.05)
+                assert not world.task.done()
+            ends += await asyncio.gather(*(guest.play() for guest in guests[:late]))
+            await world.task
+            assert [end.outcome for end in ends] == ["committed"] * 3
+
+    run(scenario())
+
+
+def test_a_server_that_is_done_does_not_wait_for_who_is_gone(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path, rounds=1, goodbye_seconds=0.01) as world:
+            guests = await last_round_up_to_its_end(world)
+            await world.task
+            with pytest.raises(ShuttingDown):
+                world.clients(4)[3].check_in()
+            assert (await guests[0].play()).outcome == "committed"
+
+    run(scenario())
+
+
+def test_a_server_that_is_done_waits_for_nobody_who_was_left_out_or_waits(tmp_path: Path) -> None:
+    """Those who wait for a round have a question open, and get their answer to it."""
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path, rounds=1, cohort=4, goodbye_seconds=PATIENCE) as world:
+            guests = world.clients(5)
+            for guest in guests[:4]:
+                guest.check_in()
+            await guests[0].until(1)
+            await guests[0].answer(decline(guests[0]))
+            guests[4].check_in()
+            ends = await asyncio.gather(*(guest.play() for guest in guests[1:4]))
+            await world.task
+            assert [end.outcome for end in ends] == ["committed"] * 3
+            assert (await guests[4].play()).outcome == "restarted"
+
+    run(scenario())
+
+
 # -- declining ----------------------------------------------------------------------------------------
 
 
