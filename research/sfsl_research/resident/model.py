@@ -172,7 +172,8 @@ def stepped(step: ServerStep, values: Tensor, state: Tensor, moves: Tensor) -> t
         return (values + step.rate * moves).to(torch.float32), state
     old = state.to(torch.float64)
     if step.pull:
-        moves = moves - step.pull * values
+        now, before = moves.square().sum(1, keepdim=True), old[:, 0].sum(1, keepdim=True)
+        moves = moves - (step.pull * now / (now + before).clamp_min(_LEAST)).clamp_max(1.0) * values
     if step.kind in ("adagrad", "heat"):
         first, second = moves, old[:, 0] + moves**2
         new = second.unsqueeze(1)

@@ -30,7 +30,7 @@ _MODELS = ("logistic", "din")
 SPACE: Mapping[str, Callable[[Value], list[Value]]] = {
     "server.row_rate": _times(1 / 3, 3),
     "server.row_prior": _times(1 / 3, 3),
-    "server.row_pull": _among(0.0, 0.3, 1.0),
+    "server.row_pull": _among(0.0, 20.0, 100.0),
     "server.dense_rate": _times(1 / 3, 3),
     "training.learning_rate": _times(1 / 2, 2),
     "training.rebuild": _among(0.0, TrainingSettings().rebuild),

@@ -18,6 +18,7 @@ from sfsl.secagg import SessionParams, default_threshold
 from sfsl.secagg.graph import GraphPlan, default_graph
 from sfsl.secagg.messages import MAX_COMPLETE, Layout, Policy, SumParams, TableShape
 from sfsl.submodel import ModelSpec, RowSet, UpdateParams
+from sfsl.submodel.update import MOST_PULL
 from sfsl.union import UnionParams, planned_capacity
 
 MAX_BINS = 4096
@@ -276,11 +277,12 @@ class RoundRules:
 
     Over the first ``kappa_rounds`` rounds the floor of averages rises from 1 to the update's kappa: at the
     start there is nothing yet to hold back. Rows move half as far after ``row_halving`` rounds, a third as
-    far after twice as many, as their samples come again; 0 keeps the rate. The pull of their step begins
-    after ``pull_rounds`` rounds and is whole after twice as many: what comes for the first time is not known
-    by heart. ``training`` gives the clients' hyperparameters by the number of the round. ``threshold`` None
-    is a little over two thirds of whoever is in a round. ``encoding`` is that of the union; ``whole`` makes
-    it the full model. ``bins`` 0 leaves the secure evaluation out. With ``hot`` rounds are over hot rows.
+    far after twice as many, as their samples come again; 0 keeps the rate. The pull of their step is that of
+    a pass, which has ``pull_rounds`` rounds (0: one); it begins after the first pass and is whole after two:
+    what comes for the first time is not known by heart. ``training`` gives the clients' hyperparameters by
+    the number of the round. ``threshold`` None is a little over two thirds of whoever is in a round.
+    ``encoding`` is that of the union; ``whole`` makes it the full model. ``bins`` 0 leaves the secure
+    evaluation out. With ``hot`` rounds are over hot rows.
     """
 
     update: UpdateParams
@@ -316,9 +318,11 @@ class RoundRules:
             step = msgspec.structs.replace(step, rate=step.rate * left)
             if averaging.max_move is not None:
                 averaging = msgspec.structs.replace(averaging, max_move=averaging.max_move * left)
-        if self.pull_rounds and step.pull:
-            begun = min(1.0, max(0.0, (number - 1) / self.pull_rounds - 1))
-            step = msgspec.structs.replace(step, pull=step.pull * begun)
+        if step.pull:
+            # What a round has of all that was said shrinks with the passes, and the pull of a pass does not.
+            passes = (number - 1) / max(1, self.pull_rounds)
+            begun = min(1.0, max(0.0, passes - 1)) if self.pull_rounds else 1.0
+            step = msgspec.structs.replace(step, pull=min(step.pull * begun * passes, MOST_PULL))
         return msgspec.structs.replace(self.update, averaging=averaging, row_step=step)
 
     def threshold_of(self, clients: int) -> int:

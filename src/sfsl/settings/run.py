@@ -308,12 +308,12 @@ class ServerSettings(Checked, frozen=True):
         passes over all clients, where their number is known.
     row_prior: With heat: from about so many clients on, in all rounds together, a row moves at the full rate.
         "auto": 3; 20 for words, for models of your own and over hot rows.
-    row_pull: With heat: a row that moves is drawn back to zero as if so many owners said so for each unit
-        that it has come; what few say again and again is not learned by heart then. "auto": 1; 0 where rows
-        weigh by samples, for words, for models of your own, over hot rows and where nobody knows how many
-        clients there are.
-    row_pull_rounds: The pull begins after so many rounds and is whole after twice as many. "auto": the
-        rounds of a pass over all clients, where their number is known, else 0.
+    row_pull: With heat: over each pass a row that moves is drawn back to zero as if so many owners said so
+        for each unit that it has come, by one owner a round at the most; what few say again and again is not
+        learned by heart then. "auto": 100; 0 where rows weigh by samples, for words, for models of your own,
+        over hot rows and where nobody knows how many clients there are.
+    row_pull_rounds: The rounds of a pass. The pull begins after the first and is whole after the second.
+        "auto": those over all clients, where their number is known; else 0, by which every round is a pass.
     dense_step: How the dense part moves: "add", "adagrad" or "adam".
     dense_rate: Learning rate of the dense step. "auto": with adam 0.0003, for models of your own and over hot
         rows 0.001, for words 0.01; 0.03 with adagrad; where it adds, 2 if clients have submodels, else 1.
@@ -582,7 +582,7 @@ class RunConfig(Checked, frozen=True):
     def row_pull(self) -> float:
         if self.server.row_pull != "auto":
             return self.server.row_pull
-        return 1.0 if self.small_steps and self.weights != "samples" else 0.0
+        return 100.0 if self.small_steps and self.weights != "samples" else 0.0
 
     @property
     def small_steps(self) -> bool:

@@ -79,6 +79,7 @@ PAPER = Averaging(weights="samples", kappa=1)
 _SLOTS = {"add": 0, "adagrad": 1, "adam": 2, "heat": 1}
 # What keeps a quotient from being that of two zeros.
 _LEAST = 1e-30
+MOST_PULL = 1e6
 # Honest rows are hardly ever that far above the median (decision 17).
 LOUDEST = 16.0
 
@@ -124,8 +125,9 @@ class ServerStep(Checked, frozen=True):
     ``heat`` is for rows: AdaGrad on ``evidence``, to whose squares ``tau`` squared is added from the start. A
     row moves by about rate x n / tau for each of its first few owners, and by rate x 1 at the most: a row
     that one client has does not follow its noise, and a row that many have is not held back. Where it moves,
-    it is drawn back to zero as if ``pull`` owners said so for each unit that it has come: what only few say
-    again and again is learned by heart, and forgotten.
+    it is drawn back to zero as if ``pull`` owners said so for each unit that it has come, times the share
+    that this round has of all that was ever said of it, and no more than one owner: what only few say again
+    and again is learned by heart, and forgotten.
 
     Optimizer state is a row's own, kept beside it, and changes only when the row moves: a row that nobody
     trained in a round costs nothing, and keeps its momentum for the round in which somebody does.
@@ -136,7 +138,7 @@ class ServerStep(Checked, frozen=True):
     beta1: Annotated[float, Meta(ge=0, lt=1)] = 0.9
     beta2: Annotated[float, Meta(ge=0, lt=1)] = 0.99
     tau: Annotated[float, Meta(gt=0, le=1e6)] = 1e-3
-    pull: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    pull: Annotated[float, Meta(ge=0, le=MOST_PULL)] = 0.0
 
     def require_sound(self) -> None:
         if self.pull and self.kind != "heat":
@@ -161,7 +163,7 @@ class ServerStep(Checked, frozen=True):
             return (values + self.rate * trust * moves).astype(np.float32), state.astype(np.float32)
         old = state.astype(np.float64)
         if self.pull:
-            moves = moves - self.pull * values
+            moves = moves - self._drawn_back(old[:, 0], moves) * values
         if self.kind in ("adagrad", "heat"):
             first, second = trust * moves, old[:, 0] + moves**2
             new = second[:, None]
@@ -176,6 +178,11 @@ class ServerStep(Checked, frozen=True):
             own = np.sqrt(second.sum(axis=1, keepdims=True) / max(1, second.shape[1]))
             size = np.sqrt(second) + np.maximum(self.tau * own, _LEAST)
         return (values + self.rate * first / size).astype(np.float32), new.astype(np.float32)
+
+    def _drawn_back(self, said: Reals, moves: Reals) -> Reals:
+        """Return by how many owners each row is drawn back, of which ``said`` sums what there was before."""
+        now, before = (one.sum(axis=1, keepdims=True) for one in (moves**2, said))
+        return np.asarray(np.minimum(1.0, self.pull * now / np.maximum(now + before, _LEAST)))
 
 
 # Line 9 of Algorithm 1.

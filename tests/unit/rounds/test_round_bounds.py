@@ -34,6 +34,7 @@ from sfsl.rounds.server import as_downloaded
 from sfsl.rounds.snapshots import decode_client, encode_client, revive
 from sfsl.secagg import TableShape
 from sfsl.submodel import ModelSpec, RowSet, Table, UpdateParams
+from sfsl.submodel.update import MOST_PULL
 
 changed = msgspec.structs.replace
 NAME = "c0"
@@ -275,10 +276,13 @@ def test_rows_are_drawn_back_only_when_samples_come_again() -> None:
     step = changed(rules.update.row_step, kind="heat", pull=0.8)
     update = changed(rules.update, row_step=step)
     rising = RoundRules(update, lambda number: {}, 1, pull_rounds=10)
-    pulls = [rising.update_in(number).row_step.pull for number in (1, 11, 16, 21, 99)]
-    assert pulls == pytest.approx([0, 0, 0.4, 0.8, 0.8])
-    assert rising.update_in(16).row_step == changed(step, pull=0.4), "nothing else changes"
-    assert RoundRules(update, lambda number: {}, 1).update_in(1) == update
+    pulls = [rising.update_in(number).row_step.pull for number in (1, 11, 16, 21, 101)]
+    # It begins after a pass, and grows with the passes: a round has a smaller share of all of them each time.
+    assert pulls == pytest.approx([0, 0, 0.8 * 0.5 * 1.5, 0.8 * 2, 0.8 * 10])
+    assert rising.update_in(21).row_step == changed(step, pull=1.6), "nothing else changes"
+    every = RoundRules(update, lambda number: {}, 1)
+    assert [every.update_in(number).row_step.pull for number in (1, 2, 6)] == pytest.approx([0, 0.8, 4])
+    assert every.update_in(10**9).row_step.pull == MOST_PULL
     assert RoundRules(rules.update, lambda number: {}, 1, pull_rounds=10).update_in(99) == rules.update
 
 

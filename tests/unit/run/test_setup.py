@@ -108,12 +108,12 @@ def test_where_the_rate_of_rows_falls_two_passes_over_all_clients_halve_it(
 @pytest.mark.parametrize(
     ("sections", "clients", "rounds", "pull"),
     [
-        ({}, 1025, 11, 1.0),
-        ({"server": {"row_pull_rounds": 7}}, 1025, 7, 1.0),
+        ({}, 1025, 11, 100.0),
+        ({"server": {"row_pull_rounds": 7}}, 1025, 7, 100.0),
         ({"server": {"row_pull": 0.25}}, 1025, 11, 0.25),
         ({"server": {"weights": "samples"}}, 1025, 11, 0.0),
         ({"server": {"weights": "samples", "row_pull": 0.25}}, 1025, 11, 0.25),
-        ({"round": {"scheme": "fl"}}, 1025, 11, 1.0),
+        ({"round": {"scheme": "fl"}}, 1025, 11, 100.0),
         ({"server": {"row_step": "adagrad"}}, 1025, 0, 0.0),
         ({"model": {"kind": "lstm"}, "data": {"source": "shakespeare", "path": "x"}}, 1025, 0, 0.0),
         ({"round": {"scheme": "hot"}, "hot": {"surveys": 1}, "privacy": {"participations": 1}}, 1025, 0, 0.0),

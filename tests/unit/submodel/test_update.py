@@ -244,16 +244,28 @@ def test_evidence_has_no_unit_and_no_row_moves_farther_than_the_rate() -> None:
     assert not evidence(sums([[0, 0, 0], [0, 0, 0]], [1, 0])).any()
 
 
-def test_a_row_that_moves_is_drawn_back_as_if_some_owners_said_so() -> None:
+def test_a_row_that_moves_is_drawn_back_by_the_share_of_what_is_said_now() -> None:
     step = ServerStep(kind="heat", rate=0.3, tau=10, pull=2)
+    old = np.array([[0.5, -1.0], [0.5, -1.0], [0.5, -1.0]], np.float32)
+    found = np.array([[1.0, -2.0], [3.0, 4.0], [0.0, 0.0]])
+    # What was said before, over the row's numbers: 15, 75 and 1.
+    said = np.array([[[5.0, 10.0]], [[75.0, 0.0]], [[1.0, 0.0]]], np.float32)
+    values, state = step.apply(old, said, found)
+    # 2 x 5 / (5 + 15), 2 x 25 / (25 + 75) and nothing.
+    left = found - np.array([[0.5], [0.5], [0.0]]) * old
+    assert values == pytest.approx(old + 0.3 * left / np.sqrt(said[:, 0] + left**2 + 100))
+    assert state[:, 0] == pytest.approx(said[:, 0] + left**2)
+
+
+@pytest.mark.parametrize("pull", [1.0, 2.0, 1e6])
+def test_a_row_is_drawn_back_by_one_owner_in_a_round_at_the_most(pull: float) -> None:
+    """Of a row that comes for the first time all is said now. Evidence may be nothing at all."""
+    step = ServerStep(kind="heat", rate=0.3, tau=10, pull=pull)
     old = np.array([[0.5, -1.0], [0.5, -1.0]], np.float32)
-    found = np.array([[1.0, -2.0], [3.0, 3.0]])  # the first says just what draws back
+    found = np.array([[0.5, -1.0], [0.0, 0.0]])  # the first says just what draws back
     values, state = step.apply(old, np.zeros((2, 1, 2), np.float32), found)
-    assert values[0].tolist() == old[0].tolist()
-    assert state[0].tolist() == [[0.0, 0.0]]
-    left = found[1] - 2 * old[1]
-    assert values[1] == pytest.approx(old[1] + 0.3 * left / np.sqrt(left**2 + 100))
-    assert state[1, 0] == pytest.approx(left**2)
+    assert values.tolist() == old.tolist()
+    assert state.tolist() == [[[0.0, 0.0]], [[0.0, 0.0]]]
 
 
 @pytest.mark.parametrize("kind", ["add", "adagrad", "adam"])

@@ -241,7 +241,7 @@ def test_permanent_answers_last_for_a_period(fleet: ResidentClients) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "pull"), [("add", 0), ("adagrad", 0), ("adam", 0), ("heat", 0), ("heat", 0.6)]
+    ("kind", "pull"), [("add", 0), ("adagrad", 0), ("adam", 0), ("heat", 0), ("heat", 0.6), ("heat", 2.5)]
 )
 def test_server_steps_are_those_of_the_stores(kind: str, pull: float) -> None:
     rng = np.random.default_rng(1)
@@ -249,6 +249,7 @@ def test_server_steps_are_those_of_the_stores(kind: str, pull: float) -> None:
     values = rng.standard_normal((5, 3)).astype(np.float32)
     state = np.abs(rng.standard_normal((5, step.slots, 3))).astype(np.float32)
     moves = rng.standard_normal((5, 3))
+    state[1] = moves[2] = 0  # nothing said before, and nothing said now
     expected = step.apply(values, state, moves)
     found = stepped(step, *(torch.from_numpy(one) for one in (values, state, moves)))
     for one, other in zip(found, expected, strict=True):

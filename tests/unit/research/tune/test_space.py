@@ -53,7 +53,7 @@ def test_values_follow_what_the_run_has() -> None:
 
 def test_rows_are_drawn_back_less_or_not_at_all() -> None:
     tried = {one["server.row_pull"] for one in draw_arms(BASE, 10_000, 0) if "server.row_pull" in one}
-    assert tried == {0.0, 0.3}
+    assert tried == {0.0, 20.0}
 
 
 def test_a_rate_of_auto_is_multiplied_as_what_it_stands_for() -> None:
