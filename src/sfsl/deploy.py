@@ -376,7 +376,8 @@ class Serving:
         return self.deployment.coordinator.check_ins.round
 
     async def stop(self) -> None:
-        """Let the round under way finish, for serve.grace_seconds at the most, and tell the clients."""
+        """Let the round under way finish, for serve.grace_seconds at the most, and tell the clients, which
+        may take five seconds more."""
         await self.deployment.coordinator.stop()
 
 

@@ -25,9 +25,8 @@ from sfsl.submodel import LmdbStore, RowStore
 from sfsl.training import LocalSettings
 from sfsl.training.task import Task
 
-# The rate of rows is halved when samples come for the third time: the first time they are all new. Rows are
-# drawn back from the second time on.
-_PASSES, _PULL_PASSES = 2, 1
+# The rate of rows is halved when samples come for the third time: the first time they are all new.
+_PASSES = 2
 CENTRALIZED = "centralized"
 
 
@@ -70,7 +69,7 @@ def _with_weights(config: RunConfig, fleet: Fleet) -> ServerSettings:
 
 def with_passes(config: RunConfig, clients: int) -> ServerSettings:
     """Put numbers in the place of "auto" of what follows the passes over a fleet of so many clients: when
-    rows move half as far, and from when on they are drawn back."""
+    rows move half as far, and how many rounds a pass has, by which they are drawn back."""
     server, heat = config.server, config.server.row_step == "heat"
 
     def rounds(asked: int | Literal["auto"], passes: int, has: bool) -> int:
@@ -81,7 +80,7 @@ def with_passes(config: RunConfig, clients: int) -> ServerSettings:
     return msgspec.structs.replace(
         server,
         row_halving=rounds(server.row_halving, _PASSES, not config.small_steps),
-        row_pull_rounds=rounds(server.row_pull_rounds, _PULL_PASSES, config.small_steps),
+        row_pull_rounds=rounds(server.row_pull_rounds, 1, config.small_steps),
     )
 
 

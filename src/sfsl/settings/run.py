@@ -313,7 +313,8 @@ class ServerSettings(Checked, frozen=True):
         learned by heart then. "auto": 100; 0 where rows weigh by samples, for words, for models of your own,
         over hot rows and where nobody knows how many clients there are.
     row_pull_rounds: The rounds of a pass. The pull begins after the first and is whole after the second.
-        "auto": those over all clients, where their number is known; else 0, by which every round is a pass.
+        "auto": those over all clients, where their number is known; else 0, by which every round is a pass,
+        and a row_pull of more than a few always one owner a round.
     dense_step: How the dense part moves: "add", "adagrad" or "adam".
     dense_rate: Learning rate of the dense step. "auto": with adam 0.0003, for models of your own and over hot
         rows 0.001, for words 0.01; 0.03 with adagrad; where it adds, 2 if clients have submodels, else 1.

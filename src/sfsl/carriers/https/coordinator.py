@@ -11,6 +11,7 @@ way is never gone on with: nobody but this process knows its tickets.
 import asyncio
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +44,7 @@ from sfsl.service.messages import CODEC, CheckedIn, CheckIn
 log = logging.getLogger(__name__)
 
 _FULL_WAIT_MS = 30_000
-_GOODBYE_SECONDS = 5.0
+_UNTOLD_SECONDS = 5.0
 _LOCKED = "another process holds the registry"
 _PAUSE_SECONDS = 0.5
 _ROOM_AGAIN = "there is room on the disk again; the server goes on"
@@ -138,13 +139,10 @@ class CheckIns:
         for conversation in self._conversations.open():
             self.dismiss(conversation, "restarted", message)
 
-    async def say_goodbye(self, seconds: float) -> None:
-        """Wait until all who lasted through the last round have asked how it ended, so many seconds at most.
-        Who is between an answer and the next question would hear nothing from a server that is gone, and wait
-        for it."""
-        left = [one.told.wait() for one in self._conversations.untold(self.round)]
-        with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(*left), seconds)
+    async def all_told(self) -> None:
+        """Wait until all who lasted through the last round have asked how it ended."""
+        for one in self._conversations.untold(self.round):
+            await one.told.wait()
 
     async def next(self, client: str, ticket: bytes, after: int, seconds: float) -> tuple[int, bytes] | None:
         """Return the message behind the first ``after``, or None within ``seconds``; ``RoundOver`` at the
@@ -227,7 +225,7 @@ class Coordinator:
     end."""
 
     def __init__(
-        self, service: Service, disk: DiskTrouble | None = None, *, goodbye_seconds: float = _GOODBYE_SECONDS
+        self, service: Service, disk: DiskTrouble | None = None, *, goodbye_seconds: float = _UNTOLD_SECONDS
     ) -> None:
         self._service, self._clock, self._goodbye_seconds = service, service.clock, goodbye_seconds
         self._disk = disk or DiskTrouble()
@@ -243,6 +241,9 @@ class Coordinator:
         self._running: CohortRound | None = None
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="sfsl-round")
         self._give_up_at: float | None = None
+        self._in_haste = False
+        self._round_over = -math.inf  # when the last one ended
+        self._goodbye: asyncio.Task[None] | None = None
         self._degraded = ""
         self._ended = asyncio.Event()
         self.check_ins = CheckIns(service, self._work)
@@ -253,9 +254,11 @@ class Coordinator:
             while not self.finished and (chosen := await self._form()) is not None:
                 await self._round(*chosen)
             self._take_leave()
-            await self.check_ins.say_goodbye(self._goodbye_seconds)
+            await self._say_goodbye()
         finally:
             self._take_leave()
+            if self._goodbye is not None:
+                self._goodbye.cancel()
             if self._trying is not None:
                 self._trying.cancel()
             self._ended.set()
@@ -265,8 +268,18 @@ class Coordinator:
         self.check_ins.stopping = True
         self.check_ins.dismiss_all("this was the last round that was planned" if self.finished else SHUTTING)
 
+    async def _say_goodbye(self) -> None:
+        """Stay until the last round has heard how it ended, a few seconds from then at most, unless nobody is
+        to wait any more. A client between an answer and the next question would hear nothing from a server
+        that is gone, and wait for it."""
+        left = self._round_over + self._goodbye_seconds - self._clock()
+        if left > 0 and not self._in_haste:
+            self._goodbye = asyncio.create_task(self.check_ins.all_told())
+            await asyncio.wait({self._goodbye}, timeout=left)
+
     async def stop(self) -> None:
-        """Take nothing new; let the round under way finish or, after a while, abort it; tell the clients."""
+        """Take nothing new; let the round under way finish or, after a while, abort it; tell the clients, for
+        whose questions it waits some seconds."""
         if not self.check_ins.stopping:
             self.check_ins.stopping = True
             self._give_up_at = self._clock() + self.settings.grace_seconds
@@ -274,9 +287,11 @@ class Coordinator:
         await self._ended.wait()
 
     def give_up(self) -> None:
-        """Abort the round under way now; this comes after ``stop``."""
-        self._give_up_at = self._clock()
+        """Abort the round under way now, and wait for nobody; this comes after ``stop``."""
+        self._give_up_at, self._in_haste = self._clock(), True
         self.check_ins.changed.set()
+        if self._goodbye is not None:
+            self._goodbye.cancel()
 
     @property
     def under_way(self) -> bool:
@@ -402,7 +417,7 @@ class Coordinator:
             self._tell("committed", number, f"round {number} is committed")
         else:
             self._tell("aborted", number, reason)
-        self._members, self._running = {}, None
+        self._members, self._running, self._round_over = {}, None, self._clock()
 
     def _stands(self, number: int) -> bool:
         """Return whether round ``number`` is in the store, whatever failed since."""

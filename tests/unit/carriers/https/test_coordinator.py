@@ -63,7 +63,7 @@ async def last_round_up_to_its_end(world: Deployment) -> list[Guest]:
         frames = await asyncio.gather(*(guest.until(number) for guest in guests))
         for guest, frame in zip(guests, frames, strict=True):
             await guest.answer(guest.answer_to(frame))
-    await until(lambda: world.coordinator.finished)
+    await until(lambda: world.check_ins.round == 1)
     return guests
 
 
@@ -100,7 +100,7 @@ def test_a_server_that_is_done_does_not_wait_for_who_is_gone(tmp_path: Path) -> 
 
 
 def test_a_server_that_is_done_waits_for_nobody_who_was_left_out_or_waits(tmp_path: Path) -> None:
-    """Those who wait for a round have a question open, and get their answer to it."""
+    """Those who wait for a round have a question open nearly always, and get their answer to it."""
 
     async def scenario() -> None:
         async with Deployment(tmp_path, rounds=1, cohort=4, goodbye_seconds=PATIENCE) as world:
@@ -114,6 +114,66 @@ def test_a_server_that_is_done_waits_for_nobody_who_was_left_out_or_waits(tmp_pa
             await world.task
             assert [end.outcome for end in ends] == ["committed"] * 3
             assert (await guests[4].play()).outcome == "restarted"
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_server_that_is_told_to_stop_waits_for_questions_too(tmp_path: Path, asks: bool) -> None:
+    """An answer that is sent again is a question as well: its client hears how the round ended."""
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path, goodbye_seconds=PATIENCE) as world:
+            guests = await last_round_up_to_its_end(world)
+            stopping = asyncio.create_task(world.coordinator.stop())
+            await asyncio.gather(*(guest.play() for guest in guests[1:]))
+            await asyncio.sleep(0.05)
+            assert not stopping.done()
+            with pytest.raises(RoundOver, match="round 1 is committed"):
+                await (guests[0].next() if asks else guests[0].answer(b"another", guests[0].received + 1))
+            await stopping
+
+    run(scenario())
+
+
+def test_a_server_that_stops_long_after_a_round_waits_for_nobody(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path, goodbye_seconds=PATIENCE) as world:
+            await last_round_up_to_its_end(world)
+            world.advance(PATIENCE)
+            await world.coordinator.stop()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_server_that_is_told_twice_waits_for_nobody(tmp_path: Path, before: bool) -> None:
+    """The second time comes before the goodbye, or while it lasts."""
+
+    async def scenario() -> None:
+        async with Deployment(tmp_path, goodbye_seconds=PATIENCE) as world:
+            await last_round_up_to_its_end(world)
+            stopping = asyncio.create_task(world.coordinator.stop())
+            if not before:
+                await asyncio.sleep(0.05)
+                assert not stopping.done()
+            world.coordinator.give_up()
+            await stopping
+            await world.task
+
+    run(scenario())
+
+
+def test_a_goodbye_can_be_cut_short(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Deployment(tmp_path, rounds=1, goodbye_seconds=PATIENCE) as world:
+            others = asyncio.all_tasks() - {world.task}
+            await last_round_up_to_its_end(world)
+            await asyncio.sleep(0.05)
+            world.task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await world.task
+            assert asyncio.all_tasks() == others, "nothing waits any more"
 
     run(scenario())
 

@@ -307,8 +307,11 @@ def test_central_steps_are_those_of_the_centralized_engine(
     task = din(Catalogue.of(data), seed=1)
     settings = CentralSettings(len(data), optimizer, len(data), rate, 0.9, 0.1)
     store = store_of(task, settings.slots)
-    for _ in range(2):
-        report = CentralizedEngine(task, Interacted(data, 50), store, settings, seed=0).run()
+    engine = CentralizedEngine(task, Interacted(data, 50), store, settings, seed=0)
+    for number in range(2):
+        with pytest.raises(RuntimeError, match="meta"):  # where there is nothing to compute with
+            engine.on("meta").run()
+        report = (engine.on(str(fleet.device)) if number else engine).run()
         store.commit(report.commit)
     model = ResidentModel(task, store_of(task, settings.slots), fleet.device)
     central = ResidentCentral(fleet, model, settings, seed=0)

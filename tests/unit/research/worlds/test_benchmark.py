@@ -184,7 +184,18 @@ def test_words_are_a_world_too(tmp_path: Path) -> None:
         for number in range(6)
     ]
     (folder / "roles.jsonl.gz").write_text("".join(json.dumps(role) + "\n" for role in roles))
-    plan = Plan(("shakespeare-roles",), seeds=1, rounds=1, clients=5, data=tmp_path / "data")
-    found = run_plan(plan, tmp_path / "out")
+
+    def plan(device: str) -> Plan:
+        return Plan(
+            ("shakespeare-roles",), seeds=1, rounds=1, clients=5, device=device, data=tmp_path / "data"
+        )
+
+    found = run_plan(plan("cpu"), tmp_path / "out")
     assert len(found) == ARM_COUNT
     assert all(one.points[0].auc is not None for one in found)
+    # On a device nothing but centralized training takes its steps, and on this one nobody can.
+    with pytest.raises(RuntimeError, match="meta"):
+        run_plan(plan("meta"), tmp_path / "there")
+    there = read_outcomes(tmp_path / "there")
+    assert [one.arm for one in there] == [one.arm for one in found if "centralized" not in one.arm]
+    assert [one.points for one in there] == [one.points for one in found if "centralized" not in one.arm]
