@@ -50,7 +50,8 @@ def serve(
     """Serve rounds to clients on a network, over TLS, until stopped.
 
     Ctrl-C or SIGTERM lets the round under way finish, for serve.grace_seconds at the most, and tells the
-    clients, which may take five seconds more; once more waits for nobody. Killed, the server comes back with the last whole round.
+    clients, which may take five seconds more; once more waits for nobody. Killed, the server comes back with
+    the last whole round.
     """
     sections = overridden(read_sections(config), settings or ())
     if track:
