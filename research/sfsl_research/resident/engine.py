@@ -391,16 +391,26 @@ class _ArmRound:
         self._fill_order(stack.order, work.learned, last, self._local.epochs)
 
     def _fill_order(self, order: Tensor, some: Tensor, most: Tensor, epochs: int) -> None:
-        """Put some samples of each client, ``most`` of them, in a fresh order per epoch, fillers behind."""
+        """Put some samples of each client, at most ``most`` of them, in a fresh order per epoch, in batches
+        that are alike, or one apart; fillers behind."""
         cohort, size = self._cohort, self._local.batch_size
         own = order[self._place :: self._arms]
         filled = own.new_full((len(own), own[0].numel() + 1), -1)  # the last place is for what is not taken
-        taken = ((most + size - 1) // size * size)[cohort.client]
+        nowhere = filled.shape[1] - 1
+        room = ((most + size - 1) // size * size)[cohort.client]
+        taken = self._per_client(some)
+        steps = ((taken + size - 1) // size).clamp_min(1)
+        # So many batches have one more than the others, which have ``few``.
+        few, more = (one[cohort.client] for one in (taken // steps, taken % steps))
         place = torch.arange(len(some), device=some.device) - cohort.start[cohort.client]
+        rest = place - more * (few + 1)
+        early = place // (few + 1) * size + place % (few + 1)
+        late = (more + rest // few.clamp_min(1)) * size + rest % few.clamp_min(1)
+        slot = torch.where(rest < 0, early, late)
         for epoch in range(epochs):
             sample = self._shuffled(some)
-            at = torch.where(place < taken, place + epoch * taken, filled.shape[1] - 1)
-            filled[cohort.client, at] = torch.where(some[sample], sample + self._room, -1)
+            at = torch.where(place < taken[cohort.client], slot + epoch * room, nowhere)
+            filled[cohort.client, at] = sample + self._room
         own.copy_(filled[:, :-1].reshape(own.shape))
 
     def _slots(self, table: str) -> Tensor:

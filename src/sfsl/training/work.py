@@ -110,8 +110,8 @@ class ClientWork:
 class Lot:
     """The samples a client takes in a round: those it has ``learned`` from, and the order of all its steps.
 
-    An order is [steps, batch size], filled up with -1. ``rebuild`` is that of the steps which rebuild
-    personal rows; None where these are trained along with the rest.
+    An order is [steps, batch size], each batch filled up with -1. ``rebuild`` is that of the steps which
+    rebuild personal rows; None where these are trained along with the rest.
     """
 
     learned: Indices
@@ -143,11 +143,14 @@ def rebuild_order(work: ClientWork, settings: LocalSettings) -> Indices:
 
 
 def _order(rng: np.random.Generator, samples: Indices, epochs: int, size: int) -> Indices:
-    """Shuffle these samples afresh in each epoch."""
+    """Shuffle these samples afresh in each epoch, and deal them into batches that are alike, or one apart: a
+    last batch of few would have as much to say as a full one."""
     steps = -(-len(samples) // size)
-    order = np.full((epochs, steps * size), -1, dtype=np.int64)
+    few, more = divmod(len(samples), max(1, steps))
+    taken = np.arange(size) < (few + (np.arange(steps) < more))[:, np.newaxis]
+    order = np.full((epochs, steps, size), -1, dtype=np.int64)
     for epoch in order:
-        epoch[: len(samples)] = samples[rng.permutation(len(samples))]
+        epoch[taken] = samples[rng.permutation(len(samples))]
     return order.reshape(-1, size)
 
 

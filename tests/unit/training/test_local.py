@@ -9,7 +9,7 @@ from sfsl.data.catalogue import Catalogue
 from sfsl.errors import ParameterError
 from sfsl.models import din, logistic_regression
 from sfsl.training import ClientWork, LocalSettings, LocalUpdate, Task, train_client, train_cohort
-from sfsl.training.work import draw_lot
+from sfsl.training.work import _order, draw_lot
 
 SETTINGS = LocalSettings()
 torch.set_num_threads(1)  # steps this small only wait for each other
@@ -135,6 +135,29 @@ def test_every_sample_is_seen_once_per_epoch(task: Task, data: Interactions) -> 
     for epoch in per_epoch:
         assert sorted(epoch[epoch >= 0]) == list(range(len(one.data)))
     assert not np.array_equal(per_epoch[0], per_epoch[1])
+
+
+@pytest.mark.parametrize(
+    ("samples", "size", "batches"),
+    [
+        (0, 16, []),
+        (1, 16, [1]),
+        (16, 16, [16]),
+        (17, 16, [9, 8]),  # and not one that has as much to say as sixteen
+        (33, 16, [11, 11, 11]),
+        (50, 16, [13, 13, 12, 12]),
+        (5, 2, [2, 2, 1]),  # the paper's batches are what they were
+        (6, 2, [2, 2, 2]),
+        (3, 1, [1, 1, 1]),
+    ],
+)
+def test_batches_of_an_epoch_are_alike(samples: int, size: int, batches: list[int]) -> None:
+    rng, again = np.random.default_rng(1), np.random.default_rng(1)
+    order = _order(rng, np.arange(samples), 2, size)
+    assert order.shape == (2 * len(batches), size)
+    assert (order >= 0).sum(axis=1).tolist() == batches * 2
+    assert order[order >= 0].tolist() == [*again.permutation(samples), *again.permutation(samples)]
+    assert ((order >= 0)[:, :-1] >= (order >= 0)[:, 1:]).all(), "fillers are behind"
 
 
 def test_a_client_without_samples_reports_zeros(task: Task, data: Interactions) -> None:

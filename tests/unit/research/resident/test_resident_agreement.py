@@ -21,7 +21,7 @@ from sfsl.simulate.rebuilt import rebuild_personal
 from sfsl.submodel import MemoryStore, RowSet
 from sfsl.training import ClientWork, LocalSettings
 from sfsl.training.task import Task
-from sfsl.training.work import Lot, draw_lot
+from sfsl.training.work import Lot, _order, draw_lot
 from sfsl_research.resident import Arm, ResidentClients, ResidentEngine, ResidentModel, engine, rounds
 from sfsl_research.resident.compact import compact
 from sfsl_research.resident.hot import noise_words
@@ -92,10 +92,19 @@ CASES = {
     "rebuilt": Case(sections={"training": REBUILD}),
     "rebuilt from few samples": Case("cpp5", sections={"training": FEW}),
     "few samples": Case(sections={"training": {"max_samples": 3}}),
+    "batches": Case(sections={"training": {"batch_size": 4, "epochs": 2}}),
+    "rebuilt in batches": Case(sections={"training": REBUILD | {"batch_size": 3, "rebuild": 0.6}}),
     "bst rebuilt": Case(model=bst, sections={"training": REBUILD}),
     "bst": Case(model=bst),
     "dien": Case(model=dien),
 }
+
+
+class _InTurn:
+    """Where chance would draw an order, things stay as they come."""
+
+    def permutation(self, count: int) -> np.ndarray:
+        return np.arange(count)
 
 
 @pytest.fixture
@@ -108,9 +117,7 @@ def in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
         first, last = (int(part) for part in settings.parts(np.array(len(taken))))
 
         def order(some: np.ndarray, epochs: int) -> np.ndarray:
-            row = np.full((1, settings.batch_size), -1)
-            row[0, : len(some)] = some
-            return np.repeat(row, epochs if len(some) else 0, axis=0)
+            return _order(_InTurn(), some, epochs, settings.batch_size)  # type: ignore[arg-type]
 
         learned = taken[len(taken) - last :]
         assert one.order.shape == order(learned, settings.epochs).shape
