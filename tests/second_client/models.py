@@ -102,9 +102,9 @@ def train_logistic(
             counts[place] = counts.get(place, 0) + 1
     size = int(training.get("batch_size", 2))
     for _ in range(int(training.get("epochs", 1))):
-        order = rng.permutation(len(samples))
-        for start in range(0, len(samples), size):
-            batch = [samples[k] for k in order[start : start + size]]
+        batches = -(-len(samples) // size)
+        for part in np.array_split(rng.permutation(len(samples)), max(1, batches)):
+            batch = [samples[k] for k in part]
             slope_bias, slope = 0.0, {place: np.zeros_like(held[place[0]][place[1]]) for place in counts}
             for sample in batch:
                 error = logistic(logistic_logit(bias, held, category_of, sample)) - sample.label
