@@ -221,8 +221,8 @@ def steady_ms() -> int:
 
 class Coordinator:
     """Runs one round at a time of a ``service``, with the clients at its ``check_ins``. ``disk``: who else
-    has trouble with it. After the last round it waits ``goodbye_seconds`` at most for clients to hear of its
-    end."""
+    has trouble with it. Before it ends, it waits for clients to hear how their last round ended, until
+    ``goodbye_seconds`` after that at most."""
 
     def __init__(
         self, service: Service, disk: DiskTrouble | None = None, *, goodbye_seconds: float = _UNTOLD_SECONDS

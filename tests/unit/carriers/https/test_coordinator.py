@@ -120,7 +120,7 @@ def test_a_server_that_is_done_waits_for_nobody_who_was_left_out_or_waits(tmp_pa
 
 @pytest.mark.parametrize("asks", [True, False])
 def test_a_server_that_is_told_to_stop_waits_for_questions_too(tmp_path: Path, asks: bool) -> None:
-    """An answer that is sent again is a question as well: its client hears how the round ended."""
+    """An answer to what was never asked is a question as well: its client hears how the round ended."""
 
     async def scenario() -> None:
         async with Deployment(tmp_path, goodbye_seconds=PATIENCE) as world:
